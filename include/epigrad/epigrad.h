@@ -1,0 +1,326 @@
+/* epigrad: the linear layer with its epilogue, Y = act(A·B + bias), forward and backward.
+ *
+ * This header is the whole public API. A call goes one way:
+ *
+ *     describe the layer (eg_layer)  +  name the operands (eg_forward_args / eg_backward_args)
+ *        -> validated -> planned -> launched on the context's device
+ *
+ * Conventions that hold everywhere
+ *   sizes       M, K, N, batch, leading dimensions and batch strides count ELEMENTS (int64_t);
+ *               offsets and workspace sizes count BYTES (size_t).
+ *   structs     begin with `size`: set it to sizeof the struct. Fields are only ever appended, and the
+ *               zero value of every option is its default, so `(eg_layer){.size = sizeof(eg_layer), ...}`
+ *               stays valid. Matrix sizes are the exception: they have no default, 0 means empty.
+ *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc
+ *               return is given back with eg_close, eg_packed_free and eg_free.
+ *   threads     one context is used by one thread at a time; different contexts are independent and may
+ *               run at once. eg_last_error is per thread. Everything else here is thread-safe.
+ *   errors      every fallible function returns an eg_status; eg_last_error() then has one line that names
+ *               the argument, its value and what was expected. A call refused by validation has written
+ *               nothing. Nothing prints, nothing aborts.
+ *   order       on the CPU a call has finished when it returns; CUDA and WebGPU calls are enqueued, and
+ *               eg_sync waits for them.
+ */
+#ifndef EPIGRAD_EPIGRAD_H
+#define EPIGRAD_EPIGRAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "activation.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define EG_API
+#else
+#define EG_API __attribute__((visibility("default")))
+#endif
+
+#define EG_VERSION_MAJOR 0
+#define EG_VERSION_MINOR 1
+#define EG_VERSION_PATCH 0
+
+/* ---- Status ------------------------------------------------------------------------------------- */
+
+/* The numbers are pinned: they are the ABI of every binding. */
+typedef enum eg_status {
+    EG_OK = 0,
+    EG_ERR_ARGUMENT = 1,      /* an argument is wrong; eg_last_error says which, and what was expected */
+    EG_ERR_UNSUPPORTED = 2,   /* well-formed, but this backend or device cannot do it */
+    EG_ERR_UNAVAILABLE = 3,   /* the backend is not in this build, or its driver or device is missing */
+    EG_ERR_OUT_OF_MEMORY = 4, /* host or device memory ran out; nothing was written */
+    EG_ERR_DEVICE = 5         /* the device reported a failure while running; outputs are undefined */
+} eg_status;
+
+/* The name of a status, such as "EG_ERR_ARGUMENT"; "unknown status" for other values. Never NULL. */
+EG_API const char *eg_status_name(eg_status status);
+
+/* The message of this thread's last failed call, "" when none has failed. Owned by the library and
+ * valid until this thread's next call into it. */
+EG_API const char *eg_last_error(void);
+
+/* "0.1.0": the library in use, which may be newer than the header compiled against. */
+EG_API const char *eg_version(void);
+
+/* ---- Vocabulary --------------------------------------------------------------------------------- */
+
+typedef enum eg_backend { EG_BACKEND_CPU = 0, EG_BACKEND_CUDA = 1, EG_BACKEND_WEBGPU = 2 } eg_backend;
+
+/* Storage types. f16 and bf16 are accumulated, and their epilogues computed, in f32. */
+typedef enum eg_dtype {
+    EG_DTYPE_DEFAULT = 0, /* in eg_layer: f32; in an operand: the layer's dtype */
+    EG_F32 = 1,
+    EG_F64 = 2,
+    EG_F16 = 3, /* IEEE binary16 */
+    EG_BF16 = 4 /* upper half of an f32 */
+} eg_dtype;
+
+/* act(x), from the rows of activation.h: EG_ACT_NONE, EG_ACT_RELU, EG_ACT_GELU, ... */
+typedef enum eg_activation {
+#define EG_ROW(NAME, name, value, from_y, text) EG_ACT_##NAME = (value),
+    EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+} eg_activation;
+
+typedef enum eg_layout {
+    EG_ROW_MAJOR = 0, /* element (i, j) at i*ld + j */
+    EG_COL_MAJOR = 1  /* element (i, j) at i + j*ld; a PyTorch weight [N, K] is a column-major B */
+} eg_layout;
+
+/* How exact the arithmetic is. */
+typedef enum eg_math {
+    EG_MATH_DEFAULT = 0, /* f32 at least as accurate as a chain of f32 FMAs, on the fastest unit */
+    EG_MATH_STRICT = 1,  /* FMA units only, no splitting of operands */
+    EG_MATH_FAST = 2     /* allows reduced-precision products (TF32, single bf16) where a device has them */
+} eg_math;
+
+/* What act' is where pre-activation is NaN. A NaN or infinity in grad propagates in either case. */
+typedef enum eg_nonfinite {
+    EG_NONFINITE_ZERO = 0,     /* act'(NaN) = 0 */
+    EG_NONFINITE_PROPAGATE = 1 /* act'(NaN) = NaN */
+} eg_nonfinite;
+
+/* Where the backward pass takes act' from. */
+typedef enum eg_source {
+    EG_SOURCE_RECOMPUTE = 0, /* pre = A·B + bias is computed again; nothing was saved */
+    EG_SOURCE_PRE = 1,       /* the forward pass saved pre */
+    EG_SOURCE_Y = 2          /* from Y: activations for which eg_activation_from_y() is 1 */
+} eg_source;
+
+EG_API const char *eg_backend_name(eg_backend backend);          /* "cpu"; "unknown" for other values */
+EG_API const char *eg_dtype_name(eg_dtype dtype);                /* "f32"; "unknown" for other values */
+EG_API size_t eg_dtype_size(eg_dtype dtype);                     /* bytes an element; 0 for other values */
+EG_API const char *eg_activation_name(eg_activation activation); /* "gelu"; NULL past the last one */
+EG_API int eg_activation_from_y(eg_activation activation);       /* 1 if act' is a function of Y, else 0 */
+
+/* ---- Contexts ----------------------------------------------------------------------------------- */
+
+typedef struct eg_context eg_context; /* a device, its stream or queue, its caches */
+
+/* Host allocator: `alloc` returns memory aligned to 64 bytes, or NULL. Both NULL: the C library's. */
+typedef struct eg_allocator {
+    void *(*alloc)(size_t bytes, void *user);
+    void (*free)(void *memory, void *user);
+    void *user;
+} eg_allocator;
+
+typedef struct eg_open_info {
+    size_t size;
+    eg_backend backend;
+    int device;             /* ordinal of the device, CUDA and WebGPU */
+    int threads;            /* CPU: threads a call may use; 0: one a core the process may run on.
+                               Results are the same bits for every value. */
+    const char *kernel;     /* NULL: the best for each step. Else only kernel rows of this name are used,
+                               and a step that has no such row is EG_ERR_UNSUPPORTED: for tests and
+                               benchmarks. Read during eg_open only. */
+    eg_allocator allocator; /* for the context and everything it owns on the host */
+    void *native_device;    /* CUDA: CUcontext or NULL for the primary one; WebGPU: WGPUDevice or NULL */
+    void *native_queue;     /* CUDA: CUstream or NULL for the default stream; WebGPU: WGPUQueue or NULL */
+} eg_open_info;
+
+/* Opens a device. `info` may be NULL: the CPU with its defaults. On success *context is to be closed with
+ * eg_close; on failure it is NULL.
+ * The environment variable EPIGRAD_CPU_ISA (portable, avx2, avx512, ...) caps the CPU's instruction set. */
+EG_API eg_status eg_open(const eg_open_info *info, eg_context **context);
+
+/* Waits for what is enqueued, then frees the context. NULL is allowed. Packed operands and memory made
+ * from the context must be freed before. */
+EG_API void eg_close(eg_context *context);
+
+/* Waits until everything enqueued on the context has finished; reports a failure on the device. */
+EG_API eg_status eg_sync(eg_context *context);
+
+/* Device memory, so that one program runs on any backend. On the CPU and CUDA *memory is an address
+ * (host, CUdeviceptr), on WebGPU a WGPUBuffer; it is what eg_matrix.data takes. `bytes` may be 0.
+ * Memory is aligned to at least 64 bytes and not initialised. Upload and download copy `bytes` bytes
+ * at `offset` and have finished with the host buffer when they return. */
+EG_API eg_status eg_alloc(eg_context *context, size_t bytes, void **memory);
+EG_API void eg_free(eg_context *context, void *memory);
+EG_API eg_status eg_upload(eg_context *context, void *memory, size_t offset, const void *host, size_t bytes);
+EG_API eg_status eg_download(eg_context *context, void *host, const void *memory, size_t offset,
+                             size_t bytes);
+
+/* ---- The layer and its operands ----------------------------------------------------------------- */
+
+/* What is computed, shared by forward and backward:
+ *     pre = A·B + bias     A [batch, M, K]   B [batch, K, N]   bias [N]   pre, Y [batch, M, N]   Y = act(pre)
+ * M, N or batch 0: there is nothing to do, and reductions are written as 0. K = 0: Y = act(bias). */
+typedef struct eg_layer {
+    size_t size;
+    int64_t m, k, n;
+    int64_t batch;  /* 1 for a plain layer */
+    eg_dtype dtype; /* of every operand that does not say otherwise */
+    eg_activation activation;
+    eg_math math;
+    eg_nonfinite nonfinite;
+} eg_layer;
+
+/* A matrix in device memory, or absent (data == NULL). */
+typedef struct eg_matrix {
+    void *data;           /* host address | CUdeviceptr | WGPUBuffer */
+    size_t offset;        /* bytes from `data` to the first element, a multiple of the element's size */
+    int64_t ld;           /* elements from one row (column-major: column) to the next; 0: dense */
+    int64_t batch_stride; /* elements from one matrix of the batch to the next. 0: the same matrix for the
+                             whole batch: an input is broadcast, d_a and d_b are summed over the batch */
+    eg_layout layout;
+    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_b may be EG_F32 for an f16 or bf16 layer */
+} eg_matrix;
+
+/* A dense vector of N (bias, d_bias) or K (the d_bias of the layer below) elements, or absent. */
+typedef struct eg_vector {
+    void *data;
+    size_t offset;  /* bytes */
+    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_bias may be EG_F32 for an f16 or bf16 layer */
+} eg_vector;
+
+/* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64. data == NULL: the context
+ * uses its own, which grows to the largest call seen and is freed by eg_close. */
+typedef struct eg_workspace {
+    void *data;
+    size_t offset; /* bytes */
+    size_t bytes;
+} eg_workspace;
+
+typedef struct eg_packed eg_packed; /* B laid out for the device once, reused over calls */
+
+typedef struct eg_forward_args {
+    size_t size;
+    eg_matrix a;               /* [M, K] */
+    eg_matrix b;               /* [K, N]; may be absent where packed_b is given */
+    eg_vector bias;            /* [N], optional */
+    eg_matrix residual;        /* [M, N], optional, EG_ACT_NONE only: Y = A·B + bias + residual.
+                                  May be the same memory as y, element for element. */
+    eg_matrix y;               /* [M, N], written */
+    eg_matrix pre;             /* [M, N], optional: written with A·B + bias for a later backward call */
+    const eg_packed *packed_b; /* optional: eg_pack_b of b */
+    eg_workspace workspace;
+} eg_forward_args;
+
+/* Folds the act' of the layer below into d_a, so that a stack of layers needs no pass of its own for it:
+ *     d_a = (grad_pre · Bᵀ) ⊙ act'(below)        d_bias_below[k] = Σ over batch and M of that
+ * d_a is then the grad_pre of the layer below, whose own backward call uses EG_ACT_NONE. */
+typedef struct eg_chain {
+    eg_matrix saved;          /* [M, K]: pre of the layer below, or its y (which is this layer's a).
+                                 Absent: no chaining. */
+    eg_source source;         /* what `saved` is: EG_SOURCE_PRE or EG_SOURCE_Y */
+    eg_activation activation; /* of the layer below */
+    eg_vector d_bias;         /* [K], optional: the bias gradient of the layer below */
+} eg_chain;
+
+/* With grad = dLoss/dY:
+ *     grad_pre = grad ⊙ act'(pre)                        [batch, M, N]
+ *     d_a      = grad_pre · Bᵀ                           [batch, M, K], or [M, K] summed over the batch
+ *     d_b      = Aᵀ · grad_pre                           [batch, K, N], or [K, N] summed over the batch
+ *     d_bias   = Σ over batch and M of grad_pre          [N]
+ * Outputs that are absent are not computed. Inputs that the wanted outputs do not need may be absent. */
+typedef struct eg_backward_args {
+    size_t size;
+    eg_matrix a;        /* [M, K]: for d_b, and for recompute */
+    eg_matrix b;        /* [K, N]: for d_a, and for recompute; may be absent where packed_b is given */
+    eg_vector bias;     /* [N], optional: for recompute */
+    eg_matrix grad;     /* [M, N] */
+    eg_source source;   /* where act' comes from */
+    eg_matrix pre;      /* [M, N], with EG_SOURCE_PRE */
+    eg_matrix y;        /* [M, N], with EG_SOURCE_Y */
+    eg_matrix d_a;      /* [M, K] */
+    eg_matrix d_b;      /* [K, N] */
+    eg_vector d_bias;   /* [N] */
+    eg_matrix grad_pre; /* [M, N]. May be the same memory as grad, element for element. */
+    int accumulate;     /* 1: d_b and d_bias are added to what they hold */
+    eg_chain chain;
+    const eg_packed *packed_b; /* optional: eg_pack_b of b */
+    eg_workspace workspace;
+} eg_backward_args;
+
+/* ---- The operation ------------------------------------------------------------------------------ */
+
+/* Outputs must not overlap inputs or each other, but for the two cases named above. Each element is
+ * rounded to its storage type once, at the end. The same call on the same device gives the same bits. */
+EG_API eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args);
+EG_API eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args);
+
+/* The workspace that the call would need, in bytes. No memory is read through the operands: any
+ * non-NULL data marks one as present. */
+EG_API eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
+                                      size_t *bytes);
+EG_API eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer,
+                                       const eg_backward_args *args, size_t *bytes);
+
+/* Writes the plan of the call as text, one step a line (kernel, tile, workspace), NUL-terminated and cut
+ * to `capacity` bytes. As above, no memory is read. */
+EG_API eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
+                                 char *text, size_t capacity);
+EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                                  char *text, size_t capacity);
+
+/* Packs B for the context's device, for forward and backward calls of layers that agree with `layer` in
+ * k, n, batch (where b has a batch stride), dtype and math; m is free. The pack is a copy: later changes
+ * to b do not reach it. eg_packed_update packs the same b anew, as after an optimiser's step. A pack may
+ * be read by several calls; it belongs to its context. */
+EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,
+                           eg_packed **packed);
+EG_API eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b);
+EG_API void eg_packed_free(eg_context *context, eg_packed *packed);
+
+/* ---- Looking at the library --------------------------------------------------------------------- */
+
+/* What the context runs on. Strings are owned by the context. */
+typedef struct eg_device_info {
+    size_t size;
+    eg_backend backend;
+    const char *name;     /* the device, e.g. "Intel(R) Xeon(R) Processor" */
+    const char *features; /* instruction sets or device capabilities in use, separated by spaces */
+    int threads;          /* CPU threads a call may use; 0 elsewhere */
+} eg_device_info;
+
+/* `info->size` is set by the caller. */
+EG_API eg_status eg_get_device_info(eg_context *context, eg_device_info *info);
+
+typedef struct eg_kernel_info {
+    size_t size;
+    const char *name;  /* as in plans and in the source: `git grep` finds it */
+    eg_dtype compute;  /* the type it computes in */
+    int usable;        /* 1 if this context's device has what it requires */
+    const char *needs; /* the capability it requires */
+    const char *tile;  /* "8x48" */
+} eg_kernel_info;
+
+/* Row `index` of the backend's kernel table, best first; EG_ERR_ARGUMENT past the last row. */
+EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info);
+
+/* Measures the arithmetic peak in GFLOP/s for layers of `dtype`, with the threads of the context and the
+ * kernel it would use: independent multiply-adds in registers for some tens of milliseconds. */
+EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
+
+/* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`
+ * to type `to` at `dst`, host memory. The buffers must not overlap. */
+EG_API eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* EPIGRAD_EPIGRAD_H */

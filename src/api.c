@@ -1,0 +1,336 @@
+/* The public calls: validate -> plan -> launch. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend.h"
+#include "error.h"
+#include "validate.h"
+
+/* ---- Host memory -------------------------------------------------------------------------------- */
+
+static void *default_alloc(size_t bytes, void *user) {
+    (void)user;
+    return bytes > SIZE_MAX - 63 ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static void default_free(void *memory, void *user) {
+    (void)user;
+    free(memory);
+}
+
+void *eg_host_alloc(const eg_context *context, size_t bytes) {
+    return context->allocator.alloc(bytes > 0 ? bytes : 1, context->allocator.user);
+}
+
+void eg_host_free(const eg_context *context, void *memory) {
+    if (memory != NULL) context->allocator.free(memory, context->allocator.user);
+}
+
+char *eg_host_text(const eg_context *context, const char *text) {
+    char *copy = eg_host_alloc(context, strlen(text) + 1);
+    if (copy != NULL) memcpy(copy, text, strlen(text) + 1);
+    return copy;
+}
+
+/* ---- Contexts ----------------------------------------------------------------------------------- */
+
+const eg_backend_ops *eg_backend_find(eg_backend backend) {
+    switch (backend) {
+    case EG_BACKEND_CPU:
+        return eg_cpu_ops();
+    case EG_BACKEND_CUDA:
+        return eg_cuda_ops();
+    case EG_BACKEND_WEBGPU:
+        return eg_webgpu_ops();
+    }
+    return NULL;
+}
+
+static void dispose(eg_context *context) {
+    const eg_allocator allocator = context->allocator;
+    eg_host_free(context, context->name);
+    eg_host_free(context, context->features);
+    eg_host_free(context, context->only_kernel);
+    allocator.free(context, allocator.user);
+}
+
+static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *info, eg_context **opened) {
+    eg_allocator allocator = info->allocator;
+    if (allocator.alloc == NULL) allocator = (eg_allocator){default_alloc, default_free, NULL};
+    eg_context *context = allocator.alloc(sizeof *context, allocator.user);
+    if (context == NULL)
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context of %zu bytes", sizeof *context);
+    *context = (eg_context){.ops = ops, .allocator = allocator, .caps = {.backend = info->backend}};
+    if (info->kernel != NULL) {
+        context->only_kernel = eg_host_text(context, info->kernel);
+        context->caps.only_kernel = context->only_kernel;
+        if (context->only_kernel == NULL) {
+            dispose(context);
+            return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for the name of info.kernel");
+        }
+    }
+    const eg_status status = ops->open(context, info);
+    if (status != EG_OK) {
+        dispose(context);
+        return status;
+    }
+    *opened = context;
+    return EG_OK;
+}
+
+eg_status eg_open(const eg_open_info *info, eg_context **context) {
+    static const eg_open_info defaults = {.size = sizeof(eg_open_info)};
+    if (context == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "context is NULL; expected a place for the new context");
+    *context = NULL;
+    if (info == NULL) info = &defaults;
+    const eg_status status = eg_validate_open(info);
+    if (status != EG_OK) return status;
+    const eg_backend_ops *ops = eg_backend_find(info->backend);
+    if (ops == NULL) {
+        return eg_fail(EG_ERR_UNAVAILABLE, "backend %s is not in this build of epigrad",
+                       eg_backend_name(info->backend));
+    }
+    return open_context(ops, info, context);
+}
+
+void eg_close(eg_context *context) {
+    if (context == NULL) return;
+    context->ops->sync(context);
+    if (context->workspace != NULL) context->ops->free(context, context->workspace);
+    context->ops->close(context);
+    dispose(context);
+}
+
+static eg_status check_context(const eg_context *context) {
+    return context != NULL ? EG_OK : eg_fail(EG_ERR_ARGUMENT, "context is NULL; expected one from eg_open");
+}
+
+eg_status eg_sync(eg_context *context) {
+    EG_TRY(check_context(context));
+    return context->ops->sync(context);
+}
+
+eg_status eg_alloc(eg_context *context, size_t bytes, void **memory) {
+    EG_TRY(check_context(context));
+    if (memory == NULL) return eg_fail(EG_ERR_ARGUMENT, "memory is NULL; expected a place for the address");
+    *memory = NULL;
+    return context->ops->alloc(context, bytes, memory);
+}
+
+void eg_free(eg_context *context, void *memory) {
+    if (context != NULL && memory != NULL) context->ops->free(context, memory);
+}
+
+eg_status eg_upload(eg_context *context, void *memory, size_t offset, const void *host, size_t bytes) {
+    EG_TRY(check_context(context));
+    if (bytes == 0) return EG_OK;
+    if (memory == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "memory is NULL; expected device memory of %zu bytes", bytes);
+    if (host == NULL) return eg_fail(EG_ERR_ARGUMENT, "host is NULL; expected %zu bytes to upload", bytes);
+    return context->ops->upload(context, memory, offset, host, bytes);
+}
+
+eg_status eg_download(eg_context *context, void *host, const void *memory, size_t offset, size_t bytes) {
+    EG_TRY(check_context(context));
+    if (bytes == 0) return EG_OK;
+    if (memory == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "memory is NULL; expected device memory of %zu bytes", bytes);
+    if (host == NULL) return eg_fail(EG_ERR_ARGUMENT, "host is NULL; expected room for %zu bytes", bytes);
+    return context->ops->download(context, host, memory, offset, bytes);
+}
+
+/* ---- The operation ------------------------------------------------------------------------------ */
+
+/* A pack fits a call whose B it could have been made from. */
+static eg_status check_packed(const eg_context *context, const eg_problem *problem) {
+    const eg_packed *packed = problem->packed_b;
+    if (packed == NULL) return EG_OK;
+    if (packed->context != context) return eg_fail(EG_ERR_ARGUMENT, "packed_b belongs to another context");
+    const eg_layer *layer = &packed->layer;
+    const eg_dtype dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype;
+    if (layer->k != problem->k || layer->n != problem->n || dtype != problem->dtype ||
+        layer->math != problem->math || (packed->batched && layer->batch != problem->batch)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "packed_b is of a %lld x %lld %s b, batch %lld; expected %lld x %lld %s, batch %lld",
+                       (long long)layer->k, (long long)layer->n, eg_dtype_name(dtype),
+                       (long long)(packed->batched ? layer->batch : 1), (long long)problem->k,
+                       (long long)problem->n, eg_dtype_name(problem->dtype), (long long)problem->batch);
+    }
+    return EG_OK;
+}
+
+static eg_status forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
+                              eg_plan *plan) {
+    eg_problem problem;
+    EG_TRY(check_context(context));
+    EG_TRY(eg_validate_forward(context->caps.handles, layer, args, &problem));
+    EG_TRY(check_packed(context, &problem));
+    return eg_plan_make(&context->caps, &problem, plan);
+}
+
+static eg_status backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                               eg_plan *plan) {
+    eg_problem problem;
+    EG_TRY(check_context(context));
+    EG_TRY(eg_validate_backward(context->caps.handles, layer, args, &problem));
+    EG_TRY(check_packed(context, &problem));
+    return eg_plan_make(&context->caps, &problem, plan);
+}
+
+/* The context's own workspace only grows; what is enqueued may still use the old one. */
+static eg_status grow_workspace(eg_context *context, size_t bytes) {
+    if (bytes <= context->workspace_bytes) return EG_OK;
+    EG_TRY(context->ops->sync(context));
+    if (context->workspace != NULL) context->ops->free(context, context->workspace);
+    context->workspace = NULL;
+    context->workspace_bytes = 0;
+    EG_TRY(context->ops->alloc(context, bytes, &context->workspace));
+    context->workspace_bytes = bytes;
+    return EG_OK;
+}
+
+static eg_status launch(eg_context *context, const eg_plan *plan, const eg_workspace *given) {
+    if (given->data == NULL) {
+        EG_TRY(grow_workspace(context, plan->workspace));
+        return context->ops->launch(context, plan, context->workspace, 0);
+    }
+    if (given->bytes < plan->workspace) {
+        return eg_fail(EG_ERR_ARGUMENT, "workspace.bytes is %zu; expected at least %zu", given->bytes,
+                       plan->workspace);
+    }
+    return context->ops->launch(context, plan, given->data, given->offset);
+}
+
+eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
+    eg_plan plan;
+    EG_TRY(forward_plan(context, layer, args, &plan));
+    return launch(context, &plan, &args->workspace);
+}
+
+eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
+    eg_plan plan;
+    EG_TRY(backward_plan(context, layer, args, &plan));
+    return launch(context, &plan, &args->workspace);
+}
+
+static eg_status check_bytes(const size_t *bytes) {
+    return bytes != NULL ? EG_OK : eg_fail(EG_ERR_ARGUMENT, "bytes is NULL; expected a place for the size");
+}
+
+eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
+                               size_t *bytes) {
+    eg_plan plan;
+    EG_TRY(check_bytes(bytes));
+    EG_TRY(forward_plan(context, layer, args, &plan));
+    *bytes = plan.workspace;
+    return EG_OK;
+}
+
+eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                                size_t *bytes) {
+    eg_plan plan;
+    EG_TRY(check_bytes(bytes));
+    EG_TRY(backward_plan(context, layer, args, &plan));
+    *bytes = plan.workspace;
+    return EG_OK;
+}
+
+static eg_status check_text(const char *text, size_t capacity) {
+    if (text != NULL && capacity > 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "text is %p with capacity %zu; expected room for the plan",
+                   (const void *)text, capacity);
+}
+
+eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args, char *text,
+                          size_t capacity) {
+    eg_plan plan;
+    EG_TRY(check_text(text, capacity));
+    EG_TRY(forward_plan(context, layer, args, &plan));
+    eg_plan_print(&plan, text, capacity);
+    return EG_OK;
+}
+
+eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                           char *text, size_t capacity) {
+    eg_plan plan;
+    EG_TRY(check_text(text, capacity));
+    EG_TRY(backward_plan(context, layer, args, &plan));
+    eg_plan_print(&plan, text, capacity);
+    return EG_OK;
+}
+
+/* ---- Packed operands ---------------------------------------------------------------------------- */
+
+eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b, eg_packed **packed) {
+    EG_TRY(check_context(context));
+    if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected a place for the pack");
+    *packed = NULL;
+    eg_problem problem;
+    EG_TRY(eg_validate_pack(context->caps.handles, layer, b, &problem));
+    eg_packed *made = eg_host_alloc(context, sizeof *made);
+    if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
+    *made =
+        (eg_packed){.context = context, .layer = *layer, .batched = layer->batch > 1 && b->batch_stride != 0};
+    made->layer.size = sizeof made->layer;
+    const eg_status status = context->ops->pack(context, &problem, made);
+    if (status != EG_OK) {
+        eg_packed_free(context, made);
+        return status;
+    }
+    *packed = made;
+    return EG_OK;
+}
+
+eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b) {
+    EG_TRY(check_context(context));
+    if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected one from eg_pack_b");
+    if (packed->context != context) return eg_fail(EG_ERR_ARGUMENT, "packed belongs to another context");
+    eg_problem problem;
+    EG_TRY(eg_validate_pack(context->caps.handles, &packed->layer, b, &problem));
+    if (packed->batched != (packed->layer.batch > 1 && b->batch_stride != 0)) {
+        return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when it was packed",
+                       (long long)b->batch_stride, packed->batched ? "a batch" : "0");
+    }
+    return context->ops->pack(context, &problem, packed);
+}
+
+void eg_packed_free(eg_context *context, eg_packed *packed) {
+    if (context == NULL || packed == NULL) return;
+    if (packed->data != NULL) context->ops->free(context, packed->data);
+    eg_host_free(context, packed);
+}
+
+/* ---- Looking at the library --------------------------------------------------------------------- */
+
+eg_status eg_get_device_info(eg_context *context, eg_device_info *info) {
+    EG_TRY(check_context(context));
+    if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_device_info");
+    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+    *info = (eg_device_info){.size = info->size,
+                             .backend = context->caps.backend,
+                             .name = context->name,
+                             .features = context->features,
+                             .threads = context->caps.threads};
+    return EG_OK;
+}
+
+eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info) {
+    EG_TRY(check_context(context));
+    if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_kernel_info");
+    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+    const size_t size = info->size;
+    EG_TRY(context->ops->kernel_info(&context->caps, index, info));
+    info->size = size;
+    return EG_OK;
+}
+
+eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
+    EG_TRY(check_context(context));
+    if (gflops == NULL) return eg_fail(EG_ERR_ARGUMENT, "gflops is NULL; expected a place for the figure");
+    if (eg_dtype_size(dtype) == 0) {
+        return eg_fail(EG_ERR_ARGUMENT, "dtype is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16",
+                       (int)dtype);
+    }
+    return context->ops->measure_peak(context, dtype, gflops);
+}

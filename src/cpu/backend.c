@@ -1,0 +1,157 @@
+/* The CPU behind the backend interface. A call has finished when it returns. */
+#include <string.h>
+#include <time.h>
+
+#include "../error.h"
+#include "cpu.h"
+
+static eg_status cpu_open(eg_context *context, const eg_open_info *info) {
+    char name[128];
+    eg_caps *caps = &context->caps;
+    caps->packs = true;
+    caps->threads = info->threads > 0 ? info->threads : eg_cpu_cores();
+    EG_TRY(eg_cpu_detect(&caps->features));
+    eg_cpu_model(name, sizeof name);
+    context->name = eg_host_text(context, name);
+    context->features = eg_host_text(context, eg_cpu_feature_text(caps->features));
+    if (context->name == NULL || context->features == NULL)
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
+    return EG_OK;
+}
+
+static void cpu_close(eg_context *context) { (void)context; }
+
+static eg_status cpu_sync(eg_context *context) {
+    (void)context;
+    return EG_OK;
+}
+
+static eg_status cpu_alloc(eg_context *context, size_t bytes, void **memory) {
+    *memory = eg_host_alloc(context, bytes);
+    return *memory != NULL ? EG_OK : eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for %zu bytes", bytes);
+}
+
+static void cpu_free(eg_context *context, void *memory) { eg_host_free(context, memory); }
+
+static eg_status cpu_upload(eg_context *context, void *memory, size_t offset, const void *host,
+                            size_t bytes) {
+    (void)context;
+    memcpy((char *)memory + offset, host, bytes);
+    return EG_OK;
+}
+
+static eg_status cpu_download(eg_context *context, void *host, const void *memory, size_t offset,
+                              size_t bytes) {
+    (void)context;
+    memcpy(host, (const char *)memory + offset, bytes);
+    return EG_OK;
+}
+
+static eg_status cpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+    const eg_cpu_run run = {.plan = plan,
+                            .problem = &plan->problem,
+                            .workspace = (char *)workspace + offset,
+                            .threads = context->caps.threads};
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        switch (step->kind) {
+        case EG_STEP_PACK:
+            eg_cpu_pack(&run, step);
+            break;
+        case EG_STEP_GEMM:
+            eg_cpu_gemm(&run, step);
+            break;
+        case EG_STEP_ACT_GRAD:
+            eg_cpu_act_grad(&run, step);
+            break;
+        case EG_STEP_COLUMN_SUM:
+            eg_cpu_column_sum(&run, step);
+            break;
+        }
+    }
+    return EG_OK;
+}
+
+/* B and its transpose, side by side. */
+static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+    const eg_cpu_kernel *kernel = eg_cpu_choose(&context->caps, problem->compute);
+    if (kernel == NULL)
+        return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(problem->compute));
+    eg_plan sizes = {.problem = *problem};
+    sizes.step[sizes.steps++] = (eg_step){.kind = EG_STEP_PACK, .buffer = EG_BUFFER_B};
+    sizes.step[sizes.steps++] = (eg_step){.kind = EG_STEP_PACK, .buffer = EG_BUFFER_BT};
+    EG_TRY(eg_cpu_select(&context->caps, &sizes));
+    if (packed->data == NULL) EG_TRY(cpu_alloc(context, sizes.workspace, &packed->data));
+    packed->forward = sizes.region[EG_BUFFER_B];
+    packed->transposed = sizes.region[EG_BUFFER_BT];
+    packed->kernel = kernel->name;
+    return cpu_launch(context, &sizes, packed->data, 0);
+}
+
+static eg_status cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
+    const eg_cpu_kernel *row = eg_cpu_kernel_row(index);
+    if (row == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+    *info = (eg_kernel_info){.name = row->name,
+                             .compute = row->compute,
+                             .usable = (row->needs & caps->features) == row->needs,
+                             .needs = eg_cpu_needs_text(row->needs),
+                             .tile = strrchr(row->name, '_') + 1};
+    return EG_OK;
+}
+
+/* ---- The peak ------------------------------------------------------------------------------------ */
+
+static double seconds(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+typedef struct spin_job {
+    const eg_cpu_kernel *kernel;
+    int64_t turns;
+    double done[4096];
+} spin_job;
+
+static void spin(void *arg, int64_t index, int thread) {
+    (void)thread;
+    spin_job *job = arg;
+    job->done[index] = job->kernel->spin(job->turns);
+}
+
+/* The best of several short runs, so that a moment's disturbance does not count. */
+static eg_status cpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
+    enum { RUNS = 8 };
+    const int threads = context->caps.threads;
+    spin_job job = {.kernel = eg_cpu_choose(&context->caps, dtype == EG_F64 ? EG_F64 : EG_F32),
+                    .turns = 400000};
+    if (job.kernel == NULL)
+        return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(dtype));
+    *gflops = 0;
+    for (int run = 0; run < RUNS; run++) {
+        const double begin = seconds();
+        eg_cpu_parallel(threads, threads, spin, &job);
+        const double rate = 2e-9 * job.done[0] * threads / (seconds() - begin);
+        if (rate > *gflops) *gflops = rate;
+    }
+    return EG_OK;
+}
+
+const eg_backend_ops *eg_cpu_ops(void) {
+    static const eg_backend_ops ops = {
+        .open = cpu_open,
+        .close = cpu_close,
+        .sync = cpu_sync,
+        .alloc = cpu_alloc,
+        .free = cpu_free,
+        .upload = cpu_upload,
+        .download = cpu_download,
+        .select = eg_cpu_select,
+        .launch = cpu_launch,
+        .pack = cpu_pack,
+        .kernel_info = cpu_kernel_info,
+        .measure_peak = cpu_measure_peak,
+    };
+    return &ops;
+}

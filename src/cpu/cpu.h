@@ -1,0 +1,66 @@
+/* The parts of the CPU backend. */
+#ifndef EG_CPU_H
+#define EG_CPU_H
+
+#include "../backend.h"
+#include "kernel.h"
+
+/* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if
+ * the variable names none that is known. */
+eg_status eg_cpu_detect(uint32_t *features);
+/* "avx512 avx2 portable", and "Intel(R) Xeon(R) ...". */
+const char *eg_cpu_feature_text(uint32_t features);
+/* "avx512": the highest of a kernel's needs. */
+const char *eg_cpu_needs_text(uint32_t needs);
+void eg_cpu_model(char *name, size_t capacity);
+
+/* Threads: runs body(arg, index, thread) for every index below count, on up to `threads` threads. Which
+ * thread gets which index is not fixed; what a body writes must depend on the index alone. */
+int eg_cpu_cores(void);
+void eg_cpu_parallel(int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
+                     void *arg);
+
+/* Pure: the kernel row, cache blocks and workspace of each step. */
+eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan);
+const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute);
+
+/* Elements of X [rows, cols] in panels; `rows` padded so that left-hand tiles may read whole. */
+typedef struct eg_panels {
+    int64_t rows, panels;
+} eg_panels;
+static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols) {
+    return (eg_panels){(rows + kernel->mr - 1) / kernel->mr * kernel->mr,
+                       (cols + kernel->nr - 1) / kernel->nr};
+}
+
+/* Column sums are kept for chunks of this many rows, whatever the threads and blocks: a multiple of every
+ * mr. Summation order is part of the contract. */
+enum { EG_CPU_CHUNK = 64 };
+static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK - 1) / EG_CPU_CHUNK; }
+
+/* One call being run. */
+typedef struct eg_cpu_run {
+    const eg_plan *plan;
+    const eg_problem *problem;
+    char *workspace;
+    int threads;
+} eg_cpu_run;
+
+static inline void *eg_cpu_region(const eg_cpu_run *run, eg_buffer_id id) {
+    return run->workspace + run->plan->region[id].offset;
+}
+
+/* Address of element (row, col) of the operand's batch `item`. */
+static inline char *eg_cpu_at(const eg_operand *x, int64_t item, int64_t row, int64_t col) {
+    const int64_t element = item * x->batch_stride + row * x->row_stride + col * x->col_stride;
+    return (char *)x->data + x->offset + element * (int64_t)eg_dtype_size(x->dtype);
+}
+
+void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
+                        void *panels);
+void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step);
+
+#endif

@@ -1,0 +1,78 @@
+/* What the processor can do. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../error.h"
+#include "cpu.h"
+
+static uint32_t detect(void) {
+    uint32_t features = 0;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    /* Every processor with both has F16C too. */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        features |= EG_CPU_AVX2;
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        (features & EG_CPU_AVX2)) {
+        features |= EG_CPU_AVX512;
+    }
+#elif defined(__aarch64__)
+    features |= EG_CPU_NEON;
+#endif
+    return features;
+}
+
+/* Levels in order; a cap keeps its own level and those before it. */
+static const struct {
+    const char *name;
+    uint32_t bits;
+} levels[] = {{"portable", 0}, {"neon", EG_CPU_NEON}, {"avx2", EG_CPU_AVX2}, {"avx512", EG_CPU_AVX512}};
+
+eg_status eg_cpu_detect(uint32_t *features) {
+    const char *cap = getenv("EPIGRAD_CPU_ISA");
+    *features = detect();
+    if (cap == NULL || *cap == '\0') return EG_OK;
+    uint32_t allowed = 0;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        allowed |= levels[i].bits;
+        if (strcmp(levels[i].name, cap) == 0) {
+            *features &= allowed;
+            return EG_OK;
+        }
+    }
+    return eg_fail(EG_ERR_ARGUMENT, "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2 or avx512",
+                   cap);
+}
+
+const char *eg_cpu_feature_text(uint32_t features) {
+    if (features & EG_CPU_AVX512) return "avx512 avx2 portable";
+    if (features & EG_CPU_AVX2) return "avx2 portable";
+    if (features & EG_CPU_NEON) return "neon portable";
+    return "portable";
+}
+
+const char *eg_cpu_needs_text(uint32_t needs) {
+    const char *name = levels[0].name;
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        if (levels[i].bits & needs) name = levels[i].name;
+    }
+    return name;
+}
+
+void eg_cpu_model(char *name, size_t capacity) {
+    snprintf(name, capacity, "cpu");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (file == NULL) return;
+    char line[256];
+    while (fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        snprintf(name, capacity, "%s", colon + 2);
+        name[strcspn(name, "\n")] = '\0';
+        break;
+    }
+    fclose(file);
+}

@@ -1,0 +1,19 @@
+/* What is done to a finished tile while it is in L1. */
+#ifndef EG_CPU_EPILOGUE_H
+#define EG_CPU_EPILOGUE_H
+
+#include "cpu.h"
+
+/* A tile of the matrix an epilogue writes: `rows` x `cols` of it are real, the rest is padding. */
+typedef struct eg_tile {
+    int64_t item, row, col, rows, cols;
+    void *values; /* mr x nr of the compute type */
+    char *spare;  /* room for another tile */
+} eg_tile;
+
+void eg_cpu_epilogue(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile);
+
+/* grad_pre = grad * act'(values) for a tile whose values are the saved pre or y (or, recomputed, pre). */
+void eg_cpu_grad_tile(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile);
+
+#endif

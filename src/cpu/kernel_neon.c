@@ -1,0 +1,22 @@
+/* AArch64 Advanced SIMD. */
+#include <arm_neon.h>
+
+#include "half.h"
+#include "kernel.h"
+
+#define EG_VECTOR_BYTES 16
+#define EG_NEEDS        EG_CPU_NEON
+
+#define EG_KERNEL    neon_f32_4x16
+#define EG_REAL_BITS 32
+#define EG_MR        4
+#define EG_NV        4
+#define EG_KC        240
+#include "kernel_template.h"
+
+#define EG_KERNEL    neon_f64_4x8
+#define EG_REAL_BITS 64
+#define EG_MR        4
+#define EG_NV        4
+#define EG_KC        240
+#include "kernel_template.h"

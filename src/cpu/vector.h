@@ -1,0 +1,121 @@
+/* Vectors of EG_VECTOR_BYTES bytes of f32 or f64 (EG_REAL_BITS), by the vector extensions that GCC and Clang
+ * share; where an instruction set has the operation, by its intrinsic. Included once per kernel; every name
+ * ends in the kernel's own, through EG_V. Compiled without floating-point contraction: a multiply-add is
+ * fused exactly where EG_FMA says so. */
+#if EG_REAL_BITS == 64
+typedef double EG_V(real);
+typedef int64_t EG_V(word);
+#define EG_ROUNDER   6755399441055744.0 /* 1.5 * 2^52: adding it rounds to an integer, in the low bits */
+#define EG_EXPONENT  52
+#define EG_BIAS      1023
+#define EG_EXP_FIELD 0x7ff0000000000000
+#define EG_ABS_MASK  0x7fffffffffffffff
+#else
+typedef float EG_V(real);
+typedef int32_t EG_V(word);
+#define EG_ROUNDER   12582912.0F /* 1.5 * 2^23 */
+#define EG_EXPONENT  23
+#define EG_BIAS      127
+#define EG_EXP_FIELD 0x7f800000
+#define EG_ABS_MASK  0x7fffffff
+#endif
+
+#define EG_R EG_V(real)
+#define EG_T EG_V(vector)
+#define EG_I EG_V(words)
+
+typedef EG_R EG_T __attribute__((vector_size(EG_VECTOR_BYTES)));
+typedef EG_V(word) EG_I __attribute__((vector_size(EG_VECTOR_BYTES)));
+typedef EG_R EG_V(unaligned)
+    __attribute__((vector_size(EG_VECTOR_BYTES), aligned(EG_REAL_BITS / 8), may_alias));
+
+#define EG_LANES  ((int64_t)(EG_VECTOR_BYTES / sizeof(EG_R)))
+#define EG_INLINE static inline __attribute__((always_inline, unused))
+
+EG_INLINE EG_T EG_V(load)(const EG_R *from) { return *(const EG_V(unaligned) *)from; }
+EG_INLINE void EG_V(store)(EG_R *to, EG_T x) { *(EG_V(unaligned) *)to = x; }
+EG_INLINE EG_T EG_V(splat)(EG_R x) { return x - (EG_T){0}; }
+
+EG_INLINE EG_T EG_V(select)(EG_I mask, EG_T yes, EG_T no) {
+    return (EG_T)((mask & (EG_I)yes) | (~mask & (EG_I)no));
+}
+
+EG_INLINE EG_T EG_V(fma)(EG_T a, EG_T b, EG_T c) {
+#if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 64
+    return (EG_T)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX512F__) && EG_VECTOR_BYTES == 64
+    return (EG_T)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 64
+    return (EG_T)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__FMA__) && EG_VECTOR_BYTES == 32
+    return (EG_T)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__ARM_NEON) && EG_REAL_BITS == 64
+    return (EG_T)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#elif defined(__ARM_NEON)
+    return (EG_T)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+EG_INLINE EG_T EG_V(min)(EG_T a, EG_T b) {
+#if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 64
+    return (EG_T)_mm512_min_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX512F__) && EG_VECTOR_BYTES == 64
+    return (EG_T)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+    return EG_V(select)((EG_I)(a < b), a, b);
+#endif
+}
+
+EG_INLINE EG_T EG_V(max)(EG_T a, EG_T b) {
+#if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 64
+    return (EG_T)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX512F__) && EG_VECTOR_BYTES == 64
+    return (EG_T)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+    return EG_V(select)((EG_I)(a > b), a, b);
+#endif
+}
+
+EG_INLINE EG_T EG_V(abs)(EG_T x) { return (EG_T)((EG_I)x & EG_ABS_MASK); }
+
+/* To the nearest integer, for |x| below 2^(EG_EXPONENT - 2). */
+EG_INLINE EG_T EG_V(round)(EG_T x) { return (x + EG_ROUNDER) - EG_ROUNDER; }
+
+/* 2^n for an integral n: n stands in the low bits of n + EG_ROUNDER. */
+EG_INLINE EG_T EG_V(pow2)(EG_T n) { return (EG_T)(((EG_I)(n + EG_ROUNDER) + EG_BIAS) << EG_EXPONENT); }
+
+/* All ones where x is NaN, by its bits: no compiler option can remove the test. */
+EG_INLINE EG_I EG_V(is_nan)(EG_T x) { return (EG_I)(((EG_I)x & EG_ABS_MASK) > EG_EXP_FIELD); }
+
+/* The dialect of activation.h. */
+#define EG_ACTIVATION_FORMULAS
+#define EG_FN(name, x)        EG_INLINE EG_T EG_V(name)(__attribute__((unused)) const EG_T x) {
+#define EG_END                }
+#define EG_CALL(name, x)      EG_V(name)(x)
+#define EG_LET(name, value)   __attribute__((unused)) const EG_T name = value;
+#define EG_RETURN(value)      return value;
+#define EG_C(number)          EG_V(splat)((EG_R)(number))
+#define EG_FMA(a, b, c)       EG_V(fma)(a, b, c)
+#define EG_MIN(a, b)          EG_V(min)(a, b)
+#define EG_MAX(a, b)          EG_V(max)(a, b)
+#define EG_ABS(x)             EG_V(abs)(x)
+#define EG_ROUND(x)           EG_V(round)(x)
+#define EG_POW2(n)            EG_V(pow2)(n)
+#define EG_SELECT(mask, a, b) EG_V(select)((EG_I)(mask), a, b)
+#include "epigrad/activation.h"
+#undef EG_ACTIVATION_FORMULAS
+#undef EG_FN
+#undef EG_END
+#undef EG_CALL
+#undef EG_LET
+#undef EG_RETURN
+#undef EG_C
+#undef EG_FMA
+#undef EG_MIN
+#undef EG_MAX
+#undef EG_ABS
+#undef EG_ROUND
+#undef EG_POW2
+#undef EG_SELECT

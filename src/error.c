@@ -1,0 +1,34 @@
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+static _Thread_local char message[512];
+
+eg_status eg_fail(eg_status status, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+const char *eg_last_error(void) { return message; }
+
+const char *eg_status_name(eg_status status) {
+    switch (status) {
+    case EG_OK:
+        return "EG_OK";
+    case EG_ERR_ARGUMENT:
+        return "EG_ERR_ARGUMENT";
+    case EG_ERR_UNSUPPORTED:
+        return "EG_ERR_UNSUPPORTED";
+    case EG_ERR_UNAVAILABLE:
+        return "EG_ERR_UNAVAILABLE";
+    case EG_ERR_OUT_OF_MEMORY:
+        return "EG_ERR_OUT_OF_MEMORY";
+    case EG_ERR_DEVICE:
+        return "EG_ERR_DEVICE";
+    }
+    return "unknown status";
+}

@@ -1,0 +1,17 @@
+/* The per-thread message behind eg_last_error. */
+#ifndef EG_ERROR_H
+#define EG_ERROR_H
+
+#include "epigrad/epigrad.h"
+
+/* Sets this thread's message and returns `status`, so that a failure reads `return eg_fail(...)`. */
+eg_status eg_fail(eg_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Returns from the caller with the status of a call that failed. */
+#define EG_TRY(call)                                                                                         \
+    do {                                                                                                     \
+        const eg_status status_ = (call);                                                                    \
+        if (status_ != EG_OK) return status_;                                                                \
+    } while (0)
+
+#endif

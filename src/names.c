@@ -1,0 +1,75 @@
+/* Names and sizes of the vocabulary. */
+#include "epigrad/epigrad.h"
+
+#define EG_STRING(x)    #x
+#define EG_AS_STRING(x) EG_STRING(x)
+
+const char *eg_version(void) {
+    return EG_AS_STRING(EG_VERSION_MAJOR) "." EG_AS_STRING(EG_VERSION_MINOR) "." EG_AS_STRING(
+        EG_VERSION_PATCH);
+}
+
+const char *eg_backend_name(eg_backend backend) {
+    switch (backend) {
+    case EG_BACKEND_CPU:
+        return "cpu";
+    case EG_BACKEND_CUDA:
+        return "cuda";
+    case EG_BACKEND_WEBGPU:
+        return "webgpu";
+    }
+    return "unknown";
+}
+
+const char *eg_dtype_name(eg_dtype dtype) {
+    switch (dtype) {
+    case EG_DTYPE_DEFAULT:
+        return "default";
+    case EG_F32:
+        return "f32";
+    case EG_F64:
+        return "f64";
+    case EG_F16:
+        return "f16";
+    case EG_BF16:
+        return "bf16";
+    }
+    return "unknown";
+}
+
+size_t eg_dtype_size(eg_dtype dtype) {
+    switch (dtype) {
+    case EG_F64:
+        return 8;
+    case EG_F32:
+        return 4;
+    case EG_F16:
+    case EG_BF16:
+        return 2;
+    case EG_DTYPE_DEFAULT:
+        break;
+    }
+    return 0;
+}
+
+const char *eg_activation_name(eg_activation activation) {
+    switch (activation) {
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    case EG_ACT_##NAME:                                                                                      \
+        return #name;
+        EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+    }
+    return NULL;
+}
+
+int eg_activation_from_y(eg_activation activation) {
+    switch (activation) {
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    case EG_ACT_##NAME:                                                                                      \
+        return from_y;
+        EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+    }
+    return 0;
+}

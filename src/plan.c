@@ -1,0 +1,196 @@
+#include "plan.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend.h"
+#include "error.h"
+
+/* ---- Folding the batch -------------------------------------------------------------------------- */
+
+/* Operands that carry M rows a batch: with the batch stride of dense rows they are one tall matrix. */
+static bool folds(const eg_problem *problem, const eg_operand *x) {
+    return x->data == NULL || (x->col_stride == 1 && x->batch_stride == problem->m * x->row_stride);
+}
+
+static bool shared(const eg_operand *x) { return x->data == NULL || x->batch_stride == 0; }
+
+/* A batch that shares B (and sums d_b) is one layer of batch*M rows. */
+static bool batch_is_rows(const eg_problem *problem) {
+    static const eg_operand_id tall[] = {EG_OP_A, EG_OP_RESIDUAL, EG_OP_GRAD, EG_OP_SAVED,   EG_OP_BELOW,
+                                         EG_OP_Y, EG_OP_PRE,      EG_OP_D_A,  EG_OP_GRAD_PRE};
+    if (problem->batch <= 1 || (problem->packed_b != NULL && problem->packed_b->batched)) return false;
+    for (size_t i = 0; i < sizeof tall / sizeof *tall; i++) {
+        if (!folds(problem, &problem->operands[tall[i]])) return false;
+    }
+    return shared(&problem->operands[EG_OP_B]) && shared(&problem->operands[EG_OP_D_B]);
+}
+
+static eg_problem fold(const eg_problem *problem) {
+    eg_problem folded = *problem;
+    int64_t rows;
+    if (!batch_is_rows(problem) || __builtin_mul_overflow(problem->m, problem->batch, &rows)) return folded;
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        eg_operand *x = &folded.operands[id];
+        if (x->batch_stride != 0) x->rows = rows;
+        x->batch_stride = 0;
+    }
+    folded.m = rows;
+    folded.batch = 1;
+    return folded;
+}
+
+/* ---- The steps ---------------------------------------------------------------------------------- */
+
+static void add(eg_plan *plan, eg_step step) { plan->step[plan->steps++] = step; }
+
+static void add_pack(const eg_caps *caps, eg_plan *plan, eg_buffer_id buffer) {
+    const bool is_b = buffer == EG_BUFFER_B || buffer == EG_BUFFER_BT;
+    if (!caps->packs || (is_b && plan->problem.packed_b != NULL)) return;
+    add(plan, (eg_step){.kind = EG_STEP_PACK, .buffer = buffer});
+}
+
+static void add_gemm(eg_plan *plan, eg_product product, eg_epilogue epilogue) {
+    add(plan, (eg_step){.kind = EG_STEP_GEMM, .product = product, .epilogue = epilogue});
+}
+
+static void plan_forward(const eg_caps *caps, eg_plan *plan) {
+    add_pack(caps, plan, EG_BUFFER_A);
+    add_pack(caps, plan, EG_BUFFER_B);
+    add_gemm(plan, EG_PRODUCT_PRE, EG_EPILOGUE_FORWARD);
+}
+
+static void plan_backward(const eg_caps *caps, eg_plan *plan) {
+    const eg_problem *problem = &plan->problem;
+    const bool recompute = problem->source == EG_SOURCE_RECOMPUTE && problem->activation != EG_ACT_NONE;
+    const bool d_a = eg_wants(problem, EG_OP_D_A), d_b = eg_wants(problem, EG_OP_D_B);
+    const bool chain = eg_wants(problem, EG_OP_BELOW);
+    const bool grad_pre = d_a || d_b || eg_wants(problem, EG_OP_GRAD_PRE) || eg_wants(problem, EG_OP_D_BIAS);
+
+    if (recompute || d_b) add_pack(caps, plan, EG_BUFFER_A);
+    if (recompute) add_pack(caps, plan, EG_BUFFER_B);
+    if (d_a) add_pack(caps, plan, EG_BUFFER_BT);
+    if (recompute && grad_pre) add_gemm(plan, EG_PRODUCT_PRE, EG_EPILOGUE_ACT_GRAD);
+    if (!recompute && grad_pre) add(plan, (eg_step){.kind = EG_STEP_ACT_GRAD});
+    if (d_a) add_gemm(plan, EG_PRODUCT_D_A, chain ? EG_EPILOGUE_CHAIN : EG_EPILOGUE_STORE);
+    if (d_b) add_gemm(plan, EG_PRODUCT_D_B, EG_EPILOGUE_STORE);
+    if (eg_wants(problem, EG_OP_D_BIAS)) {
+        add(plan, (eg_step){.kind = EG_STEP_COLUMN_SUM, .buffer = EG_BUFFER_SUMS});
+    }
+    if (eg_wants(problem, EG_OP_D_BIAS_BELOW)) {
+        add(plan, (eg_step){.kind = EG_STEP_COLUMN_SUM, .buffer = EG_BUFFER_SUMS_BELOW});
+    }
+}
+
+bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each, size_t element,
+                    size_t align) {
+    size_t bytes = 0, end = 0;
+    const size_t offset = (plan->workspace + align - 1) / align * align;
+    if (__builtin_mul_overflow(count, each, &bytes) || __builtin_mul_overflow(bytes, element, &bytes) ||
+        __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX) {
+        return false;
+    }
+    plan->region[id] = (eg_region){offset, bytes};
+    plan->workspace = end;
+    return true;
+}
+
+eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan) {
+    *plan = (eg_plan){.problem = fold(problem)};
+    if (problem->backward) {
+        plan_backward(caps, plan);
+    } else {
+        plan_forward(caps, plan);
+    }
+    return eg_backend_find(caps->backend)->select(caps, plan);
+}
+
+/* ---- The text ----------------------------------------------------------------------------------- */
+
+typedef struct eg_text {
+    char *at;
+    size_t left;
+} eg_text;
+
+__attribute__((format(printf, 2, 3))) static void put(eg_text *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(text->at, text->left, format, arguments);
+    va_end(arguments);
+    if (length < 0) return;
+    const size_t used = (size_t)length < text->left ? (size_t)length : (text->left > 0 ? text->left - 1 : 0);
+    text->at += used;
+    text->left -= used;
+}
+
+static const char *const buffer_names[EG_BUFFERS] = {
+    [EG_BUFFER_A] = "a",
+    [EG_BUFFER_B] = "b",
+    [EG_BUFFER_BT] = "b transposed",
+    [EG_BUFFER_GRAD_PRE] = "grad_pre",
+    [EG_BUFFER_SUMS] = "d_bias",
+    [EG_BUFFER_SUMS_BELOW] = "chain.d_bias",
+    [EG_BUFFER_SCRATCH] = "scratch",
+};
+
+static const char *step_text(const eg_problem *problem, const eg_step *step, char *text, size_t capacity) {
+    static const char *const products[] = {"a.b", "d_a = grad_pre.bT", "d_b = aT.grad_pre"};
+    const char *act = eg_activation_name(problem->activation);
+    switch (step->kind) {
+    case EG_STEP_PACK:
+        snprintf(text, capacity, "pack %s", buffer_names[step->buffer]);
+        break;
+    case EG_STEP_ACT_GRAD:
+        snprintf(text, capacity, "grad_pre = grad * %s'(%s)", act,
+                 problem->source == EG_SOURCE_Y ? "y" : "pre");
+        break;
+    case EG_STEP_COLUMN_SUM:
+        snprintf(text, capacity, "%s = column sums", buffer_names[step->buffer]);
+        break;
+    case EG_STEP_GEMM:
+        switch (step->epilogue) {
+        case EG_EPILOGUE_STORE:
+            snprintf(text, capacity, "%s", products[step->product]);
+            break;
+        case EG_EPILOGUE_FORWARD:
+            snprintf(text, capacity, "y = %s(%s + bias)", act, products[step->product]);
+            break;
+        case EG_EPILOGUE_ACT_GRAD:
+            snprintf(text, capacity, "grad_pre = grad * %s'(%s + bias)", act, products[step->product]);
+            break;
+        case EG_EPILOGUE_CHAIN:
+            snprintf(text, capacity, "%s * %s'(below)", products[step->product],
+                     eg_activation_name(problem->below_activation));
+            break;
+        }
+        break;
+    }
+    return text;
+}
+
+void eg_plan_print(const eg_plan *plan, char *text, size_t capacity) {
+    static const char *const kinds[] = {"pack", "gemm", "act_grad", "column_sum"};
+    static const char *const sources[] = {"recompute", "pre", "y"};
+    const eg_problem *p = &plan->problem;
+    eg_text out = {text, capacity};
+    put(&out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes\n",
+        p->backward ? "backward" : "forward", eg_dtype_name(p->dtype), eg_activation_name(p->activation),
+        p->backward ? " " : "", p->backward ? sources[p->source] : "", (long long)p->m, (long long)p->k,
+        (long long)p->n, (long long)p->batch, plan->workspace);
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        char what[96];
+        put(&out, "%2d  %-10s  %-44s  %s", i + 1, kinds[step->kind], step_text(p, step, what, sizeof what),
+            step->name);
+        if (step->kind == EG_STEP_GEMM) {
+            put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
+                (long long)step->depth);
+        }
+        put(&out, "\n");
+    }
+    for (int id = 0; id < EG_BUFFERS; id++) {
+        if (plan->region[id].bytes > 0)
+            put(&out, "    %-20s %14zu bytes\n", buffer_names[id], plan->region[id].bytes);
+    }
+}

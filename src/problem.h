@@ -1,0 +1,67 @@
+/* A call after validation: every default resolved, every operand a strided matrix. What the plan is made
+ * from and what the backends read. */
+#ifndef EG_PROBLEM_H
+#define EG_PROBLEM_H
+
+#include <stdbool.h>
+
+#include "epigrad/epigrad.h"
+
+/* The operands of both calls. The table in validate.c says the shape and the name of each. */
+typedef enum eg_operand_id {
+    EG_OP_A,
+    EG_OP_B,
+    EG_OP_BIAS,
+    EG_OP_RESIDUAL,
+    EG_OP_GRAD,
+    EG_OP_SAVED, /* pre or y of the forward pass, as `source` says */
+    EG_OP_BELOW, /* pre or y of the layer below, as `below_source` says */
+    EG_OP_Y,     /* outputs from here on */
+    EG_OP_PRE,
+    EG_OP_D_A,
+    EG_OP_D_B,
+    EG_OP_D_BIAS,
+    EG_OP_GRAD_PRE,
+    EG_OP_D_BIAS_BELOW,
+    EG_OPERANDS
+} eg_operand_id;
+
+/* data == NULL: absent. Strides in elements; a vector is one row. */
+typedef struct eg_operand {
+    void *data;
+    size_t offset; /* bytes */
+    eg_dtype dtype;
+    int64_t rows, cols;
+    int64_t row_stride, col_stride, batch_stride;
+} eg_operand;
+
+typedef struct eg_problem {
+    bool backward;
+    bool handles; /* operand.data names a buffer and is no address */
+    int64_t m, k, n, batch;
+    eg_dtype dtype;   /* storage */
+    eg_dtype compute; /* f32, or f64 for f64 */
+    eg_math math;
+    eg_activation activation;
+    eg_source source;
+    bool propagate;  /* act'(NaN) = NaN */
+    bool accumulate; /* into d_b and d_bias */
+    eg_activation below_activation;
+    eg_source below_source;
+    const eg_packed *packed_b;
+    eg_operand operands[EG_OPERANDS];
+} eg_problem;
+
+static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
+    return problem->operands[id].data != NULL;
+}
+
+/* Where the operand begins, in bytes: its address, or the offset in its buffer. */
+static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, size_t offset) {
+    return (problem->handles ? 0 : (uintptr_t)data) + offset;
+}
+
+/* The name users know the operand by. */
+const char *eg_operand_name(const eg_problem *problem, eg_operand_id id);
+
+#endif

@@ -1,0 +1,18 @@
+/* From public structs to an eg_problem: one readable check per documented rule. */
+#ifndef EG_VALIDATE_H
+#define EG_VALIDATE_H
+
+#include "problem.h"
+
+/* `handles`: eg_matrix.data names a buffer (WebGPU) and is no address. */
+eg_status eg_validate_forward(bool handles, const eg_layer *layer, const eg_forward_args *args,
+                              eg_problem *problem);
+eg_status eg_validate_backward(bool handles, const eg_layer *layer, const eg_backward_args *args,
+                               eg_problem *problem);
+eg_status eg_validate_pack(bool handles, const eg_layer *layer, const eg_matrix *b, eg_problem *problem);
+eg_status eg_validate_open(const eg_open_info *info);
+
+/* `given` bytes that start at `struct_` against the `known` bytes of this library's version of it. */
+eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
+
+#endif
