@@ -160,20 +160,21 @@ static eg_status check_packed(const eg_context *context, const eg_problem *probl
     return EG_OK;
 }
 
-static eg_status forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
-                              eg_plan *plan) {
+/* `query`: the operands are only marked as present. */
+static eg_status forward_plan(eg_context *context, bool query, const eg_layer *layer,
+                              const eg_forward_args *args, eg_plan *plan) {
     eg_problem problem;
     EG_TRY(check_context(context));
-    EG_TRY(eg_validate_forward(context->caps.handles, layer, args, &problem));
+    EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
     return eg_plan_make(&context->caps, &problem, plan);
 }
 
-static eg_status backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
-                               eg_plan *plan) {
+static eg_status backward_plan(eg_context *context, bool query, const eg_layer *layer,
+                               const eg_backward_args *args, eg_plan *plan) {
     eg_problem problem;
     EG_TRY(check_context(context));
-    EG_TRY(eg_validate_backward(context->caps.handles, layer, args, &problem));
+    EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
     return eg_plan_make(&context->caps, &problem, plan);
 }
@@ -204,13 +205,13 @@ static eg_status launch(eg_context *context, const eg_plan *plan, const eg_works
 
 eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
     eg_plan plan;
-    EG_TRY(forward_plan(context, layer, args, &plan));
+    EG_TRY(forward_plan(context, false, layer, args, &plan));
     return launch(context, &plan, &args->workspace);
 }
 
 eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
     eg_plan plan;
-    EG_TRY(backward_plan(context, layer, args, &plan));
+    EG_TRY(backward_plan(context, false, layer, args, &plan));
     return launch(context, &plan, &args->workspace);
 }
 
@@ -222,7 +223,7 @@ eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const
                                size_t *bytes) {
     eg_plan plan;
     EG_TRY(check_bytes(bytes));
-    EG_TRY(forward_plan(context, layer, args, &plan));
+    EG_TRY(forward_plan(context, true, layer, args, &plan));
     *bytes = plan.workspace;
     return EG_OK;
 }
@@ -231,7 +232,7 @@ eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer, cons
                                 size_t *bytes) {
     eg_plan plan;
     EG_TRY(check_bytes(bytes));
-    EG_TRY(backward_plan(context, layer, args, &plan));
+    EG_TRY(backward_plan(context, true, layer, args, &plan));
     *bytes = plan.workspace;
     return EG_OK;
 }
@@ -246,7 +247,7 @@ eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_f
                           size_t capacity) {
     eg_plan plan;
     EG_TRY(check_text(text, capacity));
-    EG_TRY(forward_plan(context, layer, args, &plan));
+    EG_TRY(forward_plan(context, true, layer, args, &plan));
     eg_plan_print(&plan, text, capacity);
     return EG_OK;
 }
@@ -255,7 +256,7 @@ eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_
                            char *text, size_t capacity) {
     eg_plan plan;
     EG_TRY(check_text(text, capacity));
-    EG_TRY(backward_plan(context, layer, args, &plan));
+    EG_TRY(backward_plan(context, true, layer, args, &plan));
     eg_plan_print(&plan, text, capacity);
     return EG_OK;
 }
@@ -267,7 +268,7 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
     if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected a place for the pack");
     *packed = NULL;
     eg_problem problem;
-    EG_TRY(eg_validate_pack(context->caps.handles, layer, b, &problem));
+    EG_TRY(eg_validate_pack(context->caps.addressing, layer, b, &problem));
     eg_packed *made = eg_host_alloc(context, sizeof *made);
     if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
     *made =
@@ -287,7 +288,7 @@ eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matr
     if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected one from eg_pack_b");
     if (packed->context != context) return eg_fail(EG_ERR_ARGUMENT, "packed belongs to another context");
     eg_problem problem;
-    EG_TRY(eg_validate_pack(context->caps.handles, &packed->layer, b, &problem));
+    EG_TRY(eg_validate_pack(context->caps.addressing, &packed->layer, b, &problem));
     if (packed->batched != (packed->layer.batch > 1 && b->batch_stride != 0)) {
         return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when it was packed",
                        (long long)b->batch_stride, packed->batched ? "a batch" : "0");

@@ -7,12 +7,12 @@
 /* The capabilities of an open device: all a plan may depend on. */
 struct eg_caps {
     eg_backend backend;
-    bool packs;              /* operands are packed before they are multiplied */
-    bool handles;            /* eg_matrix.data is a handle, not an address */
-    uint32_t features;       /* bits of the backend's own meaning */
-    int threads;             /* CPU */
-    const char *only_kernel; /* NULL, or the one kernel row that may be used */
-    const void *detail;      /* the backend's own capabilities, if it needs more */
+    bool packs;               /* operands are packed before they are multiplied */
+    eg_addressing addressing; /* of eg_matrix.data */
+    uint32_t features;        /* bits of the backend's own meaning */
+    int threads;              /* CPU */
+    const char *only_kernel;  /* NULL, or the one kernel row that may be used */
+    const void *detail;       /* the backend's own capabilities, if it needs more */
 };
 
 typedef struct eg_backend_ops {

@@ -34,7 +34,8 @@ static bool separate_windows(const eg_problem *problem, const eg_operand *x, con
 }
 
 bool eg_overlap(const eg_problem *problem, const eg_operand *x, const eg_operand *y) {
-    if (problem->handles && x->data != y->data) return false;
+    if (problem->addressing == EG_PRESENCE) return false;
+    if (problem->addressing == EG_HANDLES && x->data != y->data) return false;
     const eg_span a = span_of(problem, x), b = span_of(problem, y);
     if (a.first == a.end || b.first == b.end || a.end <= b.first || b.end <= a.first) return false;
     return !separate_windows(problem, x, y);

@@ -35,9 +35,16 @@ typedef struct eg_operand {
     int64_t row_stride, col_stride, batch_stride;
 } eg_operand;
 
+/* What eg_matrix.data is. */
+typedef enum eg_addressing {
+    EG_ADDRESSES, /* memory */
+    EG_HANDLES,   /* the name of a buffer (WebGPU), in which `offset` is the place */
+    EG_PRESENCE   /* a mark that the operand is there: the workspace and plan queries */
+} eg_addressing;
+
 typedef struct eg_problem {
     bool backward;
-    bool handles; /* operand.data names a buffer and is no address */
+    eg_addressing addressing;
     int64_t m, k, n, batch;
     eg_dtype dtype;   /* storage */
     eg_dtype compute; /* f32, or f64 for f64 */
@@ -58,7 +65,7 @@ static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
 
 /* Where the operand begins, in bytes: its address, or the offset in its buffer. */
 static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, size_t offset) {
-    return (problem->handles ? 0 : (uintptr_t)data) + offset;
+    return (problem->addressing == EG_ADDRESSES ? (uintptr_t)data : 0) + offset;
 }
 
 /* The name users know the operand by. */

@@ -81,7 +81,7 @@ static eg_status take_activation(const char *name, eg_activation activation) {
     return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected an EG_ACT_ value", name, (int)activation);
 }
 
-static eg_status take_layer(bool handles, const eg_layer *layer, eg_problem *problem) {
+static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_problem *problem) {
     if (layer == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
     EG_TRY(eg_validate_struct("layer", layer, layer->size, sizeof *layer));
     EG_TRY(check_size("m", layer->m));
@@ -94,7 +94,7 @@ static eg_status take_layer(bool handles, const eg_layer *layer, eg_problem *pro
     EG_TRY(check_enum("layer.nonfinite", (int)layer->nonfinite, EG_NONFINITE_PROPAGATE,
                       "an EG_NONFINITE_ value"));
     *problem = (eg_problem){
-        .handles = handles,
+        .addressing = addressing,
         .m = layer->m,
         .k = layer->k,
         .n = layer->n,
@@ -148,8 +148,8 @@ static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const
     over = over || __builtin_add_overflow(last, 1, &last);
     over = over || __builtin_mul_overflow(last, (int64_t)eg_dtype_size(operand->dtype), &last);
     over = over || operand->offset > (size_t)INT64_MAX - (size_t)last;
-    over = over ||
-           (!problem->handles && (uintptr_t)operand->data > UINTPTR_MAX - operand->offset - (size_t)last);
+    over = over || (problem->addressing == EG_ADDRESSES &&
+                    (uintptr_t)operand->data > UINTPTR_MAX - operand->offset - (size_t)last);
     if (!over) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,
                    "%s is too large: %lld x %lld elements, row stride %lld, batch stride %lld, offset %zu",
@@ -266,9 +266,9 @@ static eg_status check_workspace(const eg_problem *problem, const eg_workspace *
 
 /* ---- The calls ---------------------------------------------------------------------------------- */
 
-eg_status eg_validate_forward(bool handles, const eg_layer *layer, const eg_forward_args *args,
+eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *args,
                               eg_problem *problem) {
-    EG_TRY(take_layer(handles, layer, problem));
+    EG_TRY(take_layer(addressing, layer, problem));
     if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
     EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
     problem->packed_b = args->packed_b;
@@ -338,9 +338,9 @@ static eg_status take_source(const eg_backward_args *args, eg_problem *problem) 
     return require(problem, EG_OP_SAVED, "as source says");
 }
 
-eg_status eg_validate_backward(bool handles, const eg_layer *layer, const eg_backward_args *args,
+eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
                                eg_problem *problem) {
-    EG_TRY(take_layer(handles, layer, problem));
+    EG_TRY(take_layer(addressing, layer, problem));
     if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
     EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
     problem->backward = true;
@@ -368,8 +368,9 @@ eg_status eg_validate_backward(bool handles, const eg_layer *layer, const eg_bac
     return check_overlaps(problem);
 }
 
-eg_status eg_validate_pack(bool handles, const eg_layer *layer, const eg_matrix *b, eg_problem *problem) {
-    EG_TRY(take_layer(handles, layer, problem));
+eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, const eg_matrix *b,
+                           eg_problem *problem) {
+    EG_TRY(take_layer(addressing, layer, problem));
     if (b == NULL) return eg_fail(EG_ERR_ARGUMENT, "b is NULL; expected an eg_matrix");
     EG_TRY(take_matrix(problem, EG_OP_B, b));
     return require(problem, EG_OP_B, "to pack");

@@ -4,12 +4,12 @@
 
 #include "problem.h"
 
-/* `handles`: eg_matrix.data names a buffer (WebGPU) and is no address. */
-eg_status eg_validate_forward(bool handles, const eg_layer *layer, const eg_forward_args *args,
+eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *args,
                               eg_problem *problem);
-eg_status eg_validate_backward(bool handles, const eg_layer *layer, const eg_backward_args *args,
+eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
                                eg_problem *problem);
-eg_status eg_validate_pack(bool handles, const eg_layer *layer, const eg_matrix *b, eg_problem *problem);
+eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, const eg_matrix *b,
+                           eg_problem *problem);
 eg_status eg_validate_open(const eg_open_info *info);
 
 /* `given` bytes that start at `struct_` against the `known` bytes of this library's version of it. */

@@ -82,6 +82,22 @@ static void chain(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_t
     store(kernel, &p->operands[EG_OP_D_A], tile, tile->values, false);
 }
 
+void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile) {
+    static const eg_operand_id reads[] = {[EG_EPILOGUE_STORE] = EG_OP_D_B,
+                                          [EG_EPILOGUE_FORWARD] = EG_OP_RESIDUAL,
+                                          [EG_EPILOGUE_ACT_GRAD] = EG_OP_GRAD,
+                                          [EG_EPILOGUE_CHAIN] = EG_OP_BELOW};
+    const eg_operand *x = &run->problem->operands[reads[step->epilogue]];
+    if (x->data == NULL || x->col_stride != 1) return;
+    if (step->epilogue == EG_EPILOGUE_STORE && !(step->product == EG_PRODUCT_D_B && run->problem->accumulate))
+        return;
+    const int64_t bytes = tile->cols * (int64_t)eg_dtype_size(x->dtype);
+    for (int64_t i = 0; i < tile->rows; i++) {
+        const char *row = eg_cpu_at(x, tile->item, tile->row + i, tile->col);
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
+    }
+}
+
 void eg_cpu_epilogue(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile) {
     const eg_problem *p = run->problem;
     const eg_cpu_kernel *kernel = step->kernel;

@@ -11,6 +11,8 @@ typedef struct eg_tile {
     char *spare;  /* room for another tile */
 } eg_tile;
 
+/* Asks for what the epilogue of a tile will read, while the tile is still being summed. */
+void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile);
 void eg_cpu_epilogue(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile);
 
 /* grad_pre = grad * act'(values) for a tile whose values are the saved pre or y (or, recomputed, pre). */

@@ -17,6 +17,7 @@ typedef struct product {
     const eg_cpu_run *run;
     const eg_step *step;
     const eg_cpu_kernel *kernel;
+    size_t size; /* bytes of a number */
     int64_t rows, cols, depth;
     int64_t items, summed; /* results, and products summed into each */
     int64_t bands, strips; /* blocks down and across */
@@ -57,6 +58,7 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
 static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
     product x = {.run = run, .step = step, .kernel = step->kernel, .items = p->batch, .summed = 1};
+    x.size = eg_dtype_size(x.kernel->compute);
     side left = {0}, right = {0};
     const eg_operand *out = NULL;
     switch (step->product) {
@@ -87,17 +89,17 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     return x;
 }
 
+/* The left operand's rows from `row` on, from term `term` on. */
 static const char *left_at(const product *x, int64_t item, int64_t row, int64_t term) {
     const int64_t nr = x->kernel->nr;
     const int64_t in_item = x->transposed ? row / nr * x->left_panel + term * nr + row % nr
                                           : term / nr * x->left_panel + row * nr;
-    return x->left + (item * x->left_item + in_item) * (int64_t)eg_dtype_size(x->kernel->compute);
+    return x->left + (size_t)(item * x->left_item + in_item) * x->size;
 }
 
 static const char *right_at(const product *x, int64_t item, int64_t term, int64_t col) {
     const int64_t nr = x->kernel->nr;
-    const int64_t in_item = col / nr * x->right_panel + term * nr;
-    return x->right + (item * x->right_item + in_item) * (int64_t)eg_dtype_size(x->kernel->compute);
+    return x->right + (size_t)(item * x->right_item + col / nr * x->right_panel + term * nr) * x->size;
 }
 
 /* ---- One block ---------------------------------------------------------------------------------- */
@@ -114,38 +116,59 @@ typedef struct pass {
     bool first, last;
 } pass;
 
-static void run_pass(const product *x, const block *b, const pass *pass) {
+/* Asks for the lines [from, from + bytes) in L2. */
+static inline void prefetch(const char *from, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
+/* One panel of the block: all its rows against `right`. Meanwhile the next panel is fetched, a slice with
+ * each tile. */
+static char *run_panel(const product *x, const block *b, const pass *pass, int64_t col, char *tile) {
     const eg_cpu_kernel *kernel = x->kernel;
-    const int64_t source = x->summed > 1 ? pass->summand : b->item;
-    const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * eg_dtype_size(kernel->compute);
-    char *tile = b->tiles;
-    for (int64_t col = b->col; col < b->col + b->cols; col += kernel->nr) {
-        const char *right = right_at(x, source, pass->term, col);
-        const int64_t cols = least(kernel->nr, x->cols - col);
-        for (int64_t row = b->row; row < b->row + b->rows; row += kernel->mr, tile += tile_bytes) {
-            kernel->multiply(x->transposed, left_at(x, source, row, pass->term), x->left_panel, right,
-                             pass->depth, cols, !pass->first, tile);
-            if (!pass->last) continue;
-            const eg_tile done = {.item = b->item,
-                                  .row = row,
-                                  .col = col,
-                                  .rows = least(kernel->mr, x->rows - row),
-                                  .cols = cols,
-                                  .values = tile,
-                                  .spare = b->spare};
-            eg_cpu_epilogue(x->run, x->step, &done);
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, cols = least(kernel->nr, x->cols - col);
+    const char *right = right_at(x, item, pass->term, col), *next = right + (size_t)x->right_panel * x->size;
+    const size_t right_bytes = (size_t)(pass->depth * kernel->nr) * x->size;
+    const size_t slice =
+        col + kernel->nr < b->col + b->cols ? right_bytes / (size_t)ceil_div(b->rows, kernel->mr) : 0;
+    const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * x->size;
+    const char *left = NULL;
+    int64_t in_panel =
+        kernel->nr; /* transposed: tiles step through a panel's columns, then to the next panel */
+    for (int64_t row = b->row; row < b->row + b->rows; row += kernel->mr, tile += tile_bytes, next += slice) {
+        if (x->transposed ? in_panel == kernel->nr : left == NULL) {
+            left = left_at(x, item, row, pass->term);
+            in_panel = row % kernel->nr;
         }
+        const eg_tile sum = {.item = b->item,
+                             .row = row,
+                             .col = col,
+                             .rows = least(kernel->mr, x->rows - row),
+                             .cols = cols,
+                             .values = tile,
+                             .spare = b->spare};
+        prefetch(next, slice);
+        if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, &sum);
+        kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, cols, !pass->first, tile);
+        if (pass->last) eg_cpu_epilogue(x->run, x->step, &sum);
+        left += (size_t)(x->transposed ? kernel->mr : kernel->mr * kernel->nr) * x->size;
+        in_panel += kernel->mr;
     }
+    return tile;
+}
+
+static void run_pass(const product *x, const block *b, const pass *pass) {
+    char *tile = b->tiles;
+    for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr)
+        tile = run_panel(x, b, pass, col, tile);
 }
 
 /* A product of no terms is a block of zeros; its epilogue is run all the same. */
 static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
     const eg_cpu_kernel *kernel = x->kernel;
-    const size_t size = eg_dtype_size(kernel->compute);
     const eg_region *scratch = &x->run->plan->region[EG_BUFFER_SCRATCH];
     const size_t each = scratch->bytes / (size_t)x->run->threads,
-                 tile = (size_t)(kernel->mr * kernel->nr) * size;
+                 tile = (size_t)(kernel->mr * kernel->nr) * x->size;
     block b = {.item = index / (x->bands * x->strips),
                .row = index / x->strips % x->bands * x->step->tile_rows,
                .col = index % x->strips * x->step->tile_cols,
@@ -170,7 +193,7 @@ static void run_block(void *arg, int64_t index, int thread) {
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {
     product x = make_product(run, step);
     if (x.rows == 0 || x.cols == 0 || x.items == 0) return;
-    const double least_work = 1 << 16; /* multiply-adds that pay for waking another thread */
+    const double least_work = 1 << 20; /* multiply-adds that pay for waking another thread: some 20 us */
     const double work =
         (double)x.rows * (double)x.cols * (double)x.depth * (double)x.items * (double)x.summed;
     eg_cpu_parallel(work < least_work ? 1 : run->threads, x.items * x.bands * x.strips, run_block, &x);

@@ -139,20 +139,55 @@ EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64
 }
 #endif
 
-/* Walks a column-major source down its columns, where it is contiguous, a strip of rows at a time so that
- * the strip of the destination stays in L1. */
+/* to[k][i] = from[i][k] for 4 x 4 numbers, in registers. */
+typedef EG_R EG_V(four)
+    __attribute__((vector_size(4 * EG_REAL_BITS / 8), aligned(EG_REAL_BITS / 8), may_alias));
+
+EG_INLINE void EG_V(transpose_4x4)(EG_R *to, int64_t to_row, const EG_R *from, int64_t from_row) {
+    const EG_V(four) a = *(const EG_V(four) *)from, b = *(const EG_V(four) *)(from + from_row);
+    const EG_V(four) c = *(const EG_V(four) *)(from + 2 * from_row),
+                     d = *(const EG_V(four) *)(from + 3 * from_row);
+    const EG_V(four) ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+                     ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    const EG_V(four) cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+                     cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    *(EG_V(four) *)to = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
+    *(EG_V(four) *)(to + to_row) = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
+    *(EG_V(four) *)(to + 2 * to_row) = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
+    *(EG_V(four) *)(to + 3 * to_row) = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+/* A column-major source is walked down its columns, where it is contiguous: four columns at a time, a strip
+ * of rows that stays in L1, transposed on the way into the tile. */
 static void EG_V(load_columns)(EG_R *tile, const char *src, eg_dtype dtype, int64_t col_stride, int64_t rows,
                                int64_t cols) {
-    enum { STRIP = 64 };
+    enum { STRIP = 256 };
     const int64_t size = (int64_t)eg_dtype_size(dtype);
-    EG_R column[STRIP];
-    for (int64_t r = 0; r < rows; r += STRIP) {
-        const int64_t count = rows - r < STRIP ? rows - r : STRIP;
-        for (int64_t j = 0; j < cols; j++) {
-            EG_V(load_row)(column, src + (r + j * col_stride) * size, dtype, 1, count);
-            for (int64_t i = 0; i < count; i++) tile[(r + i) * EG_NR + j] = column[i];
+    EG_R columns[4 * STRIP];
+    for (int64_t row = 0; row < rows; row += STRIP) {
+        const int64_t count = rows - row < STRIP ? rows - row : STRIP;
+        for (int64_t col = 0; col < cols; col += 4) {
+            const int64_t width = cols - col < 4 ? cols - col : 4;
+            EG_R *to = tile + row * EG_NR + col;
+            for (int64_t j = 0; j < width; j++) {
+                EG_V(load_row)
+                (columns + j * STRIP, src + (row + (col + j) * col_stride) * size, dtype, 1, count);
+            }
+            int64_t i = 0;
+            for (; width == 4 && i + 4 <= count; i += 4)
+                EG_V(transpose_4x4)(to + i * EG_NR, EG_NR, columns + i, STRIP);
+            for (; i < count; i++) {
+                for (int64_t j = 0; j < width; j++) to[i * EG_NR + j] = columns[j * STRIP + i];
+            }
         }
     }
+}
+
+static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_stride,
+                            int64_t col_stride, int64_t rows, int64_t cols) {
+    const int64_t row = row_stride * (int64_t)eg_dtype_size(dtype);
+    for (int64_t i = 0; i < rows; i++)
+        EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
 
 static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride,
@@ -161,17 +196,9 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
     if (row_stride == 1 && col_stride != 1) {
         EG_V(load_columns)(to, src, dtype, col_stride, rows, cols);
     } else if (col_stride == 1) {
-        const char *from = src;
-        for (int64_t i = 0; i < rows; i++) {
-            EG_V(load_row)
-            (to + i * EG_NR, from + i * row_stride * (int64_t)eg_dtype_size(dtype), dtype, 1, cols);
-        }
+        EG_V(load_rows)(to, src, dtype, row_stride, 1, rows, cols);
     } else {
-        const char *from = src;
-        for (int64_t i = 0; i < rows; i++) {
-            EG_V(load_row)
-            (to + i * EG_NR, from + i * row_stride * (int64_t)eg_dtype_size(dtype), dtype, col_stride, cols);
-        }
+        EG_V(load_rows)(to, src, dtype, row_stride, col_stride, rows, cols);
     }
     for (int64_t i = 0; cols < EG_NR && i < rows; i++) {
         for (int64_t j = cols; j < EG_NR; j++) to[i * EG_NR + j] = 0;
@@ -179,15 +206,32 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
     for (int64_t j = rows * EG_NR; j < padded * EG_NR; j++) to[j] = 0;
 }
 
+/* A column-major destination is written down its columns, where it is contiguous. */
+static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t col_stride, int64_t rows,
+                                int64_t cols, bool accumulate) {
+    EG_R column[EG_MR];
+    for (int64_t j = 0; j < cols; j++) {
+        for (int64_t i = 0; i < rows; i++) column[i] = tile[i * EG_NR + j];
+        EG_V(store_row)
+        (dst + j * col_stride * (int64_t)eg_dtype_size(dtype), column, dtype, 1, rows, accumulate);
+    }
+}
+
 static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride,
                              int64_t col_stride, int64_t rows, int64_t cols, bool accumulate) {
     const EG_R *from = tile;
     const int64_t row = row_stride * (int64_t)eg_dtype_size(dtype);
+    if (row_stride == 1 && col_stride != 1) {
+        EG_V(store_columns)(from, dst, dtype, col_stride, rows, cols, accumulate);
+        return;
+    }
     for (int64_t i = 0; i < rows; i++) {
+        char *to = (char *)dst + i * row;
+        const EG_R *at = from + i * EG_NR;
         if (col_stride == 1) {
-            EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, 1, cols, accumulate);
+            EG_V(store_row)(to, at, dtype, 1, cols, accumulate);
         } else {
-            EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols, accumulate);
+            EG_V(store_row)(to, at, dtype, col_stride, cols, accumulate);
         }
     }
 }

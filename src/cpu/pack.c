@@ -1,42 +1,48 @@
 /* Packing: an operand of any layout and storage type into panels of the compute type. */
 #include "cpu.h"
 
-/* Rows packed by one work item: enough to be worth a thread, few enough to share a tall matrix. */
-enum { PACK_ROWS = 512 };
+/* Rows packed by one work item, panel after panel: few enough that the pages of a row-major band are still
+ * at hand when the next panel reads on in them; a column-major one is read down its columns, where longer
+ * is better. */
+enum { ROW_BAND = 64, COLUMN_BAND = 256 };
 
 typedef struct pack_job {
     const eg_cpu_kernel *kernel;
     const eg_operand *x;
     eg_panels panels;
-    int64_t bands;
+    int64_t band, bands;
     char *to;
 } pack_job;
 
 static void pack_band(void *arg, int64_t index, int thread) {
     (void)thread;
     const pack_job *job = arg;
+    const eg_operand *x = job->x;
     const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t band = index % job->bands, panel = index / job->bands % job->panels.panels;
-    const int64_t item = index / job->bands / job->panels.panels;
-    const int64_t row = band * PACK_ROWS, col = panel * kernel->nr;
-    const bool last = band == job->bands - 1;
-    const int64_t left = job->x->rows - row, rows = last ? left : PACK_ROWS;
-    const int64_t cols = job->x->cols - col < kernel->nr ? job->x->cols - col : kernel->nr;
-    const int64_t element = ((item * job->panels.panels + panel) * job->panels.rows + row) * kernel->nr;
-    kernel->load(job->to + element * (int64_t)eg_dtype_size(kernel->compute),
-                 eg_cpu_at(job->x, item, row, col), job->x->dtype, job->x->row_stride, job->x->col_stride,
-                 rows, cols, last ? job->panels.rows - row : rows);
+    const int64_t item = index / job->bands, row = index % job->bands * job->band;
+    const bool last = row + job->band >= x->rows;
+    const int64_t rows = last ? x->rows - row : job->band, padded = last ? job->panels.rows - row : rows;
+    for (int64_t panel = 0; panel < job->panels.panels; panel++) {
+        const int64_t col = panel * kernel->nr,
+                      cols = x->cols - col < kernel->nr ? x->cols - col : kernel->nr;
+        const int64_t element = ((item * job->panels.panels + panel) * job->panels.rows + row) * kernel->nr;
+        kernel->load(job->to + element * (int64_t)eg_dtype_size(kernel->compute),
+                     eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
+                     padded);
+    }
 }
 
 void eg_cpu_pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
                         void *panels) {
-    pack_job job = {
-        .kernel = kernel, .x = x, .panels = eg_cpu_panels(kernel, x->rows, x->cols), .to = panels};
     if (x->rows == 0 || x->cols == 0) return;
-    job.bands = (x->rows + PACK_ROWS - 1) / PACK_ROWS;
-    const int64_t least_work = 1 << 14;
-    if (x->rows * x->cols < least_work / (items > 0 ? items : 1)) threads = 1;
-    eg_cpu_parallel(threads, job.bands * job.panels.panels * items, pack_band, &job);
+    pack_job job = {.kernel = kernel,
+                    .x = x,
+                    .panels = eg_cpu_panels(kernel, x->rows, x->cols),
+                    .band = x->col_stride == 1 ? ROW_BAND : COLUMN_BAND,
+                    .to = panels};
+    job.bands = (x->rows + job.band - 1) / job.band;
+    const int64_t least_work = 1 << 14; /* elements that pay for waking another thread */
+    eg_cpu_parallel(x->rows * x->cols < least_work ? 1 : threads, job.bands * items, pack_band, &job);
 }
 
 static eg_operand transpose(eg_operand x) {

@@ -33,8 +33,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
  * (kc x nr, L1) that all of those rows use before the next is fetched. */
 enum { BLOCK_ROWS = 192, BLOCK_COLS = 480 };
 
-static void choose_block(const eg_cpu_kernel *kernel, int threads, int64_t rows, int64_t cols, int64_t items,
-                         eg_step *step) {
+static void choose_block(const eg_cpu_kernel *kernel, int threads, int64_t rows, int64_t cols, int64_t depth,
+                         int64_t items, eg_step *step) {
     const int64_t panels = ceil_div(cols, kernel->nr), most = BLOCK_COLS / kernel->nr;
     int64_t strips = ceil_div(panels, most), chunks = ceil_div(rows, EG_CPU_CHUNK);
     int64_t bands = ceil_div(chunks, BLOCK_ROWS / EG_CPU_CHUNK);
@@ -49,20 +49,22 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, int64_t rows,
     }
     step->tile_rows = ceil_div(chunks, bands > 0 ? bands : 1) * EG_CPU_CHUNK;
     step->tile_cols = ceil_div(panels, strips > 0 ? strips : 1) * kernel->nr;
-    step->depth = kernel->kc;
+    /* Passes of equal depth, whole panels each. */
+    const int64_t passes = ceil_div(depth, kernel->kc);
+    step->depth = passes > 1 ? ceil_div(ceil_div(depth, passes), kernel->nr) * kernel->nr : kernel->kc;
 }
 
 static void choose_gemm(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
     const eg_operand *d_a = &p->operands[EG_OP_D_A], *d_b = &p->operands[EG_OP_D_B];
     switch (step->product) {
     case EG_PRODUCT_PRE:
-        choose_block(kernel, threads, p->m, p->n, p->batch, step);
+        choose_block(kernel, threads, p->m, p->n, p->k, p->batch, step);
         break;
     case EG_PRODUCT_D_A:
-        choose_block(kernel, threads, p->m, p->k, d_a->batch_stride ? p->batch : 1, step);
+        choose_block(kernel, threads, p->m, p->k, p->n, d_a->batch_stride ? p->batch : 1, step);
         break;
     case EG_PRODUCT_D_B:
-        choose_block(kernel, threads, p->k, p->n, d_b->batch_stride ? p->batch : 1, step);
+        choose_block(kernel, threads, p->k, p->n, p->m, d_b->batch_stride ? p->batch : 1, step);
         break;
     }
 }
