@@ -97,7 +97,8 @@ typedef enum eg_math {
     EG_MATH_FAST = 2     /* allows reduced-precision products (TF32, single bf16) where a device has them */
 } eg_math;
 
-/* What act' is where pre-activation is NaN. A NaN or infinity in grad propagates in either case. */
+/* What act' is where pre is NaN (EG_ACT_NONE has act' = 1 everywhere). A NaN or infinity in grad propagates
+ * in either case. */
 typedef enum eg_nonfinite {
     EG_NONFINITE_ZERO = 0,     /* act'(NaN) = 0 */
     EG_NONFINITE_PROPAGATE = 1 /* act'(NaN) = NaN */
