@@ -187,6 +187,7 @@ void eg_plan_print(const eg_plan *plan, char *text, size_t capacity) {
             put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
                 (long long)step->depth);
         }
+        if (step->threads > 1) put(&out, "  threads %d", step->threads);
         put(&out, "\n");
     }
     for (int id = 0; id < EG_BUFFERS; id++) {

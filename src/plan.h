@@ -51,6 +51,7 @@ typedef struct eg_step {
     const void *kernel;                  /* a row of the backend's kernel table */
     const char *name;                    /* its name */
     int64_t tile_rows, tile_cols, depth; /* of the cache block or thread block */
+    int threads;                         /* CPU: that this step takes */
 } eg_step;
 
 #define EG_MAX_STEPS 10

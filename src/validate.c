@@ -72,8 +72,9 @@ static eg_status check_enum(const char *name, int value, int last, const char *e
 }
 
 static eg_status check_size(const char *name, int64_t value) {
-    if (value >= 0) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "layer.%s is %lld; expected 0 or more", name, (long long)value);
+    const int64_t most = (int64_t)1 << 60; /* so that a size can be rounded up without a thought */
+    if (value >= 0 && value <= most) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "layer.%s is %lld; expected 0 to 2^60", name, (long long)value);
 }
 
 static eg_status take_activation(const char *name, eg_activation activation) {

@@ -18,9 +18,7 @@ static void grad_chunk(void *arg, int64_t index, int thread) {
     const eg_problem *p = job->run->problem;
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *saved = &p->operands[EG_OP_SAVED];
-    const eg_region *scratch = &job->run->plan->region[EG_BUFFER_SCRATCH];
-    const size_t each = scratch->bytes / (size_t)job->run->threads;
-    char *spare = job->run->workspace + scratch->offset + (size_t)thread * each;
+    char *spare = eg_cpu_scratch(job->run, thread);
     eg_tile tile = {.item = index / (job->chunks * job->panels),
                     .col = index % job->panels * kernel->nr,
                     .spare = spare,
@@ -43,7 +41,7 @@ void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_kernel *kernel = step->kernel;
     grad_job job = {run, kernel, eg_cpu_chunks(p->m), (p->n + kernel->nr - 1) / kernel->nr};
     const int64_t count = p->batch * job.chunks * job.panels;
-    eg_cpu_parallel(count < 8 ? 1 : run->threads, count, grad_chunk, &job);
+    eg_cpu_parallel(step->threads, count, grad_chunk, &job);
 }
 
 /* ---- Column sums ---------------------------------------------------------------------------------- */
@@ -96,5 +94,5 @@ void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step) {
                    .cols = below ? p->k : p->n};
     const int64_t panels = (job.cols + kernel->nr - 1) / kernel->nr;
     job.width = panels * kernel->nr;
-    eg_cpu_parallel(job.rows * panels < 64 ? 1 : run->threads, panels, sum_panel, &job);
+    eg_cpu_parallel(step->threads, panels, sum_panel, &job);
 }

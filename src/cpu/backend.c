@@ -47,11 +47,21 @@ static eg_status cpu_download(eg_context *context, void *host, const void *memor
     return EG_OK;
 }
 
+/* The scratch is as many shares as the step with most threads needs. */
+static size_t scratch_share(const eg_plan *plan) {
+    int threads = 1;
+    for (int i = 0; i < plan->steps; i++) {
+        if (plan->step[i].threads > threads) threads = plan->step[i].threads;
+    }
+    return plan->region[EG_BUFFER_SCRATCH].bytes / (size_t)threads;
+}
+
 static eg_status cpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+    (void)context;
     const eg_cpu_run run = {.plan = plan,
                             .problem = &plan->problem,
                             .workspace = (char *)workspace + offset,
-                            .threads = context->caps.threads};
+                            .scratch = scratch_share(plan)};
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         switch (step->kind) {

@@ -43,11 +43,15 @@ typedef struct eg_cpu_run {
     const eg_plan *plan;
     const eg_problem *problem;
     char *workspace;
-    int threads;
+    size_t scratch; /* bytes of EG_BUFFER_SCRATCH for each thread */
 } eg_cpu_run;
 
 static inline void *eg_cpu_region(const eg_cpu_run *run, eg_buffer_id id) {
     return run->workspace + run->plan->region[id].offset;
+}
+
+static inline char *eg_cpu_scratch(const eg_cpu_run *run, int thread) {
+    return (char *)eg_cpu_region(run, EG_BUFFER_SCRATCH) + (size_t)thread * run->scratch;
 }
 
 /* Address of element (row, col) of the operand's batch `item`. */
@@ -57,8 +61,6 @@ static inline char *eg_cpu_at(const eg_operand *x, int64_t item, int64_t row, in
 }
 
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
-void eg_cpu_pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
-                        void *panels);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step);

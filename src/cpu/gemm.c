@@ -166,13 +166,11 @@ static void run_pass(const product *x, const block *b, const pass *pass) {
 static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
     const eg_cpu_kernel *kernel = x->kernel;
-    const eg_region *scratch = &x->run->plan->region[EG_BUFFER_SCRATCH];
-    const size_t each = scratch->bytes / (size_t)x->run->threads,
-                 tile = (size_t)(kernel->mr * kernel->nr) * x->size;
+    const size_t tile = (size_t)(kernel->mr * kernel->nr) * x->size;
     block b = {.item = index / (x->bands * x->strips),
                .row = index / x->strips % x->bands * x->step->tile_rows,
                .col = index % x->strips * x->step->tile_cols,
-               .spare = x->run->workspace + scratch->offset + (size_t)thread * each};
+               .spare = eg_cpu_scratch(x->run, thread)};
     b.rows = least(x->step->tile_rows, x->rows - b.row);
     b.cols = least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + 4 * tile;
@@ -193,8 +191,5 @@ static void run_block(void *arg, int64_t index, int thread) {
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {
     product x = make_product(run, step);
     if (x.rows == 0 || x.cols == 0 || x.items == 0) return;
-    const double least_work = 1 << 20; /* multiply-adds that pay for waking another thread: some 20 us */
-    const double work =
-        (double)x.rows * (double)x.cols * (double)x.depth * (double)x.items * (double)x.summed;
-    eg_cpu_parallel(work < least_work ? 1 : run->threads, x.items * x.bands * x.strips, run_block, &x);
+    eg_cpu_parallel(step->threads, x.items * x.bands * x.strips, run_block, &x);
 }

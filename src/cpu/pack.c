@@ -32,7 +32,7 @@ static void pack_band(void *arg, int64_t index, int thread) {
     }
 }
 
-void eg_cpu_pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
+static void pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
                         void *panels) {
     if (x->rows == 0 || x->cols == 0) return;
     pack_job job = {.kernel = kernel,
@@ -41,8 +41,7 @@ void eg_cpu_pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_opera
                     .band = x->col_stride == 1 ? ROW_BAND : COLUMN_BAND,
                     .to = panels};
     job.bands = (x->rows + job.band - 1) / job.band;
-    const int64_t least_work = 1 << 14; /* elements that pay for waking another thread */
-    eg_cpu_parallel(x->rows * x->cols < least_work ? 1 : threads, job.bands * items, pack_band, &job);
+    eg_cpu_parallel(threads, job.bands * items, pack_band, &job);
 }
 
 static eg_operand transpose(eg_operand x) {
@@ -60,5 +59,5 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     if (x.data == NULL) return; /* only where it has no elements */
     if (step->buffer == EG_BUFFER_BT) x = transpose(x);
     const int64_t items = x.batch_stride == 0 && p->batch > 0 ? 1 : p->batch;
-    eg_cpu_pack_panels(step->kernel, run->threads, &x, items, eg_cpu_region(run, step->buffer));
+    pack_panels(step->kernel, step->threads, &x, items, eg_cpu_region(run, step->buffer));
 }

@@ -26,20 +26,55 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute) {
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* ---- Threads ------------------------------------------------------------------------------------ */
+
+/* A step takes as many threads as it has work for: one more for each 2^20 multiply-adds (some 20 us) or for
+ * each 2^14 numbers moved. Fewer threads never change the bits. */
+static const double multiplies_a_thread = 1 << 20, numbers_a_thread = 1 << 14;
+
+static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
+    const double most = work / work_a_thread;
+    if (most < threads) threads = (int)most;
+    if (units < threads) threads = (int)units;
+    return threads > 1 ? threads : 1;
+}
+
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
 
 /* A block of the product is held in a thread's scratch (L2) over the whole depth. Against it, kc terms at
  * a time, stand its rows of the left operand (tile_rows x kc, L2) and one panel of the right operand
- * (kc x nr, L1) that all of those rows use before the next is fetched. */
+ * (kc x nr, L1 and L2) that all of those rows use before the next is fetched. */
 enum { BLOCK_ROWS = 192, BLOCK_COLS = 480 };
 
-static void choose_block(const eg_cpu_kernel *kernel, int threads, int64_t rows, int64_t cols, int64_t depth,
-                         int64_t items, eg_step *step) {
-    const int64_t panels = ceil_div(cols, kernel->nr), most = BLOCK_COLS / kernel->nr;
-    int64_t strips = ceil_div(panels, most), chunks = ceil_div(rows, EG_CPU_CHUNK);
-    int64_t bands = ceil_div(chunks, BLOCK_ROWS / EG_CPU_CHUNK);
+/* `items` results of rows x cols, each the sum of `summed` products of `depth` terms. */
+typedef struct extent {
+    int64_t items, summed, rows, cols, depth;
+} extent;
+
+static extent extent_of(const eg_problem *p, eg_product product) {
+    const bool d_a_items = p->operands[EG_OP_D_A].batch_stride != 0,
+               d_b_items = p->operands[EG_OP_D_B].batch_stride != 0;
+    switch (product) {
+    case EG_PRODUCT_PRE:
+        return (extent){p->batch, 1, p->m, p->n, p->k};
+    case EG_PRODUCT_D_A:
+        return (extent){d_a_items ? p->batch : 1, d_a_items ? 1 : p->batch, p->m, p->k, p->n};
+    case EG_PRODUCT_D_B:
+        return (extent){d_b_items ? p->batch : 1, d_b_items ? 1 : p->batch, p->k, p->n, p->m};
+    }
+    return (extent){0};
+}
+
+static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
+    const extent x = extent_of(p, step->product);
+    const double work =
+        (double)x.items * (double)x.summed * (double)x.rows * (double)x.cols * (double)x.depth;
+    const int64_t panels = ceil_div(x.cols, kernel->nr), chunks = ceil_div(x.rows, EG_CPU_CHUNK);
+    int64_t strips = ceil_div(panels, BLOCK_COLS / kernel->nr),
+            bands = ceil_div(chunks, BLOCK_ROWS / EG_CPU_CHUNK);
+    threads = threads_for(threads, work, multiplies_a_thread, INT64_MAX);
     /* Enough blocks to keep every thread busy to the end: rows are cut first, then columns. */
-    while (threads > 1 && bands * strips * items < 4 * (int64_t)threads &&
+    while (threads > 1 && (double)bands * (double)strips * (double)x.items < 4.0 * threads &&
            (bands < chunks || strips < panels)) {
         if (bands < chunks) {
             bands = least(bands * 2, chunks);
@@ -47,26 +82,33 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, int64_t rows,
             strips = least(strips * 2, panels);
         }
     }
+    const double blocks = (double)bands * (double)strips * (double)x.items;
+    step->threads =
+        blocks < threads ? threads_for(threads, work, multiplies_a_thread, (int64_t)blocks) : threads;
     step->tile_rows = ceil_div(chunks, bands > 0 ? bands : 1) * EG_CPU_CHUNK;
     step->tile_cols = ceil_div(panels, strips > 0 ? strips : 1) * kernel->nr;
     /* Passes of equal depth, whole panels each. */
-    const int64_t passes = ceil_div(depth, kernel->kc);
-    step->depth = passes > 1 ? ceil_div(ceil_div(depth, passes), kernel->nr) * kernel->nr : kernel->kc;
+    const int64_t passes = ceil_div(x.depth, kernel->kc);
+    step->depth = passes > 1 ? ceil_div(ceil_div(x.depth, passes), kernel->nr) * kernel->nr : kernel->kc;
 }
 
-static void choose_gemm(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
-    const eg_operand *d_a = &p->operands[EG_OP_D_A], *d_b = &p->operands[EG_OP_D_B];
-    switch (step->product) {
-    case EG_PRODUCT_PRE:
-        choose_block(kernel, threads, p->m, p->n, p->k, p->batch, step);
+static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
+    const double m = (double)p->m, k = (double)p->k, n = (double)p->n, batch = (double)p->batch;
+    double numbers = 0;
+    switch (step->kind) {
+    case EG_STEP_PACK:
+        numbers = batch * (step->buffer == EG_BUFFER_A ? m * k : k * n);
         break;
-    case EG_PRODUCT_D_A:
-        choose_block(kernel, threads, p->m, p->k, p->n, d_a->batch_stride ? p->batch : 1, step);
+    case EG_STEP_ACT_GRAD:
+        numbers = batch * m * n;
         break;
-    case EG_PRODUCT_D_B:
-        choose_block(kernel, threads, p->k, p->n, p->m, d_b->batch_stride ? p->batch : 1, step);
+    case EG_STEP_COLUMN_SUM:
+        numbers = batch * m / EG_CPU_CHUNK * (step->buffer == EG_BUFFER_SUMS ? n : k);
         break;
+    case EG_STEP_GEMM:
+        return;
     }
+    step->threads = threads_for(threads, numbers, numbers_a_thread, INT64_MAX);
 }
 
 /* ---- Workspace ---------------------------------------------------------------------------------- */
@@ -108,24 +150,26 @@ static bool add_sums(eg_plan *plan, const eg_cpu_kernel *kernel, eg_buffer_id id
 /* grad_pre is kept where a product will read it. */
 static bool keeps_grad_pre(const eg_problem *p) { return eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B); }
 
-static bool add_workspace(const eg_caps *caps, eg_plan *plan, const eg_cpu_kernel *kernel) {
+static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     const eg_problem *p = &plan->problem;
     int64_t scratch = 0;
+    int threads = 1;
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step->buffer)) return false;
         /* The accumulators of a block, and four tiles for its epilogue. */
         const int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
         if (need > scratch) scratch = need;
+        if (step->threads > threads) threads = step->threads;
     }
     scratch += 4 * (int64_t)kernel->mr * kernel->nr;
     if (p->backward && keeps_grad_pre(p) &&
-        !add_panels(plan, EG_BUFFER_GRAD_PRE, kernel, p->batch, p->m, p->n))
+        !add_panels(plan, EG_BUFFER_GRAD_PRE, kernel, p->batch, p->m, p->n)) {
         return false;
+    }
     if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, kernel, EG_BUFFER_SUMS, p->n)) return false;
     if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, kernel, EG_BUFFER_SUMS_BELOW, p->k)) return false;
-    return eg_plan_region(plan, EG_BUFFER_SCRATCH, caps->threads, scratch, eg_dtype_size(kernel->compute),
-                          64);
+    return eg_plan_region(plan, EG_BUFFER_SCRATCH, threads, scratch, eg_dtype_size(kernel->compute), 64);
 }
 
 eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
@@ -139,9 +183,13 @@ eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
         step->name = kernel->name;
-        if (step->kind == EG_STEP_GEMM) choose_gemm(kernel, caps->threads, p, step);
+        if (step->kind == EG_STEP_GEMM) {
+            choose_block(kernel, caps->threads, p, step);
+        } else {
+            choose_threads(caps->threads, p, step);
+        }
     }
-    if (add_workspace(caps, plan, kernel)) return EG_OK;
+    if (add_workspace(plan, kernel)) return EG_OK;
     return eg_fail(EG_ERR_OUT_OF_MEMORY,
                    "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
                    (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
