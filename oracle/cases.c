@@ -1,0 +1,278 @@
+/* The table of cases. Each field of a case is dealt from its own shuffled deck, reshuffled whenever it is
+ * empty: every value of every field comes up within one deck's length, in ever new company. */
+#include "check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "number.h"
+
+/* ---- Decks -------------------------------------------------------------------------------------- */
+
+enum { LARGEST_DECK = 256 };
+
+typedef enum deck {
+    DECK_CALL,
+    DECK_SHAPE,
+    DECK_BATCH,
+    DECK_WANTS,
+    DECK_STYLE,
+    DECK_DATA,
+    DECK_PACK,
+    DECK_CHAIN,
+    DECK_BELOW,
+    DECK_FLAGS,
+    DECK_OPTIONS,
+    DECK_MASKS
+} deck;
+
+/* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
+static int deal(deck which, int index, int count) {
+    int cards[LARGEST_DECK];
+    oracle_random random = {(uint64_t)which << 32 | (uint64_t)(index / count)};
+    for (int i = 0; i < count; i++) {
+        const int j = (int)oracle_random_below(&random, i + 1);
+        cards[i] = cards[j];
+        cards[j] = i;
+    }
+    return cards[index % count];
+}
+
+/* ---- Calls: data type x activation x (forward or source) ---------------------------------------- */
+
+#define COUNT_ROW(NAME, name, value, from_y, text) +1
+enum { ACTIVATIONS = 0 EG_ACTIVATION_TABLE(COUNT_ROW), MODES = 4 };
+
+static int make_calls(eg_dtype compute, check_case calls[LARGEST_DECK]) {
+    static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_F16, EG_BF16};
+    int count = 0;
+    for (int d = 0; d < 4; d++) {
+        const bool computes =
+            dtypes[d] == compute || (compute == EG_F32 && oracle_compute_dtype(dtypes[d]) == EG_F32);
+        for (int i = 0; computes && i < ACTIVATIONS * MODES; i++) {
+            const eg_activation activation = (eg_activation)(i / MODES);
+            const int mode = i % MODES;
+            check_case c = {.dtype = dtypes[d], .activation = activation, .backward = mode > 0};
+            if (mode == 2) c.source = EG_SOURCE_PRE;
+            if (mode == 3) c.source = EG_SOURCE_Y;
+            if (mode < 3 || eg_activation_from_y(activation)) calls[count++] = c;
+        }
+    }
+    return count;
+}
+
+int check_count(eg_dtype compute) {
+    enum { ROUNDS = 4 };
+    check_case calls[LARGEST_DECK];
+    return ROUNDS * make_calls(compute, calls);
+}
+
+/* ---- Shapes ------------------------------------------------------------------------------------- */
+
+static const struct {
+    int m, k, n;
+} shapes[] = {
+    {1, 1, 1},       {1, 7, 1},      {1, 1, 13},     {17, 1, 1},                 /* ones */
+    {2, 3, 5},       {7, 11, 13},    {19, 23, 29},   {31, 37, 41}, {43, 47, 53}, /* primes */
+    {61, 67, 71},    {101, 103, 97}, {127, 31, 113}, {3, 109, 7},                /* more primes */
+    {3, 4, 5},       {5, 3, 4},      {4, 5, 3},      {4, 4, 4},                  /* tiles, +- 1 */
+    {7, 8, 9},       {9, 7, 8},      {8, 9, 7},      {8, 8, 8},    {11, 12, 13},    {13, 11, 12},
+    {12, 13, 11},    {15, 17, 16},   {16, 16, 16},   {23, 24, 25}, {25, 23, 24},    {24, 25, 23},
+    {31, 32, 33},    {33, 31, 32},   {47, 48, 49},   {49, 47, 48}, {48, 49, 47},    {63, 64, 65},
+    {65, 63, 64},    {64, 65, 63},   {64, 64, 64},   {96, 95, 97}, {127, 128, 129}, {129, 127, 128},
+    {128, 129, 127}, {256, 33, 65},  {255, 65, 17},  {257, 9, 31},               /* tall */
+    {601, 5, 9},     {1031, 3, 49},  {521, 17, 3},                               /* taller */
+    {3, 7, 997},     {9, 5, 601},    {2, 65, 487},                               /* wide */
+    {5, 1301, 11},   {33, 769, 25},  {2, 2053, 3},   {1, 641, 66}, {6, 602, 50}, /* long K */
+    {193, 70, 97},   {70, 521, 97},  {97, 70, 521},                              /* over a cache block */
+    {0, 5, 7},       {5, 0, 7},      {5, 7, 0},      {0, 0, 0},                  /* empty */
+};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static void deal_shape(int index, check_case *c) {
+    static const int batches[] = {1, 2, 1, 3, 1, 5, 1, 2, 1, 0};
+    const int shape = deal(DECK_SHAPE, index, SHAPES);
+    c->m = shapes[shape].m;
+    c->k = shapes[shape].k;
+    c->n = shapes[shape].n;
+    c->batch = batches[deal(DECK_BATCH, index, (int)(sizeof batches / sizeof *batches))];
+    const bool large = c->m * c->k * c->n > 500000;
+    if (large && c->batch > 2) c->batch = 2;
+}
+
+/* ---- Layouts ------------------------------------------------------------------------------------ */
+
+/* A set of operands, and for the next case its complement: each operand is in and out in turn. */
+static unsigned deal_mask(int index, unsigned which) {
+    const uint64_t pair = (uint64_t)(index / 2);
+    oracle_random random = {(uint64_t)DECK_MASKS << 40 | (uint64_t)which << 32 | pair};
+    const unsigned mask = (unsigned)oracle_random_bits(&random);
+    return (index % 2 == 0 ? mask : ~mask) & (CHECK_BIT(CHECK_OPERANDS) - 1);
+}
+
+typedef enum style {
+    STYLE_ANY, /* every operand its own way; twice in the deck */
+    STYLE_ANY_AGAIN,
+    STYLE_DENSE,    /* dense and row-major, all batched */
+    STYLE_SHARED_B, /* dense, one b and d_b for the whole batch: the batch can be folded into rows */
+    STYLE_PYTORCH,  /* the same with b and d_b as [N, K] */
+    STYLE_PADDED,   /* the same with leading dimensions */
+    STYLES
+} style;
+
+static void deal_layout(int index, check_case *c) {
+    const unsigned b = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_D_B);
+    c->offset = deal_mask(index, 0);
+    const style chosen = (style)deal(DECK_STYLE, index, STYLES);
+    if (chosen == STYLE_ANY || chosen == STYLE_ANY_AGAIN) {
+        c->col_major = deal_mask(index, 1);
+        c->padded = deal_mask(index, 2);
+        c->gapped = deal_mask(index, 3);
+        c->interleaved = deal_mask(index, 4) & deal_mask(index, 5);
+        c->shared = deal_mask(index, 6) & deal_mask(index, 7);
+    }
+    if (chosen >= STYLE_SHARED_B) c->shared = b;
+    if (chosen == STYLE_PYTORCH) c->col_major = b;
+    if (chosen == STYLE_PADDED) c->padded = ~0U;
+}
+
+/* ---- Operands ----------------------------------------------------------------------------------- */
+
+static bool wants(const check_case *c, check_operand operand) {
+    return (c->present & CHECK_BIT(operand)) != 0;
+}
+
+/* The inputs that the case needs; others are given too where `extra` says so, filled with NaN. */
+static unsigned needed(const check_case *c) {
+    const bool recompute = c->backward && c->source == EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
+    const bool saved = c->backward && c->source != EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
+    unsigned inputs = c->backward ? CHECK_BIT(CHECK_GRAD) : CHECK_BIT(CHECK_Y);
+    if (!c->backward || recompute || wants(c, CHECK_D_B)) inputs |= CHECK_BIT(CHECK_A);
+    if (!c->backward || recompute || wants(c, CHECK_D_A)) inputs |= CHECK_BIT(CHECK_B);
+    if (saved) inputs |= CHECK_BIT(CHECK_SAVED);
+    return inputs;
+}
+
+static void deal_backward(int index, unsigned flags, check_case *c) {
+    const unsigned outputs[] = {CHECK_BIT(CHECK_D_A), CHECK_BIT(CHECK_D_B), CHECK_BIT(CHECK_D_BIAS),
+                                CHECK_BIT(CHECK_GRAD_PRE)};
+    const int subset = deal(DECK_WANTS, index, 16);
+    for (int i = 0; i < 4; i++) c->present |= (subset >> i & 1) != 0 ? outputs[i] : 0;
+    const unsigned unneeded = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) |
+                              (c->source != EG_SOURCE_RECOMPUTE ? CHECK_BIT(CHECK_SAVED) : 0);
+    c->present |= needed(c) | ((flags & 8) != 0 ? unneeded : 0);
+    if (wants(c, CHECK_GRAD_PRE) && (flags & 4) != 0) {
+        c->in_place = true;
+        c->shared &= ~CHECK_BIT(CHECK_GRAD);
+    }
+    const int chain = deal(DECK_CHAIN, index, 4);
+    if (!wants(c, CHECK_D_A) || chain == 0) return;
+    check_case calls[LARGEST_DECK]; /* the backward calls that save something are the chains there are */
+    int count = make_calls(EG_F64, calls), kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (calls[i].backward && calls[i].source != EG_SOURCE_RECOMPUTE) calls[kept++] = calls[i];
+    }
+    const check_case *below = &calls[deal(DECK_BELOW, index, kept)];
+    c->below_activation = below->activation;
+    c->below_source = below->source;
+    c->present |= CHECK_BIT(CHECK_BELOW) | (chain > 1 ? CHECK_BIT(CHECK_D_BIAS_BELOW) : 0);
+    c->shared &= ~CHECK_BIT(CHECK_D_A);
+}
+
+static void deal_forward(unsigned flags, check_case *c) {
+    c->present |= needed(c);
+    if ((flags & 8) != 0) c->present |= CHECK_BIT(CHECK_PRE);
+    if (c->activation != EG_ACT_NONE || (flags & 4) == 0) return;
+    c->present |= CHECK_BIT(CHECK_RESIDUAL);
+    c->in_place = (flags & 32) != 0;
+    if (c->in_place) c->shared &= ~CHECK_BIT(CHECK_RESIDUAL);
+}
+
+void check_make(eg_dtype compute, int index, check_case *out) {
+    check_case calls[LARGEST_DECK];
+    const int count = make_calls(compute, calls);
+    *out = calls[deal(DECK_CALL, index, count)];
+    const unsigned flags = (unsigned)deal(DECK_FLAGS, index, 64);
+    const int options = deal(DECK_OPTIONS, index, 6);
+    out->seed = (uint64_t)index + 1;
+    out->data = (check_data)deal(DECK_DATA, index, CHECK_DATAS);
+    out->math = (eg_math)(options / 2);
+    out->nonfinite = (eg_nonfinite)(options % 2);
+    deal_shape(index, out);
+    deal_layout(index, out);
+    out->shared &= ~(CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE));
+    out->present = (flags & 1) != 0 ? CHECK_BIT(CHECK_BIAS) : 0;
+    if (out->backward) {
+        deal_backward(index, flags, out);
+    } else {
+        deal_forward(flags, out);
+    }
+    out->own_workspace = (flags & 2) != 0;
+    out->accumulate = out->backward && (flags & 16) != 0;
+    out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
+    const bool b_is_read = (needed(out) & CHECK_BIT(CHECK_B)) != 0;
+    if (b_is_read) out->pack = (check_pack)deal(DECK_PACK, index, CHECK_PACKS);
+}
+
+/* ---- Words -------------------------------------------------------------------------------------- */
+
+typedef struct line {
+    char *at;
+    size_t left;
+} line;
+
+static void put(line *to, const char *text) {
+    for (; *text != '\0' && to->left > 1; text++, to->left--) *to->at++ = *text;
+    *to->at = '\0';
+}
+
+static const char *const operand_names[CHECK_OPERANDS] = {
+    "a", "b",   "bias", "residual", "grad",   "saved",    "below",
+    "y", "pre", "d_a",  "d_b",      "d_bias", "grad_pre", "d_bias_below"};
+
+static void put_set(line *to, const char *label, unsigned set, unsigned present) {
+    if ((set & present) == 0) return;
+    const char *separator = " ";
+    put(to, label);
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        if ((set & present & CHECK_BIT(i)) == 0) continue;
+        put(to, separator);
+        put(to, operand_names[i]);
+        separator = ",";
+    }
+}
+
+void check_describe(const check_case *c, char *text, size_t capacity) {
+    static const char *const sources[] = {"recompute", "pre", "y"}, *const maths[] = {"", " strict", " fast"};
+    static const char *const datas[] = {"plain", "positive", "integers", "large", "tiny", "nonfinite"};
+    static const char *const packs[] = {"", ", packed", ", packed copy", ", packed and updated"};
+    if (capacity == 0) return;
+    line to = {text, capacity};
+    char head[128];
+    snprintf(head, sizeof head, "%s %s %s%s%s %lldx%lldx%lld batch %lld",
+             c->backward ? "backward" : "forward", eg_dtype_name(c->dtype), eg_activation_name(c->activation),
+             c->backward ? " " : "", c->backward ? sources[c->source] : "", (long long)c->m, (long long)c->k,
+             (long long)c->n, (long long)c->batch);
+    put(&to, head);
+    put(&to, maths[c->math]);
+    put(&to, c->nonfinite == EG_NONFINITE_PROPAGATE ? " propagate" : "");
+    put_set(&to, ": operands", c->present, c->present);
+    put_set(&to, "; column-major", c->col_major, c->present);
+    put_set(&to, "; shared", c->shared, c->present);
+    put_set(&to, "; padded", c->padded, c->present);
+    put_set(&to, "; gapped", c->gapped, c->present);
+    put_set(&to, "; interleaved", c->interleaved, c->present);
+    put_set(&to, "; offset", c->offset, c->present);
+    put(&to, c->accumulate ? "; accumulate" : "; overwrite");
+    put(&to, c->wide ? ", f32 gradients" : "");
+    put(&to, c->in_place ? ", in place" : "");
+    put(&to, c->own_workspace ? ", own workspace" : "");
+    put(&to, packs[c->pack]);
+    if ((c->present & CHECK_BIT(CHECK_BELOW)) != 0) {
+        put(&to, ", below ");
+        put(&to, eg_activation_name(c->below_activation));
+        put(&to, c->below_source == EG_SOURCE_Y ? " y" : " pre");
+    }
+    snprintf(head, sizeof head, "; data %s, seed %llu", datas[c->data], (unsigned long long)c->seed);
+    put(&to, head);
+}

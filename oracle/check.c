@@ -1,0 +1,362 @@
+/* One case: the oracle's results, then the library's, once for each place that memory can stand in. */
+#include "check.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "operands.h"
+
+typedef struct job {
+    eg_context *context;
+    const check_case *c;
+    check_report *report;
+    operands set;
+    memory workspace;
+    size_t workspace_bytes; /* of it, that were given to the call */
+    eg_packed *packed;
+} job;
+
+__attribute__((format(printf, 2, 3))) static check_result fail(job *j, const char *format, ...) {
+    char what[384], how[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    check_describe(j->c, how, sizeof how);
+    snprintf(j->report->message, sizeof j->report->message, "%s  [%s]", what, how);
+    return CHECK_FAILED;
+}
+
+/* ---- What the oracle expects -------------------------------------------------------------------- */
+
+static oracle_matrix input(const job *j, check_operand which) {
+    const operand *x = &j->set.of[which];
+    return (oracle_matrix){x->present ? x->values : NULL, x->items == 1 && j->c->batch != 1};
+}
+
+static oracle_result *output(const job *j, check_operand which) {
+    return j->set.of[which].present ? j->set.of[which].expected : NULL;
+}
+
+static const double *before(const job *j, check_operand which) {
+    return j->c->accumulate ? j->set.of[which].values : NULL;
+}
+
+static oracle_layer layer_of(const check_case *c, const check_options *options) {
+    return (oracle_layer){
+        .m = c->m,
+        .k = c->k,
+        .n = c->n,
+        .batch = c->batch,
+        .activation = c->activation,
+        .nonfinite = c->nonfinite,
+        .dtype = c->dtype,
+        .reduced_products = c->math == EG_MATH_FAST && c->dtype == EG_F32,
+        .rounds_grad_pre =
+            options != NULL && options->rounds_grad_pre && (c->dtype == EG_F16 || c->dtype == EG_BF16),
+        .exact_pre = c->data == CHECK_DATA_INTEGERS,
+    };
+}
+
+static bool expect_forward(job *j, const oracle_layer *layer) {
+    oracle_result *pre = output(j, CHECK_PRE), *own = NULL;
+    if (pre == NULL) pre = own = calloc((size_t)(layer->batch * layer->m * layer->n) + 1, sizeof *pre);
+    const oracle_forward_args args = {.a = input(j, CHECK_A),
+                                      .b = input(j, CHECK_B),
+                                      .bias = j->set.of[CHECK_BIAS].values,
+                                      .residual = input(j, CHECK_RESIDUAL),
+                                      .pre = pre,
+                                      .y = output(j, CHECK_Y)};
+    const bool ok = pre != NULL && oracle_forward(layer, &args);
+    free(own);
+    return ok;
+}
+
+static bool expect_backward(job *j, const oracle_layer *layer) {
+    const check_case *c = j->c;
+    return oracle_backward(layer, &(oracle_backward_args){
+                                      .a = input(j, CHECK_A),
+                                      .b = input(j, CHECK_B),
+                                      .bias = j->set.of[CHECK_BIAS].values,
+                                      .grad = input(j, CHECK_GRAD),
+                                      .source = c->source,
+                                      .saved = input(j, CHECK_SAVED),
+                                      .below = input(j, CHECK_BELOW),
+                                      .below_source = c->below_source,
+                                      .below_activation = c->below_activation,
+                                      .d_a_shared = j->set.of[CHECK_D_A].batch_stride == 0,
+                                      .d_b_shared = j->set.of[CHECK_D_B].batch_stride == 0,
+                                      .d_b_before = before(j, CHECK_D_B),
+                                      .d_bias_before = before(j, CHECK_D_BIAS),
+                                      .d_bias_below_before = before(j, CHECK_D_BIAS_BELOW),
+                                      .d_a = output(j, CHECK_D_A),
+                                      .d_b = output(j, CHECK_D_B),
+                                      .d_bias = output(j, CHECK_D_BIAS),
+                                      .grad_pre = output(j, CHECK_GRAD_PRE),
+                                      .d_bias_below = output(j, CHECK_D_BIAS_BELOW),
+                                  });
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------- */
+
+/* The input whose memory an output is written to. */
+static const operand *in_place_of(const job *j, int which) {
+    if (!j->c->in_place) return NULL;
+    if (which == CHECK_Y) return &j->set.of[CHECK_RESIDUAL];
+    return which == CHECK_GRAD_PRE ? &j->set.of[CHECK_GRAD] : NULL;
+}
+
+static check_result open_operands(job *j, memory_place place) {
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        operand *x = &j->set.of[i];
+        if (!x->present) continue;
+        const operand *over = in_place_of(j, i);
+        if (over != NULL) {
+            x->place = over->place;
+            memcpy(x->image, over->image, x->bytes);
+            continue;
+        }
+        if (!memory_open(&x->place, j->context, place, x->bytes))
+            return fail(j, "no memory for %zu bytes", x->bytes);
+        if (memory_write(&x->place, j->context, x->image) != EG_OK)
+            return fail(j, "upload: %s", eg_last_error());
+    }
+    return CHECK_PASSED;
+}
+
+static void close_operands(job *j) {
+    if (j->packed != NULL) eg_packed_free(j->context, j->packed);
+    j->packed = NULL;
+    memory_close(&j->workspace, j->context);
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        if (in_place_of(j, i) == NULL) memory_close(&j->set.of[i].place, j->context);
+        j->set.of[i].place.data = NULL;
+    }
+}
+
+/* ---- The call ----------------------------------------------------------------------------------- */
+
+static check_result refused(job *j, const char *call, eg_status status) {
+    fail(j, "%s: %s: %s", call, eg_status_name(status), eg_last_error());
+    return status == EG_ERR_UNSUPPORTED ? CHECK_UNSUPPORTED : CHECK_FAILED;
+}
+
+static eg_layer public_layer(const check_case *c) {
+    return (eg_layer){.size = sizeof(eg_layer),
+                      .m = c->m,
+                      .k = c->k,
+                      .n = c->n,
+                      .batch = c->batch,
+                      .dtype = c->dtype,
+                      .activation = c->activation,
+                      .math = c->math,
+                      .nonfinite = c->nonfinite};
+}
+
+/* Overwrites b on the device. */
+static eg_status spoil(job *j, const operand *b) {
+    memset(b->after, 0x3c, b->bytes); /* an ordinary number in every data type */
+    return memory_write(&b->place, j->context, b->after);
+}
+
+static check_result pack(job *j) {
+    if (j->c->pack == CHECK_PACK_NONE) return CHECK_PASSED;
+    const operand *b = &j->set.of[CHECK_B];
+    eg_layer layer = public_layer(j->c);
+    layer.m += 5; /* m is free */
+    const eg_matrix matrix = operand_matrix(b, j->c);
+    eg_status status = EG_OK;
+    if (j->c->pack == CHECK_PACK_UPDATED) status = spoil(j, b);
+    if (status == EG_OK) status = eg_pack_b(j->context, &layer, &matrix, &j->packed);
+    if (status != EG_OK) return refused(j, "eg_pack_b", status);
+    if (j->c->pack == CHECK_PACK_UPDATED) {
+        status = eg_sync(j->context);
+        if (status == EG_OK) status = memory_write(&b->place, j->context, b->image);
+        if (status == EG_OK) status = eg_packed_update(j->context, j->packed, &matrix);
+    }
+    if (j->c->pack == CHECK_PACK_COPY) {
+        status = eg_sync(j->context);
+        if (status == EG_OK) status = spoil(j, b);
+    }
+    return status == EG_OK ? CHECK_PASSED : refused(j, "packing b", status);
+}
+
+/* The caller's workspace has exactly the bytes asked for, full of NaN, and a tail to watch. */
+static check_result open_workspace(job *j, memory_place place, size_t bytes, eg_workspace *workspace) {
+    enum { ALIGN = 64 };
+    const size_t whole = (bytes / ALIGN + 1) * ALIGN;
+    unsigned char *poison = malloc(whole);
+    if (poison == NULL || !memory_open(&j->workspace, j->context, place, whole)) {
+        free(poison);
+        return fail(j, "no memory for a workspace of %zu bytes", bytes);
+    }
+    memset(poison, 0xff, whole);
+    const eg_status status = memory_write(&j->workspace, j->context, poison);
+    free(poison);
+    if (status != EG_OK) return fail(j, "upload: %s", eg_last_error());
+    j->workspace_bytes = bytes;
+    *workspace = (eg_workspace){.data = j->workspace.data, .bytes = bytes};
+    return CHECK_PASSED;
+}
+
+static eg_matrix matrix_of(const job *j, check_operand which) {
+    return operand_matrix(&j->set.of[which], j->c);
+}
+static eg_vector vector_of(const job *j, check_operand which) {
+    return operand_vector(&j->set.of[which], j->c);
+}
+
+static check_result call_forward(job *j, memory_place place) {
+    const eg_layer layer = public_layer(j->c);
+    eg_forward_args args = {.size = sizeof args,
+                            .a = matrix_of(j, CHECK_A),
+                            .b = matrix_of(j, CHECK_B),
+                            .bias = vector_of(j, CHECK_BIAS),
+                            .residual = matrix_of(j, CHECK_RESIDUAL),
+                            .y = matrix_of(j, CHECK_Y),
+                            .pre = matrix_of(j, CHECK_PRE),
+                            .packed_b = j->packed};
+    if (j->c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
+    if (j->c->own_workspace) {
+        size_t bytes = 0;
+        const eg_status sized = eg_forward_workspace(j->context, &layer, &args, &bytes);
+        if (sized != EG_OK) return refused(j, "eg_forward_workspace", sized);
+        if (open_workspace(j, place, bytes, &args.workspace) != CHECK_PASSED) return CHECK_FAILED;
+    }
+    const eg_status status = eg_forward(j->context, &layer, &args);
+    return status == EG_OK ? CHECK_PASSED : refused(j, "eg_forward", status);
+}
+
+static eg_backward_args backward_args(const job *j) {
+    const check_case *c = j->c;
+    eg_backward_args args = {.size = sizeof args,
+                             .a = matrix_of(j, CHECK_A),
+                             .b = matrix_of(j, CHECK_B),
+                             .bias = vector_of(j, CHECK_BIAS),
+                             .grad = matrix_of(j, CHECK_GRAD),
+                             .source = c->source,
+                             .d_a = matrix_of(j, CHECK_D_A),
+                             .d_b = matrix_of(j, CHECK_D_B),
+                             .d_bias = vector_of(j, CHECK_D_BIAS),
+                             .grad_pre = matrix_of(j, CHECK_GRAD_PRE),
+                             .accumulate = c->accumulate,
+                             .chain = {.saved = matrix_of(j, CHECK_BELOW),
+                                       .source = c->below_source,
+                                       .activation = c->below_activation,
+                                       .d_bias = vector_of(j, CHECK_D_BIAS_BELOW)},
+                             .packed_b = j->packed};
+    if (c->source == EG_SOURCE_PRE) args.pre = matrix_of(j, CHECK_SAVED);
+    if (c->source == EG_SOURCE_Y) args.y = matrix_of(j, CHECK_SAVED);
+    if (c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
+    return args;
+}
+
+static check_result call_backward(job *j, memory_place place) {
+    const eg_layer layer = public_layer(j->c);
+    eg_backward_args args = backward_args(j);
+    if (j->c->own_workspace) {
+        size_t bytes = 0;
+        const eg_status sized = eg_backward_workspace(j->context, &layer, &args, &bytes);
+        if (sized != EG_OK) return refused(j, "eg_backward_workspace", sized);
+        if (open_workspace(j, place, bytes, &args.workspace) != CHECK_PASSED) return CHECK_FAILED;
+    }
+    const eg_status status = eg_backward(j->context, &layer, &args);
+    return status == EG_OK ? CHECK_PASSED : refused(j, "eg_backward", status);
+}
+
+/* ---- The comparison ----------------------------------------------------------------------------- */
+
+static check_result compare_elements(job *j, check_operand which) {
+    operand *x = &j->set.of[which];
+    for (int64_t i = 0; i < operand_count(x); i++) {
+        const oracle_result expected = x->expected[i];
+        const double got = oracle_get(x->after + operand_at(x, i), 0, x->dtype);
+        j->report->worst = fmax(j->report->worst, oracle_ratio(expected, got, x->dtype));
+        if (oracle_accepts(expected, got, x->dtype)) continue;
+        return fail(j, "%s[%lld,%lld,%lld] is %.17g; expected %.17g +- %.2g", operand_name(j->c, which),
+                    (long long)(i / x->cols / x->rows), (long long)(i / x->cols % x->rows),
+                    (long long)(i % x->cols), got, expected.value, expected.bound);
+    }
+    return CHECK_PASSED;
+}
+
+/* Everything that is no element of an output is what it was. */
+static check_result compare_rest(job *j, check_operand which) {
+    const operand *x = &j->set.of[which];
+    for (int64_t i = 0; operand_is_output(which) && i < operand_count(x); i++) {
+        memcpy(x->after + operand_at(x, i), x->image + operand_at(x, i), eg_dtype_size(x->dtype));
+    }
+    for (size_t i = 0; i < x->bytes; i++) {
+        if (x->after[i] == x->image[i]) continue;
+        return fail(j, "%s: byte %zu was overwritten, which is %s", operand_name(j->c, which), i,
+                    operand_is_output(which) ? "no element of it" : "of an input");
+    }
+    return CHECK_PASSED;
+}
+
+static check_result compare_workspace(job *j) {
+    if (j->workspace.data == NULL) return CHECK_PASSED;
+    unsigned char *after = malloc(j->workspace.bytes);
+    if (after == NULL || memory_read(&j->workspace, j->context, after) != EG_OK) {
+        free(after);
+        return fail(j, "downloading the workspace: %s", eg_last_error());
+    }
+    bool whole = true;
+    for (size_t i = j->workspace_bytes; i < j->workspace.bytes; i++) whole = whole && after[i] == 0xff;
+    free(after);
+    return whole ? CHECK_PASSED : fail(j, "bytes past the workspace were overwritten");
+}
+
+static check_result compare(job *j) {
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        operand *x = &j->set.of[i];
+        const bool spoilt = i == CHECK_B && j->c->pack == CHECK_PACK_COPY;
+        const bool is_output = operand_is_output((check_operand)i);
+        const bool written_over = !is_output && j->c->in_place && (i == CHECK_RESIDUAL || i == CHECK_GRAD);
+        if (!x->present || spoilt || written_over) continue;
+        if (memory_read(&x->place, j->context, x->after) != EG_OK)
+            return fail(j, "download: %s", eg_last_error());
+        if (is_output && compare_elements(j, (check_operand)i) != CHECK_PASSED) return CHECK_FAILED;
+        if (compare_rest(j, (check_operand)i) != CHECK_PASSED) return CHECK_FAILED;
+    }
+    return compare_workspace(j);
+}
+
+/* ---- The case ----------------------------------------------------------------------------------- */
+
+static check_result run_in(job *j, memory_place place) {
+    check_result result = open_operands(j, place);
+    if (result == CHECK_PASSED) result = pack(j);
+    if (result == CHECK_PASSED) result = j->c->backward ? call_backward(j, place) : call_forward(j, place);
+    if (result == CHECK_PASSED) {
+        const eg_status status = eg_sync(j->context);
+        if (status != EG_OK) result = refused(j, "eg_sync", status);
+    }
+    if (result == CHECK_PASSED) result = compare(j);
+    close_operands(j);
+    return result;
+}
+
+static check_result run_everywhere(job *j) {
+    eg_device_info info = {.size = sizeof info};
+    if (eg_get_device_info(j->context, &info) != EG_OK)
+        return fail(j, "eg_get_device_info: %s", eg_last_error());
+    if (info.backend != EG_BACKEND_CPU) return run_in(j, MEMORY_DEVICE);
+    const check_result result = run_in(j, MEMORY_GUARD_BEHIND);
+    return result == CHECK_PASSED ? run_in(j, MEMORY_GUARD_BEFORE) : result;
+}
+
+check_result check_run(eg_context *context, const check_case *c, const check_options *options,
+                       check_report *report) {
+    *report = (check_report){.worst = 0};
+    job j = {.context = context, .c = c, .report = report};
+    const oracle_layer layer = layer_of(c, options);
+    const bool made = operands_make(&j.set, c);
+    const bool expected = made && (c->backward ? expect_backward(&j, &layer) : expect_forward(&j, &layer));
+    const check_result result = expected ? run_everywhere(&j) : fail(&j, "no memory for the oracle");
+    operands_free(&j.set);
+    return result;
+}

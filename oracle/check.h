@@ -1,0 +1,111 @@
+/* The check: calls of the library, drawn from a table, run on any context and compared with the oracle.
+ * The tests and `epigrad check` run the same cases.
+ *
+ *     for (int i = 0; i < check_count(EG_F32); i++) {
+ *         check_case c;
+ *         check_make(EG_F32, i, &c);
+ *         check_report report;
+ *         if (check_run(context, &c, NULL, &report) == CHECK_FAILED) puts(report.message);
+ *     }
+ *
+ * On the CPU every operand stands against a page that cannot be touched, once behind its last byte and
+ * once before its first; elsewhere operands come from eg_alloc. What lies between rows and matrices is
+ * poisoned, and verified to be as it was. */
+#ifndef ORACLE_CHECK_H
+#define ORACLE_CHECK_H
+
+#include <stdbool.h>
+
+#include "epigrad/epigrad.h"
+
+typedef enum check_operand {
+    CHECK_A,
+    CHECK_B,
+    CHECK_BIAS,
+    CHECK_RESIDUAL,
+    CHECK_GRAD,
+    CHECK_SAVED, /* pre or y, as source says */
+    CHECK_BELOW, /* chain.saved */
+    CHECK_Y,     /* outputs from here on */
+    CHECK_PRE,
+    CHECK_D_A,
+    CHECK_D_B,
+    CHECK_D_BIAS,
+    CHECK_GRAD_PRE,
+    CHECK_D_BIAS_BELOW,
+    CHECK_OPERANDS
+} check_operand;
+
+#define CHECK_BIT(operand) (1U << (operand))
+
+typedef enum check_data {
+    CHECK_DATA_PLAIN,     /* pre of a few units, either sign */
+    CHECK_DATA_POSITIVE,  /* all terms of one sign: the hardest sums */
+    CHECK_DATA_INTEGERS,  /* small integers: pre is exact, and falls on every kink */
+    CHECK_DATA_LARGE,     /* pre far into saturation */
+    CHECK_DATA_TINY,      /* f16 results among the subnormal numbers */
+    CHECK_DATA_NONFINITE, /* plain, with NaN and infinities in some operands */
+    CHECK_DATAS
+} check_data;
+
+typedef enum check_pack {
+    CHECK_PACK_NONE,
+    CHECK_PACK_ALONE,   /* packed_b is given, b is absent */
+    CHECK_PACK_COPY,    /* both are given, and b is spoilt after it was packed */
+    CHECK_PACK_UPDATED, /* packed from another b, then updated */
+    CHECK_PACKS
+} check_pack;
+
+typedef struct check_case {
+    bool backward;
+    eg_dtype dtype;
+    eg_activation activation;
+    eg_source source; /* of the backward pass */
+    eg_math math;
+    eg_nonfinite nonfinite;
+    int64_t m, k, n, batch;
+
+    /* Sets of operands, as CHECK_BITs: */
+    unsigned present;
+    unsigned col_major;
+    unsigned shared;      /* batch_stride 0: broadcast or summed */
+    unsigned padded;      /* ld larger than the row */
+    unsigned gapped;      /* a gap between the matrices of the batch */
+    unsigned interleaved; /* row i of every matrix, then row i + 1 of every matrix */
+    unsigned offset;      /* an offset before the first element */
+
+    bool accumulate;
+    bool wide;     /* d_b and d_bias in f32 for a 16-bit layer */
+    bool in_place; /* y on residual, grad_pre on grad */
+    bool own_workspace;
+    check_pack pack;
+    eg_source below_source;
+    eg_activation below_activation;
+    check_data data;
+    uint64_t seed;
+} check_case;
+
+/* How many cases cover a kernel that computes in `compute`, and which is the index-th. A pure function:
+ * every value of every field is taken, each within its own round of cases. */
+int check_count(eg_dtype compute);
+void check_make(eg_dtype compute, int index, check_case *out);
+
+/* "backward f32 gelu recompute 65x7x129 batch 3 ..." */
+void check_describe(const check_case *c, char *text, size_t capacity);
+
+typedef enum check_result { CHECK_PASSED, CHECK_FAILED, CHECK_UNSUPPORTED } check_result;
+
+typedef struct check_options {
+    bool rounds_grad_pre; /* this backend rounds grad_pre to 16 bits where it feeds a product */
+} check_options;
+
+typedef struct check_report {
+    double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
+    char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
+} check_report;
+
+/* Runs one case. CHECK_UNSUPPORTED only where the library said EG_ERR_UNSUPPORTED. `options` may be NULL. */
+check_result check_run(eg_context *context, const check_case *c, const check_options *options,
+                       check_report *report);
+
+#endif

@@ -1,0 +1,44 @@
+/* The operands of a case: their shape and layout, their numbers, and their bytes in memory. */
+#ifndef ORACLE_OPERANDS_H
+#define ORACLE_OPERANDS_H
+
+#include "check.h"
+#include "memory.h"
+#include "oracle.h"
+
+typedef struct operand {
+    bool present, vector;
+    bool plain; /* what can be left to its default is: dtype, and ld where it is dense */
+    eg_dtype dtype;
+    int64_t items, rows, cols; /* items: 1 where the batch shares it */
+    int64_t ld, batch_stride;
+    eg_layout layout;
+    size_t offset; /* bytes before the first element */
+    size_t bytes;  /* offset and everything up to the last element */
+
+    double *values;          /* inputs, and what an accumulated output holds before; [items, rows, cols] */
+    oracle_result *expected; /* outputs; as many */
+    unsigned char *image;    /* the bytes as uploaded */
+    unsigned char *after;    /* the bytes as downloaded */
+    memory place;
+} operand;
+
+typedef struct operands {
+    const check_case *c;
+    operand of[CHECK_OPERANDS];
+} operands;
+
+/* Lays out and fills every operand of the case, expected results excepted. False if memory ran out. */
+bool operands_make(operands *set, const check_case *c);
+void operands_free(operands *set);
+
+const char *operand_name(const check_case *c, check_operand which);
+bool operand_is_output(check_operand which);
+int64_t operand_count(const operand *x);
+/* Where element `index` of [items, rows, cols] is in the image, in bytes. */
+size_t operand_at(const operand *x, int64_t index);
+
+eg_matrix operand_matrix(const operand *x, const check_case *c);
+eg_vector operand_vector(const operand *x, const check_case *c);
+
+#endif

@@ -1,0 +1,266 @@
+#include "oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- Sums of products, with their bound --------------------------------------------------------- */
+
+/* A strided matrix of numbers, and of how far each may be off (NULL: exact). */
+typedef struct view {
+    const double *value, *bound;
+    int64_t row, col;
+} view;
+
+typedef struct sum {
+    long double value;
+    double magnitude; /* the sum of the absolute values of the terms */
+    double bound;     /* errors that the terms came with */
+} sum;
+
+static view exact(const double *value, int64_t row, int64_t col) { return (view){value, NULL, row, col}; }
+
+static view of_results(const oracle_result *results, int64_t row, int64_t col) {
+    return (view){&results->value, &results->bound, 2 * row, 2 * col};
+}
+
+static view item(view matrix, int64_t index, int64_t elements) {
+    const int64_t step = index * elements * (matrix.bound != NULL ? 2 : 1);
+    return (view){matrix.value + step, matrix.bound != NULL ? matrix.bound + step : NULL, matrix.row,
+                  matrix.col};
+}
+
+static void add_term(sum *total, double left, double left_bound, double right, double right_bound) {
+    total->value += (long double)left * (long double)right;
+    total->magnitude += fabs(left * right);
+    total->bound += left_bound * fabs(right) + fabs(left) * right_bound;
+}
+
+/* totals[rows, cols] += left [rows, depth] · right [depth, cols] */
+static void add_product(sum *totals, int64_t rows, int64_t cols, int64_t depth, view left, view right) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < depth; k++) {
+            const int64_t l = i * left.row + k * left.col;
+            const double left_bound = left.bound != NULL ? left.bound[l] : 0;
+            for (int64_t j = 0; j < cols; j++) {
+                const int64_t r = k * right.row + j * right.col;
+                add_term(&totals[i * cols + j], left.value[l], left_bound, right.value[r],
+                         right.bound != NULL ? right.bound[r] : 0);
+            }
+        }
+    }
+}
+
+static double unit(const oracle_layer *layer) {
+    return oracle_unit_roundoff(oracle_compute_dtype(layer->dtype));
+}
+
+static oracle_result finish(const oracle_layer *layer, const sum *total, int64_t terms) {
+    const double product = layer->reduced_products ? 2 * oracle_unit_roundoff(EG_BF16) : 0;
+    const double each = ORACLE_SUM * sqrt((double)terms) * unit(layer) + product;
+    return (oracle_result){(double)total->value, total->bound + each * total->magnitude};
+}
+
+static void finish_all(const oracle_layer *layer, const sum *totals, int64_t count, int64_t terms,
+                       oracle_result *results) {
+    for (int64_t i = 0; i < count; i++) results[i] = finish(layer, &totals[i], terms);
+}
+
+/* ---- pre and its activation --------------------------------------------------------------------- */
+
+static const double *batch_item(oracle_matrix matrix, int64_t index, int64_t elements) {
+    return matrix.data + (matrix.shared ? 0 : index * elements);
+}
+
+/* One item of the batch. */
+static void make_pre(const oracle_layer *layer, const double *a, const double *b, const double *bias,
+                     sum *totals, oracle_result *pre) {
+    const int64_t m = layer->m, k = layer->k, n = layer->n;
+    for (int64_t i = 0; i < m * n; i++) {
+        const double start = bias != NULL ? bias[i % n] : 0;
+        totals[i] = (sum){(long double)start, fabs(start), 0};
+    }
+    add_product(totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
+    finish_all(layer, totals, m * n, k + 1, pre);
+    for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) pre[i].bound = 0;
+}
+
+/* f(x) where x is known to within a bound: how far f moves over it, and its own error. A kink inside the
+ * interval shows at one of its ends. */
+typedef long double activation_function(eg_activation activation, long double x);
+
+static oracle_result apply(const oracle_layer *layer, activation_function *f, eg_activation activation,
+                           oracle_result x) {
+    const double y = (double)f(activation, (long double)x.value);
+    oracle_result result = {y, oracle_act_bound(activation, oracle_compute_dtype(layer->dtype), y)};
+    if (!isfinite(x.value) || !isfinite(y) || x.bound == 0) return result;
+    const double above = fabs((double)f(activation, (long double)(x.value + x.bound)) - y);
+    const double below = fabs((double)f(activation, (long double)(x.value - x.bound)) - y);
+    result.bound += fmax(above, below);
+    return result;
+}
+
+bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) {
+    const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
+    sum *totals = calloc((size_t)mn + 1, sizeof *totals);
+    if (totals == NULL) return false;
+    for (int64_t b = 0; b < layer->batch; b++) {
+        oracle_result *pre = args->pre + b * mn;
+        make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, pre);
+        for (int64_t i = 0; args->y != NULL && i < mn; i++) {
+            oracle_result y = apply(layer, oracle_act, layer->activation, pre[i]);
+            if (args->residual.data != NULL) {
+                y.value += batch_item(args->residual, b, mn)[i];
+                y.bound += 2 * unit(layer) * fabs(y.value);
+            }
+            args->y[b * mn + i] = y;
+        }
+    }
+    free(totals);
+    return true;
+}
+
+/* ---- grad_pre ----------------------------------------------------------------------------------- */
+
+/* value · act'(saved); act' of none is 1 whatever `saved` is. */
+static oracle_result times_slope(const oracle_layer *layer, oracle_result value, eg_activation activation,
+                                 eg_source source, oracle_result saved) {
+    if (activation == EG_ACT_NONE) return value;
+    oracle_result slope;
+    if (isnan(saved.value)) {
+        slope = (oracle_result){layer->nonfinite == EG_NONFINITE_PROPAGATE ? (double)NAN : 0, 0};
+    } else {
+        slope =
+            apply(layer, source == EG_SOURCE_Y ? oracle_act_grad_of_y : oracle_act_grad, activation, saved);
+    }
+    const double product = value.value * slope.value;
+    return (oracle_result){product, value.bound * fabs(slope.value) + fabs(value.value) * slope.bound +
+                                        2 * unit(layer) * fabs(product)};
+}
+
+static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+                          oracle_result *grad_pre) {
+    const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
+    const bool recompute = args->source == EG_SOURCE_RECOMPUTE && layer->activation != EG_ACT_NONE;
+    for (int64_t b = 0; b < layer->batch; b++) {
+        oracle_result *out = grad_pre + b * mn;
+        if (recompute) /* `out` holds pre until it is overwritten below */
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, out);
+        for (int64_t i = 0; i < mn; i++) {
+            oracle_result saved = {0, 0};
+            if (recompute) saved = out[i];
+            if (!recompute && args->saved.data != NULL) saved.value = batch_item(args->saved, b, mn)[i];
+            const oracle_result grad = {batch_item(args->grad, b, mn)[i], 0};
+            out[i] = times_slope(layer, grad, layer->activation, args->source, saved);
+        }
+    }
+}
+
+/* What the products read, where a backend rounds it to the storage type first. */
+static void round_bounds(const oracle_layer *layer, oracle_result *grad_pre, int64_t count) {
+    const double least =
+        layer->dtype == EG_F16 ? ldexp(1, -25) : 0; /* half the spacing of f16's subnormals */
+    for (int64_t i = 0; i < count; i++) {
+        grad_pre[i].bound += oracle_unit_roundoff(layer->dtype) * fabs(grad_pre[i].value) + least;
+    }
+}
+
+/* ---- The gradients ------------------------------------------------------------------------------ */
+
+static view item_or_shared(oracle_matrix matrix, int64_t index, int64_t elements, int64_t row, int64_t col) {
+    return exact(batch_item(matrix, index, elements), row, col);
+}
+
+static void clear(sum *totals, int64_t count, const double *before) {
+    for (int64_t i = 0; i < count; i++) {
+        const double start = before != NULL ? before[i] : 0;
+        totals[i] = (sum){(long double)start, fabs(start), 0};
+    }
+}
+
+static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+                     const oracle_result *grad_pre) {
+    const int64_t m = layer->m, k = layer->k, n = layer->n;
+    const int64_t terms = n * (args->d_a_shared ? layer->batch : 1);
+    clear(totals, m * k, NULL);
+    if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
+    for (int64_t b = 0; b < layer->batch; b++) {
+        if (!args->d_a_shared) clear(totals, m * k, NULL);
+        add_product(totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
+                    item_or_shared(args->b, b, k * n, 1, n));
+        finish_all(layer, totals, m * k, terms, args->d_a + (args->d_a_shared ? 0 : b * m * k));
+    }
+}
+
+static void make_d_b(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+                     const oracle_result *grad_pre) {
+    const int64_t m = layer->m, k = layer->k, n = layer->n;
+    const int64_t terms = m * (args->d_b_shared ? layer->batch : 1) + 1;
+    clear(totals, k * n, args->d_b_before);
+    if (args->d_b_shared) finish_all(layer, totals, k * n, terms, args->d_b);
+    for (int64_t b = 0; b < layer->batch; b++) {
+        if (!args->d_b_shared)
+            clear(totals, k * n, args->d_b_before != NULL ? args->d_b_before + b * k * n : NULL);
+        add_product(totals, k, n, m, item_or_shared(args->a, b, m * k, 1, k),
+                    item(of_results(grad_pre, n, 1), b, m * n));
+        finish_all(layer, totals, k * n, terms, args->d_b + (args->d_b_shared ? 0 : b * k * n));
+    }
+}
+
+/* The column sums of [rows, cols]. */
+static void make_sums(const oracle_layer *layer, const oracle_result *values, int64_t rows, int64_t cols,
+                      const double *before, sum *totals, oracle_result *sums) {
+    clear(totals, cols, before);
+    for (int64_t i = 0; i < rows * cols; i++)
+        add_term(&totals[i % cols], values[i].value, values[i].bound, 1, 0);
+    finish_all(layer, totals, cols, rows + 1, sums);
+}
+
+static void chain(const oracle_layer *layer, const oracle_backward_args *args, sum *totals) {
+    const int64_t mk = layer->m * layer->k;
+    for (int64_t i = 0; i < layer->batch * mk; i++) {
+        const oracle_result saved = {batch_item(args->below, i / mk, mk)[i % mk], 0};
+        args->d_a[i] = times_slope(layer, args->d_a[i], args->below_activation, args->below_source, saved);
+    }
+    if (args->d_bias_below != NULL) {
+        make_sums(layer, args->d_a, layer->batch * layer->m, layer->k, args->d_bias_below_before, totals,
+                  args->d_bias_below);
+    }
+}
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args) {
+    const int64_t m = layer->m, k = layer->k, n = layer->n, elements = layer->batch * m * n;
+    sum *totals = calloc((size_t)most(most(m * k, k * n), m * n) + (size_t)(k + n) + 1, sizeof *totals);
+    oracle_result *grad_pre = calloc((size_t)elements + 1, sizeof *grad_pre);
+    const bool ok = totals != NULL && grad_pre != NULL;
+    if (ok) {
+        make_grad_pre(layer, args, totals, grad_pre);
+        if (args->d_bias != NULL)
+            make_sums(layer, grad_pre, layer->batch * m, n, args->d_bias_before, totals, args->d_bias);
+        for (int64_t i = 0; args->grad_pre != NULL && i < elements; i++) args->grad_pre[i] = grad_pre[i];
+        if (layer->rounds_grad_pre) round_bounds(layer, grad_pre, elements);
+        if (args->d_a != NULL) make_d_a(layer, args, totals, grad_pre);
+        if (args->d_b != NULL) make_d_b(layer, args, totals, grad_pre);
+        if (args->below.data != NULL) chain(layer, args, totals);
+    }
+    free(totals);
+    free(grad_pre);
+    return ok;
+}
+
+/* ---- Comparison --------------------------------------------------------------------------------- */
+
+bool oracle_accepts(oracle_result expected, double got, eg_dtype dtype) {
+    if (isnan(expected.value)) return isnan(got);
+    if (isinf(expected.value)) return got == expected.value;
+    return got >= oracle_round(expected.value - expected.bound, dtype) &&
+           got <= oracle_round(expected.value + expected.bound, dtype);
+}
+
+double oracle_ratio(oracle_result expected, double got, eg_dtype dtype) {
+    if (!oracle_accepts(expected, got, dtype)) return (double)INFINITY;
+    const double rounding = oracle_spacing(expected.value, dtype) / 2;
+    const double error = fabs(got - expected.value) - rounding;
+    return error > 0 && isfinite(error) ? fmin(error / expected.bound, 1) : 0;
+}

@@ -1,0 +1,93 @@
+/* The oracle: forward and backward of the layer in plain double precision, written from the mathematics
+ * and sharing no code with the library. Every result comes with the bound that a correct library keeps.
+ *
+ * The bound follows from the data type and the length of the sums alone (docs/testing.md derives it):
+ *     a sum of L terms t    ORACLE_SUM * sqrt(L) * u * Σ|t|      u: unit roundoff of the accumulator
+ *     act and act'          4e-7 (f32), 1e-15 (f64) of max(1, |value|), and what an error of pre moves it by
+ *     a product             u of its value
+ * and errors of what is summed are summed. The final rounding is exact: a result with value v and bound e
+ * may be any number between round(v - e) and round(v + e).
+ *
+ * All arrays are dense and row-major doubles. Prefix oracle_; nothing here is part of the public API. */
+#ifndef ORACLE_ORACLE_H
+#define ORACLE_ORACLE_H
+
+#include <stdbool.h>
+
+#include "number.h"
+
+/* For L <= 9 the bound is rigorous (3 sqrt(L) >= L); beyond, rounding errors of either sign add up like a
+ * random walk, and three times its deviation covers every element tested. */
+#define ORACLE_SUM 3.0
+
+/* ---- Activations -------------------------------------------------------------------------------- */
+
+long double oracle_act(eg_activation activation, long double x);
+long double oracle_act_grad(eg_activation activation, long double x);
+long double oracle_act_grad_of_y(eg_activation activation,
+                                 long double y); /* NaN where it is no function of y */
+double oracle_act_bound(eg_activation activation, eg_dtype compute, double result);
+
+/* ---- The layer ---------------------------------------------------------------------------------- */
+
+typedef struct oracle_layer {
+    int64_t m, k, n, batch;
+    eg_activation activation;
+    eg_nonfinite nonfinite;
+    /* What decides the bounds and not the values: */
+    eg_dtype dtype;        /* storage type; sums are accumulated in oracle_compute_dtype of it */
+    bool reduced_products; /* EG_MATH_FAST: products of f32 operands rounded to 8 bits */
+    bool rounds_grad_pre;  /* the backend rounds grad_pre to `dtype` where it feeds a product */
+    bool exact_pre;        /* the data are small integers: A·B + bias is exact in any order */
+} oracle_layer;
+
+/* [batch, rows, cols], or [rows, cols] shared by the whole batch. */
+typedef struct oracle_matrix {
+    const double *data;
+    bool shared;
+} oracle_matrix;
+
+typedef struct oracle_result {
+    double value, bound;
+} oracle_result;
+
+typedef struct oracle_forward_args {
+    oracle_matrix a, b;
+    const double *bias;     /* or NULL */
+    oracle_matrix residual; /* data may be NULL */
+    oracle_result *pre, *y; /* [batch, m, n]; pre may not be NULL */
+} oracle_forward_args;
+
+/* False if memory ran out. */
+bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args);
+
+/* Outputs that are NULL are not computed, but for grad_pre, which the others are made from. `shared` sums:
+ * d_a and d_b are [rows, cols] then. `before` is what an accumulated output held, or NULL. */
+typedef struct oracle_backward_args {
+    oracle_matrix a, b, grad;
+    const double *bias;
+    eg_source source;
+    oracle_matrix saved; /* pre or y, as source says */
+
+    oracle_matrix below; /* the chain; data may be NULL */
+    eg_source below_source;
+    eg_activation below_activation;
+
+    bool d_a_shared, d_b_shared;
+    const double *d_b_before, *d_bias_before, *d_bias_below_before;
+    oracle_result *d_a, *d_b, *d_bias, *grad_pre, *d_bias_below;
+} oracle_backward_args;
+
+/* False if memory ran out. */
+bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args);
+
+/* ---- Comparison --------------------------------------------------------------------------------- */
+
+/* Whether a stored number is one that a correct library may have stored. NaN matches NaN only. */
+bool oracle_accepts(oracle_result expected, double got, eg_dtype dtype);
+
+/* How much of the bound was used up: 0 where the final rounding explains the error, 1 at the limit, infinity
+ * where oracle_accepts says no. */
+double oracle_ratio(oracle_result expected, double got, eg_dtype dtype);
+
+#endif
