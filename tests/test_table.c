@@ -1,0 +1,143 @@
+/* The table of cases against the oracle.
+ *
+ *     test_table [--backend NAME] [--kernel ROW | --rows]
+ *
+ * runs it on the kernels the context chooses by itself, on one row by name, or on every usable row in turn.
+ * EPIGRAD_CPU_ISA caps the instruction set; a level this processor lacks exits with 77, "skipped".
+ * EPIGRAD_TEST_CASE=INDEX runs one case only. */
+#include "check.h"
+#include "support.h"
+
+enum { SKIPPED = 77 };
+
+typedef struct totals {
+    int passed, failed, unsupported;
+    double worst;
+} totals;
+
+static int cases_for(eg_dtype compute) {
+    return short_run() ? check_count(compute) / 4
+                       : check_count(compute); /* one round of calls, or all four */
+}
+
+static void run_case(eg_context *context, eg_dtype compute, int index, totals *sum) {
+    check_case c;
+    check_report report;
+    check_make(compute, index, &c);
+    switch (check_run(context, &c, NULL, &report)) {
+    case CHECK_PASSED:
+        sum->passed++;
+        break;
+    case CHECK_UNSUPPORTED:
+        sum->unsupported++;
+        printf("    unsupported: case %d: %s\n", index, report.message);
+        break;
+    case CHECK_FAILED:
+        sum->failed++;
+        if (sum->failed <= 10) printf("    FAILED: case %d: %s\n", index, report.message);
+        break;
+    }
+    if (report.worst > sum->worst) sum->worst = report.worst;
+}
+
+static void run_all(eg_context *context, const char *label, eg_dtype compute, totals *sum) {
+    const char *only = getenv("EPIGRAD_TEST_CASE");
+    totals here = {0};
+    for (int i = 0; i < cases_for(compute); i++) {
+        if (only == NULL || atoi(only) == i) run_case(context, compute, i, &here);
+    }
+    printf("%-24s %s  %4d passed  %d failed  %d unsupported  worst error %.2f of its bound\n", label,
+           eg_dtype_name(compute), here.passed, here.failed, here.unsupported, here.worst);
+    fflush(stdout);
+    sum->passed += here.passed;
+    sum->failed += here.failed;
+    sum->unsupported += here.unsupported;
+}
+
+static eg_context *open_backend(eg_backend backend, const char *kernel) {
+    eg_context *context = NULL;
+    const eg_open_info info = {.size = sizeof info, .backend = backend, .kernel = kernel};
+    const eg_status status = eg_open(&info, &context);
+    if (status == EG_OK) return context;
+    printf("%s: %s\n", eg_status_name(status), eg_last_error());
+    exit(status == EG_ERR_UNAVAILABLE ? SKIPPED : EXIT_FAILURE);
+}
+
+/* Row `index` of the kernel table: false past the last. */
+static bool row_of(eg_context *context, int index, eg_kernel_info *row) {
+    *row = (eg_kernel_info){.size = sizeof *row};
+    return eg_get_kernel_info(context, index, row) == EG_OK;
+}
+
+static void run_row(eg_backend backend, const eg_kernel_info *row, totals *sum) {
+    if (!row->usable) {
+        printf("%-24s %s  skipped: needs %s\n", row->name, eg_dtype_name(row->compute), row->needs);
+        return;
+    }
+    eg_context *context = open_backend(backend, row->name);
+    run_all(context, row->name, row->compute, sum);
+    eg_close(context);
+}
+
+static void run_rows(eg_backend backend, const char *only, totals *sum) {
+    eg_context *table = open_backend(backend, NULL);
+    eg_kernel_info row;
+    for (int i = 0; row_of(table, i, &row); i++) {
+        if (only == NULL || strcmp(only, row.name) == 0) run_row(backend, &row, sum);
+    }
+    eg_close(table);
+}
+
+static void run_chosen(eg_backend backend, totals *sum) {
+    eg_context *context = open_backend(backend, NULL);
+    run_all(context, "the context's own choice", EG_F32, sum);
+    run_all(context, "the context's own choice", EG_F64, sum);
+    eg_close(context);
+}
+
+/* A capped run means something only where the processor has the level it is capped to. */
+static bool level_is_there(eg_backend backend) {
+    const char *level = getenv("EPIGRAD_CPU_ISA");
+    if (backend != EG_BACKEND_CPU || level == NULL || *level == '\0') return true;
+    eg_context *context = open_backend(backend, NULL);
+    eg_device_info info = {.size = sizeof info};
+    const bool there = eg_get_device_info(context, &info) == EG_OK && strstr(info.features, level) != NULL;
+    if (!there) printf("skipped: this processor has \"%s\", not %s\n", info.features, level);
+    eg_close(context);
+    return there;
+}
+
+static eg_backend backend_named(const char *name) {
+    for (int i = EG_BACKEND_CPU; i <= EG_BACKEND_WEBGPU; i++) {
+        if (strcmp(name, eg_backend_name((eg_backend)i)) == 0) return (eg_backend)i;
+    }
+    printf("no backend \"%s\"\n", name);
+    exit(EXIT_FAILURE);
+}
+
+int main(int argc, char **argv) {
+    eg_backend backend = EG_BACKEND_CPU;
+    const char *kernel = NULL;
+    bool rows = false;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--rows") == 0) {
+            rows = true;
+        } else if (strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
+            backend = backend_named(argv[++i]);
+        } else if (strcmp(argv[i], "--kernel") == 0 && i + 1 < argc) {
+            kernel = argv[++i];
+        } else {
+            printf("unknown argument %s\n", argv[i]);
+            return EXIT_FAILURE;
+        }
+    }
+    if (!level_is_there(backend)) return SKIPPED;
+    totals sum = {0};
+    if (rows || kernel != NULL) {
+        run_rows(backend, kernel, &sum);
+    } else {
+        run_chosen(backend, &sum);
+    }
+    if (sum.passed == 0) printf("no case passed\n");
+    return sum.failed > 0 || sum.passed == 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}
