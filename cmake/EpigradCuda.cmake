@@ -1,0 +1,78 @@
+# The CUDA backend: epigrad_cuda(target) adds it where nvcc is found. The host is C; nvcc makes one fatbin of
+# each file in src/cuda/kernels, and kernels.c embeds them as bytes. Nothing of CUDA is linked.
+set(EPIGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
+set(EPIGRAD_CUDA_ARCHITECTURES "80;90a;ptx" CACHE STRING
+    "What the CUDA kernels are compiled for: compute capabilities, and ptx for devices to come")
+
+# nvcc options for a kernel file: files named hopper_* are for 9.0 alone.
+function(epigrad_cuda_code file result)
+  set(code)
+  foreach(architecture ${EPIGRAD_CUDA_ARCHITECTURES})
+    if(architecture STREQUAL ptx)
+      set(option -gencode=arch=compute_80,code=compute_80)
+    else()
+      set(option -gencode=arch=compute_${architecture},code=sm_${architecture})
+    endif()
+    if(NOT file MATCHES "^hopper_" OR architecture STREQUAL 90a)
+      list(APPEND code ${option})
+    endif()
+  endforeach()
+  set(${result} ${code} PARENT_SCOPE)
+endfunction()
+
+function(epigrad_cuda target)
+  if(EPIGRAD_CUDA STREQUAL OFF)
+    return()
+  endif()
+  find_program(EPIGRAD_NVCC nvcc HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} /usr/local/cuda PATH_SUFFIXES bin)
+  if(EPIGRAD_NVCC)
+    get_filename_component(real ${EPIGRAD_NVCC} REALPATH)
+    get_filename_component(toolkit ${real}/../.. ABSOLUTE)
+    find_path(EPIGRAD_CUDA_INCLUDE cublasLt.h HINTS ${toolkit}/include ${toolkit}/targets/x86_64-linux/include
+              ${toolkit}/targets/sbsa-linux/include)
+  endif()
+  if(NOT EPIGRAD_NVCC OR NOT EPIGRAD_CUDA_INCLUDE)
+    if(EPIGRAD_CUDA STREQUAL ON)
+      message(FATAL_ERROR "EPIGRAD_CUDA is ON and nvcc with cuda.h and cublasLt.h was not found")
+    endif()
+    message(STATUS "CUDA backend: off (no nvcc with cuda.h and cublasLt.h)")
+    return()
+  endif()
+  message(STATUS "CUDA backend: ${EPIGRAD_NVCC} for ${EPIGRAD_CUDA_ARCHITECTURES}")
+
+  set(from ${PROJECT_SOURCE_DIR}/src/cuda)
+  set(to ${CMAKE_CURRENT_BINARY_DIR}/cuda)
+  file(MAKE_DIRECTORY ${to})
+  file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${from}/kernels ${from}/kernels/*.cu)
+  file(GLOB headers CONFIGURE_DEPENDS ${from}/kernels/*.cuh)
+  set(fatbins)
+  set(table)
+  foreach(kernel ${kernels})
+    epigrad_cuda_code(${kernel} code)
+    get_filename_component(name ${kernel} NAME_WE)
+    if(code)
+      add_custom_command(OUTPUT ${to}/${name}.fatbin
+        COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
+                -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/kernels.h ${from}/../plan.h ${from}/../problem.h
+                ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
+        COMMENT "nvcc ${kernel}" VERBATIM)
+      list(APPEND fatbins ${to}/${name}.fatbin)
+      string(APPEND table " X(${name})")
+    endif()
+  endforeach()
+
+  set(sources)
+  foreach(file backend driver hopper kernels launch lt select table)
+    list(APPEND sources ${from}/${file}.c)
+  endforeach()
+  target_sources(${target} PRIVATE ${sources})
+  file(CONFIGURE OUTPUT ${to}/fatbins.h CONTENT
+    "#define EG_CUDA_FATBINS(X)@table@\n#define EG_CUDA_FATBIN_DIR \"@to@\"\n" @ONLY)
+  set_source_files_properties(${from}/kernels.c PROPERTIES OBJECT_DEPENDS "${fatbins}" INCLUDE_DIRECTORIES ${to})
+  add_custom_target(${target}_fatbins DEPENDS ${fatbins})
+  add_dependencies(${target} ${target}_fatbins)
+  target_compile_definitions(${target} PUBLIC EG_HAVE_CUDA)
+  target_include_directories(${target} SYSTEM PRIVATE ${EPIGRAD_CUDA_INCLUDE})
+  target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+endfunction()

@@ -1,0 +1,273 @@
+/* CUDA behind the backend interface. Calls enqueue on the caller's stream. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../error.h"
+#include "device.h"
+
+/* ---- Errors ---------------------------------------------------------------------------------------- */
+
+/* After these the driver refuses all further work in the CUDA context. */
+static bool is_sticky(CUresult result) {
+    switch (result) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what) {
+    if (result == CUDA_SUCCESS) return EG_OK;
+    if (is_sticky(result)) device->broken = result;
+    return eg_cuda_fail(device->driver, result, what);
+}
+
+/* Makes the CUDA context current, unless it has failed for good. Each enter has its leave. */
+static eg_status enter(eg_cuda_device *device) {
+    if (device->broken != CUDA_SUCCESS) {
+        char what[160];
+        snprintf(what, sizeof what, "the CUDA context is lost since kernel %s",
+                 device->last != NULL ? device->last : "(none of ours)");
+        return eg_cuda_fail(device->driver, device->broken, what);
+    }
+    return eg_cuda_check(device, device->driver->cuCtxPushCurrent(device->context), "cuCtxPushCurrent");
+}
+
+static eg_status leave(eg_cuda_device *device, eg_status status) {
+    CUcontext popped;
+    device->driver->cuCtxPopCurrent(&popped);
+    return status;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------- */
+
+static eg_status attribute(eg_cuda_device *device, CUdevice_attribute which, int *value) {
+    return eg_cuda_check(device, device->driver->cuDeviceGetAttribute(value, which, device->ordinal),
+                         "cuDeviceGetAttribute");
+}
+
+static eg_status find_device(eg_cuda_device *device, const eg_open_info *info) {
+    const eg_cuda_driver *driver = device->driver;
+    int count = 0;
+    if (info->native_device != NULL) {
+        device->context = info->native_device;
+        EG_TRY(enter(device));
+        return leave(device,
+                     eg_cuda_check(device, driver->cuCtxGetDevice(&device->ordinal), "cuCtxGetDevice"));
+    }
+    if (driver->cuDeviceGetCount(&count) != CUDA_SUCCESS || info->device < 0 || info->device >= count) {
+        return eg_fail(EG_ERR_UNAVAILABLE, "info.device is %d; this machine has %d CUDA devices",
+                       info->device, count);
+    }
+    EG_TRY(eg_cuda_check(device, driver->cuDeviceGet(&device->ordinal, info->device), "cuDeviceGet"));
+    EG_TRY(eg_cuda_check(device, driver->cuDevicePrimaryCtxRetain(&device->context, device->ordinal),
+                         "cuDevicePrimaryCtxRetain"));
+    device->primary = true;
+    return EG_OK;
+}
+
+static eg_status detect(eg_context *context, eg_cuda_device *device) {
+    char name[128] = "", features[64];
+    int major = 0, minor = 0;
+    EG_TRY(eg_cuda_check(device, device->driver->cuDeviceGetName(name, (int)sizeof name - 1, device->ordinal),
+                         "cuDeviceGetName"));
+    EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
+    EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
+    EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->caps.multiprocessors));
+    EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->caps.shared));
+    if (major < 8) {
+        return eg_fail(EG_ERR_UNAVAILABLE, "%s has compute capability %d.%d; expected 8.0 or more", name,
+                       major, minor);
+    }
+    context->caps.features = EG_CUDA_SM80;
+    if (major == 9 && minor == 0) context->caps.features |= EG_CUDA_SM90A;
+    device->lt = eg_cuda_lt_open(context);
+    if (device->lt != NULL) context->caps.features |= EG_CUDA_LT;
+    context->caps.detail = &device->caps;
+    snprintf(features, sizeof features, "sm_%d%d%s", major, minor, device->lt != NULL ? " cublaslt" : "");
+    context->name = eg_host_text(context, name);
+    context->features = eg_host_text(context, features);
+    if (context->name == NULL || context->features == NULL)
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
+    return EG_OK;
+}
+
+static void dispose(eg_context *context, eg_cuda_device *device) {
+    if (device->context != NULL && device->driver->cuCtxPushCurrent(device->context) == CUDA_SUCCESS) {
+        eg_cuda_unload_kernels(device);
+        eg_cuda_lt_close(context, device->lt);
+        leave(device, EG_OK);
+    }
+    if (device->primary) device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
+    eg_host_free(context, device);
+}
+
+static eg_status start(eg_context *context, eg_cuda_device *device, const eg_open_info *info) {
+    EG_TRY(find_device(device, info));
+    EG_TRY(enter(device));
+    eg_status status = detect(context, device);
+    if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
+    return leave(device, status);
+}
+
+static eg_status cuda_open(eg_context *context, const eg_open_info *info) {
+    const eg_cuda_driver *driver;
+    EG_TRY(eg_cuda_driver_get(&driver));
+    eg_cuda_device *device = eg_host_alloc(context, sizeof *device);
+    if (device == NULL)
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a device of %zu bytes", sizeof *device);
+    *device = (eg_cuda_device){.driver = driver, .stream = info->native_queue};
+    context->device = device;
+    const eg_status status = start(context, device, info);
+    if (status != EG_OK) dispose(context, device);
+    return status;
+}
+
+static void cuda_close(eg_context *context) { dispose(context, context->device); }
+
+/* ---- Memory ------------------------------------------------------------------------------------------ */
+
+static eg_status synchronise(eg_cuda_device *device) {
+    return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream),
+                         device->last != NULL ? device->last : "cuStreamSynchronize");
+}
+
+static eg_status cuda_sync(eg_context *context) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(enter(device));
+    return leave(device, synchronise(device));
+}
+
+static eg_status cuda_alloc(eg_context *context, size_t bytes, void **memory) {
+    eg_cuda_device *device = context->device;
+    CUdeviceptr address = 0;
+    EG_TRY(enter(device));
+    const CUresult result = device->driver->cuMemAlloc(&address, bytes > 0 ? bytes : 1);
+    *memory = (void *)(uintptr_t)address;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return leave(device, eg_fail(EG_ERR_OUT_OF_MEMORY, "no device memory for %zu bytes", bytes));
+    return leave(device, eg_cuda_check(device, result, "cuMemAlloc"));
+}
+
+static void cuda_free(eg_context *context, void *memory) {
+    eg_cuda_device *device = context->device;
+    if (device->driver->cuCtxPushCurrent(device->context) != CUDA_SUCCESS) return;
+    device->driver->cuMemFree((CUdeviceptr)(uintptr_t)memory);
+    leave(device, EG_OK);
+}
+
+static eg_status cuda_upload(eg_context *context, void *memory, size_t offset, const void *host,
+                             size_t bytes) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(enter(device));
+    const CUdeviceptr to = (CUdeviceptr)(uintptr_t)memory + offset;
+    eg_status status = eg_cuda_check(
+        device, device->driver->cuMemcpyHtoDAsync(to, host, bytes, device->stream), "eg_upload");
+    if (status == EG_OK) status = synchronise(device);
+    return leave(device, status);
+}
+
+static eg_status cuda_download(eg_context *context, void *host, const void *memory, size_t offset,
+                               size_t bytes) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(enter(device));
+    const CUdeviceptr from = (CUdeviceptr)(uintptr_t)memory + offset;
+    eg_status status = eg_cuda_check(
+        device, device->driver->cuMemcpyDtoHAsync(host, from, bytes, device->stream), "eg_download");
+    if (status == EG_OK) status = synchronise(device);
+    return leave(device, status);
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------- */
+
+static eg_status cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(enter(device));
+    return leave(device, eg_cuda_launch(context, plan, workspace, offset));
+}
+
+/* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors, made by
+ * the product of nothing with B as what is added to it. Its leading dimension stands in
+ * packed->transposed.offset. */
+static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+    eg_problem copy = *problem;
+    const int64_t each = 16 / (int64_t)eg_dtype_size(problem->dtype);
+    const int64_t ld = (problem->n + each - 1) / each * each, items = packed->batched ? problem->batch : 1;
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(problem->k, ld, &bytes) || __builtin_mul_overflow(bytes, items, &bytes) ||
+        __builtin_mul_overflow(bytes, (int64_t)eg_dtype_size(problem->dtype), &bytes))
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "a pack of this b is larger than memory can be");
+    if (packed->data == NULL) EG_TRY(cuda_alloc(context, (size_t)bytes, &packed->data));
+    packed->forward = (eg_region){0, (size_t)bytes};
+    packed->transposed.offset = (size_t)ld;
+    packed->kernel = "row-major copy";
+
+    copy = (eg_problem){.m = problem->k,
+                        .n = problem->n,
+                        .batch = items,
+                        .dtype = problem->dtype,
+                        .compute = problem->compute};
+    copy.operands[EG_OP_RESIDUAL] = problem->operands[EG_OP_B];
+    copy.operands[EG_OP_Y] = (eg_operand){.data = packed->data,
+                                          .dtype = problem->dtype,
+                                          .rows = problem->k,
+                                          .cols = problem->n,
+                                          .row_stride = ld,
+                                          .col_stride = 1,
+                                          .batch_stride = items > 1 ? problem->k * ld : 0};
+    eg_plan plan;
+    eg_caps caps = context->caps;
+    caps.only_kernel = problem->compute == EG_F64 ? "ref_f64" : "ref_f32";
+    EG_TRY(eg_plan_make(&caps, &copy, &plan));
+    return cuda_launch(context, &plan, NULL, 0);
+}
+
+static eg_status cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
+    static const char *const needs[] = {"", "sm_80", "sm_90a", "sm_80 sm_90a", "cublaslt"};
+    const eg_cuda_kernel *row = eg_cuda_kernel_row(index);
+    if (row == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+    const char *tile = strrchr(row->name, '_') + 1;
+    *info = (eg_kernel_info){.name = row->name,
+                             .compute = row->compute,
+                             .usable = (row->needs & caps->features) == row->needs,
+                             .needs = row->needs < 5 ? needs[row->needs] : "",
+                             .tile = strchr(tile, 'x') != NULL ? tile : "64x64"};
+    return EG_OK;
+}
+
+/* ---- The peak ---------------------------------------------------------------------------------------- */
+
+static eg_status cuda_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
+    (void)context, (void)dtype, (void)gflops;
+    return eg_fail(EG_ERR_UNSUPPORTED, "the peak is not measured on CUDA");
+}
+
+const eg_backend_ops *eg_cuda_ops(void) {
+    static const eg_backend_ops ops = {
+        .open = cuda_open,
+        .close = cuda_close,
+        .sync = cuda_sync,
+        .alloc = cuda_alloc,
+        .free = cuda_free,
+        .upload = cuda_upload,
+        .download = cuda_download,
+        .select = eg_cuda_select,
+        .launch = cuda_launch,
+        .pack = cuda_pack,
+        .kernel_info = cuda_kernel_info,
+        .measure_peak = cuda_measure_peak,
+    };
+    return &ops;
+}

@@ -1,0 +1,65 @@
+/* An open CUDA device, and the pieces the backend is made of. */
+#ifndef EG_CUDA_DEVICE_H
+#define EG_CUDA_DEVICE_H
+
+#include "../backend.h"
+#include "driver.h"
+#include "kernels.h"
+
+/* eg_caps.detail: what a plan depends on beside the feature bits. */
+typedef struct eg_cuda_caps {
+    int multiprocessors;
+    int shared; /* bytes of shared memory a block may have */
+} eg_cuda_caps;
+
+typedef struct eg_cuda_lt eg_cuda_lt; /* cublasLt and what it chose so far: lt.c */
+
+enum { EG_CUDA_MAX_KERNELS = 64, EG_CUDA_MAX_MODULES = 16 };
+
+typedef struct eg_cuda_device {
+    const eg_cuda_driver *driver;
+    CUdevice ordinal;
+    CUcontext context;
+    bool primary; /* retained by us */
+    CUstream stream;
+    eg_cuda_caps caps;
+    CUmodule modules[EG_CUDA_MAX_MODULES];
+    CUfunction functions[EG_CUDA_MAX_KERNELS]; /* by row of the kernel table */
+    eg_cuda_lt *lt;                            /* NULL: no cublasLt */
+    const char *last;                          /* the kernel enqueued last */
+    CUresult broken;                           /* a failure that the CUDA context does not outlive */
+} eg_cuda_device;
+
+/* The status of a driver call; remembers failures that the CUDA context does not outlive. */
+eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what);
+
+/* Modules and functions of the embedded kernels. */
+eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features);
+void eg_cuda_unload_kernels(eg_cuda_device *device);
+
+/* select.c. Pure: the kernel row of each step, its tile and its workspace. */
+eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan);
+/* The product of a step, its matrices at `workspace`; addresses in a plan without one are those of offsets.
+ */
+eg_cuda_gemm eg_cuda_product(const eg_plan *plan, const eg_step *step, uint64_t workspace);
+/* What the element-wise step writes: absent where act' is 1 and no grad_pre is wanted. */
+eg_cuda_matrix eg_cuda_act_grad_out(const eg_plan *plan, uint64_t workspace);
+eg_cuda_matrix eg_cuda_matrix_of(const eg_problem *p, eg_operand_id id);
+/* Whether a row can do this product. */
+bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *gemm);
+/* Rows of the result that a row of its column sums covers. */
+int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
+int64_t eg_cuda_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm);
+
+/* launch.c */
+eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset);
+
+/* lt.c: plain products through cublasLt. */
+bool eg_cuda_lt_available(void);
+eg_cuda_lt *eg_cuda_lt_open(const eg_context *context);
+void eg_cuda_lt_close(const eg_context *context, eg_cuda_lt *lt);
+/* *done is false, and nothing enqueued, where the library has no algorithm for the product. */
+eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
+                          size_t bytes, bool *done);
+
+#endif

@@ -1,0 +1,11 @@
+/* The host's side of the Hopper kernels: their tensor maps and their grid. */
+#ifndef EG_CUDA_HOPPER_H
+#define EG_CUDA_HOPPER_H
+
+#include "device.h"
+
+/* hopper->gemm is filled; makes the maps and says how many blocks to launch. */
+eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                                 eg_cuda_hopper *hopper, int64_t *blocks);
+
+#endif

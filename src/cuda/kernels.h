@@ -1,0 +1,140 @@
+/* The kernel table of CUDA, and what a kernel is given. Shared by the host (C17) and the kernels (CUDA C):
+ * plain structs, passed by value as the one parameter of an entry point.
+ *
+ * A matrix is an address and three strides, so every layout, offset, leading dimension, transposition and
+ * broadcast is the same case to a kernel. A row of the table says what it can take beyond that. */
+#ifndef EG_CUDA_KERNELS_H
+#define EG_CUDA_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../plan.h"
+
+/* What a device has: bits of eg_caps.features. */
+enum {
+    EG_CUDA_SM80 = 1U << 0,  /* mma.sync, cp.async: compute capability 8.0 and up */
+    EG_CUDA_SM90A = 1U << 1, /* wgmma, TMA with setmaxnreg: 9.0 exactly */
+    EG_CUDA_LT = 1U << 2     /* libcublasLt could be loaded */
+};
+
+/* A matrix in device memory. Strides in elements. */
+typedef struct eg_cuda_matrix {
+    uint64_t data; /* address of element (0, 0) of item 0; 0: absent */
+    int64_t row_stride, col_stride;
+    int64_t item_stride; /* 0: the same matrix for every item */
+    int32_t dtype;       /* eg_dtype */
+    int32_t unused;
+} eg_cuda_matrix;
+
+/* A product with its epilogue (eg_epilogue):
+ *
+ *   acc(i, j) = sum over s < summed, t < depth of left(i, t) * right(t, j)        accumulated in f32 | f64
+ *
+ *   STORE     out = acc (+ out, where `accumulate`)
+ *   FORWARD   p = acc + bias;  second = p (where present);  out = act(p) (+ in: the residual)
+ *   ACT_GRAD  p = acc + bias;  g = in * act'(p);            out = g (where present);  sums of g
+ *   CHAIN     g = acc * act'(in), in = pre or y as `source` says;  out = g;           sums of g
+ *
+ * `items` results; an operand's item is result number * item_stride. With `summed` > 1 there is one result
+ * and left and right step their item_stride from summand to summand. depth, summed may be 0: acc is 0.
+ * Sums: row (item * chunks + tile row) of `sums` has the column sums of rows [tile row * tile_rows, ...) of
+ * the item, `cols` numbers of the compute type, every number written by one thread in one fixed order. */
+typedef struct eg_cuda_gemm {
+    eg_cuda_matrix left, right;
+    eg_cuda_matrix out, second;
+    eg_cuda_matrix in;   /* residual | grad | saved of the layer below */
+    eg_cuda_matrix bias; /* [cols] */
+    uint64_t sums;       /* 0: not wanted */
+    int64_t rows, cols, depth;
+    int64_t items, summed;
+    int64_t chunks;          /* ceil(rows / tile_rows) */
+    int64_t tiles;           /* items * chunks * ceil(cols / tile_cols) */
+    int32_t epilogue;        /* eg_epilogue */
+    int32_t activation;      /* eg_activation; of the layer below for CHAIN */
+    int32_t source;          /* CHAIN: eg_source */
+    int32_t propagate;       /* act'(NaN) = NaN, else 0 */
+    int32_t accumulate;      /* STORE */
+    int32_t multiprocessors; /* for persistent kernels */
+} eg_cuda_gemm;
+
+/* A CUtensorMap: 128 bytes that the driver encodes, read by the copy engine from the parameters. */
+#if defined(__cplusplus)
+typedef struct alignas(64) eg_cuda_map {
+    uint64_t words[16];
+} eg_cuda_map;
+#else
+typedef struct eg_cuda_map {
+    _Alignas(64) uint64_t words[16];
+} eg_cuda_map;
+#endif
+
+/* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
+typedef struct eg_cuda_hopper {
+    eg_cuda_map left, right, in, out, second;
+    eg_cuda_gemm gemm;
+} eg_cuda_hopper;
+
+/* grad_pre = grad * act'(saved), element by element, with column sums of row chunks:
+ * row (item * chunks + chunk) of `sums` has those of `chunk_rows` rows. */
+typedef struct eg_cuda_act_grad {
+    eg_cuda_matrix grad, saved;
+    eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
+    uint64_t sums;      /* 0: not wanted */
+    int64_t rows, cols, items;
+    int64_t chunks, chunk_rows;
+    int32_t activation, source, propagate, unused;
+} eg_cuda_act_grad;
+
+/* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`. */
+typedef struct eg_cuda_column_sum {
+    uint64_t sums;
+    eg_cuda_matrix out;
+    int64_t rows, cols;
+    int32_t accumulate, unused;
+} eg_cuda_column_sum;
+
+/* How a row is launched. */
+typedef enum eg_cuda_family {
+    EG_CUDA_LIBRARY, /* cublasLt, where it is a plain product */
+    EG_CUDA_STRIDED, /* eg_cuda_gemm; a block a tile, any strides */
+    EG_CUDA_TMA,     /* eg_cuda_hopper; persistent, a block a multiprocessor */
+    EG_CUDA_VECTORS, /* eg_cuda_act_grad: rows of 16-byte vectors */
+    EG_CUDA_SUMS     /* eg_cuda_column_sum */
+} eg_cuda_family;
+
+/* What the operands of a row must be like. */
+enum {
+    EG_CUDA_ALIGNED = 1U << 0,    /* left, right, in, out: one stride 1, the others and the address multiples
+                                     of 16 bytes */
+    EG_CUDA_ROW_STORES = 1U << 1, /* in, out, second: col_stride 1 */
+    EG_CUDA_NO_SECOND = 1U << 2,  /* `second` absent */
+    EG_CUDA_NO_REDUCTION = 1U << 3, /* summed is 1 */
+    EG_CUDA_MATRIX_UNIT = 1U << 4,  /* sums in a matrix unit that truncates: not for EG_MATH_STRICT */
+    EG_CUDA_LEFT_ROWS = 1U << 5,    /* left is row-major */
+    EG_CUDA_LEFT_COLS = 1U << 6,    /* left is column-major */
+    EG_CUDA_RIGHT_ROWS = 1U << 7,
+    EG_CUDA_RIGHT_COLS = 1U << 8,
+    EG_CUDA_SMALL = 1U << 9 /* sizes below 2^31 */
+};
+
+/* A row of the table, best first for its kind of step; the last row of a kind takes anything. */
+typedef struct eg_cuda_kernel {
+    const char *name; /* of the entry point, "eg_" + name in the fatbin: `git grep` finds it */
+    eg_step_kind kind;
+    eg_cuda_family family;
+    eg_dtype compute;   /* f32 | f64 */
+    eg_dtype dtype;     /* of left and right; EG_DTYPE_DEFAULT: any whose compute type is `compute` */
+    uint32_t needs;     /* EG_CUDA_SM80, ... */
+    uint32_t epilogues; /* GEMM: bits 1 << eg_epilogue */
+    uint32_t takes;     /* EG_CUDA_ALIGNED, ... */
+    int tile_rows, tile_cols, depth;
+    int threads;
+    int shared;   /* bytes of dynamic shared memory */
+    int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
+} eg_cuda_kernel;
+
+/* Row `index`, NULL past the end. */
+const eg_cuda_kernel *eg_cuda_kernel_row(int index);
+
+#endif

@@ -1,0 +1,159 @@
+/* What is done to a finished tile, for the kernels that leave it in shared memory.
+ *
+ * The accumulators lie in a fragment order that suits the multiplication; shared memory turns them round so
+ * that neighbouring threads touch neighbouring elements of `out` and `in`, whichever way those are laid
+ * out. Each thread takes four neighbours at a time:
+ *
+ *     out row-major: ---- four columns ---->       out column-major: | four rows
+ *                                                                    v
+ */
+#ifndef EG_CUDA_EPILOGUE_CUH
+#define EG_CUDA_EPILOGUE_CUH
+
+#include "matrix.cuh"
+
+/* Where a tile stands. */
+struct eg_tile {
+    int64_t item, row, col; /* of its first element */
+    int64_t chunk;          /* its row of tiles */
+};
+
+/* Tiles are numbered down bands of 8 rows of tiles, so that blocks running at once share operands in L2. */
+template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
+    const int64_t down = (p.rows + ROWS - 1) / ROWS, across = (p.cols + COLS - 1) / COLS, each = down * across;
+    const int64_t item = index / each, in_item = index - item * each;
+    const int64_t band = in_item / (8 * across), in_band = in_item - band * 8 * across;
+    const int64_t left = down - band * 8, high = left < 8 ? left : 8;
+    const int64_t chunk = band * 8 + in_band % high;
+    return {item, chunk * ROWS, in_band / high * COLS, chunk};
+}
+
+/* One matrix of the epilogue, as four neighbours see it. */
+struct eg_lane {
+    bool there, vector;
+    int64_t base, row_stride, col_stride, step;
+};
+
+EG_DEVICE eg_lane eg_lane_of(const eg_cuda_matrix &x, int64_t item, bool down) {
+    const int64_t step = down ? x.row_stride : x.col_stride, other = down ? x.col_stride : x.row_stride;
+    return {x.data != 0, eg_vectors(x, step, other), item * x.item_stride, x.row_stride, x.col_stride, step};
+}
+
+template <typename T>
+EG_DEVICE void eg_take(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row, int64_t col, int count,
+                       T (&v)[4]) {
+    const int64_t at = lane.base + row * lane.row_stride + col * lane.col_stride;
+    if (lane.vector && count == 4) return eg_load4(x, at, v);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[i] = 0;
+        if (i < count) eg_load(x, at + i * lane.step, v[i]);
+    }
+}
+
+template <typename T>
+EG_DEVICE void eg_put(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row, int64_t col, int count,
+                      const T (&v)[4]) {
+    const int64_t at = lane.base + row * lane.row_stride + col * lane.col_stride;
+    if (lane.vector && count == 4) return eg_store4(x, at, v);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i < count) eg_store(x, at + i * lane.step, v[i]);
+    }
+}
+
+/* Four accumulators become four results; returns through v what column sums are made of. */
+template <typename T>
+EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lane &second, const eg_lane &in,
+                         bool down, int64_t row, int64_t col, int count, T (&v)[4]) {
+    T other[4];
+    if (p.bias.data != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            T b = 0;
+            if (i < count) eg_load(p.bias, (down ? col : col + i) * p.bias.col_stride, b);
+            v[i] += b;
+        }
+    }
+    switch (p.epilogue) {
+    case EG_EPILOGUE_STORE:
+        if (p.accumulate) {
+            eg_take(p.out, out, row, col, count, other);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] += other[i];
+        }
+        break;
+    case EG_EPILOGUE_FORWARD:
+        if (second.there) eg_put(p.second, second, row, col, count, v);
+        eg_act(p.activation, v);
+        if (in.there) {
+            eg_take(p.in, in, row, col, count, other);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] += other[i];
+        }
+        break;
+    case EG_EPILOGUE_ACT_GRAD:
+        eg_take(p.in, in, row, col, count, other);
+        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, other, v);
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = other[i];
+        break;
+    case EG_EPILOGUE_CHAIN:
+        if (p.activation != EG_ACT_NONE) eg_take(p.in, in, row, col, count, other);
+        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
+        break;
+    }
+    if (out.there) eg_put(p.out, out, row, col, count, v);
+}
+
+/* Column sums of the tile: each thread adds a column of its share of the rows, then the shares are added. */
+template <typename T, int ROWS, int COLS, int LD, int THREADS>
+EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
+    constexpr int SHARES = THREADS / COLS, EACH = ROWS / SHARES;
+    static_assert(THREADS % COLS == 0 && ROWS % SHARES == 0, "whole columns a thread");
+    const int col = threadIdx.x % COLS, share = threadIdx.x / COLS;
+    T *column = tile + share * EACH * LD + col;
+    T even = 0, odd = 0;
+    for (int i = 0; i < EACH; i += 2) {
+        even += column[i * LD];
+        odd += column[(i + 1) * LD];
+    }
+    column[0] = even + odd;
+    __syncthreads();
+    if (share != 0 || at.col + col >= p.cols) return;
+    T total = column[0];
+    for (int i = 1; i < SHARES; i++) total += column[i * EACH * LD];
+    ((T *)p.sums)[(at.item * p.chunks + at.chunk) * p.cols + at.col + col] = total;
+}
+
+/* `tile` has ROWS rows of LD numbers in shared memory, written and synchronised. */
+template <typename T, int ROWS, int COLS, int LD, int THREADS>
+EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
+    const eg_cuda_matrix &lead = p.out.data != 0 ? p.out : p.in;
+    const bool down = lead.row_stride == 1 && lead.col_stride != 1;
+    const eg_lane out = eg_lane_of(p.out, at.item, down), second = eg_lane_of(p.second, at.item, down),
+                  in = eg_lane_of(p.in, at.item, down);
+    for (int group = threadIdx.x; group < ROWS * COLS / 4; group += THREADS) {
+        const int r = down ? group % (ROWS / 4) * 4 : group / (COLS / 4);
+        const int c = down ? group / (ROWS / 4) : group % (COLS / 4) * 4;
+        const int64_t row = at.row + r, col = at.col + c;
+        const int64_t left = down ? p.rows - row : p.cols - col;
+        const int count = row >= p.rows || col >= p.cols ? 0 : (left < 4 ? (int)left : 4);
+        T *from = tile + r * LD + c;
+        const int step = down ? LD : 1;
+        T v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = from[i * step];
+        if (count > 0) eg_finish(p, out, second, in, down, row, col, count, v);
+        if (p.sums != 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) from[i * step] = i < count ? v[i] : (T)0;
+        }
+    }
+    __syncthreads();
+    if (p.sums == 0) return;
+    eg_sum_columns<T, ROWS, COLS, LD, THREADS>(p, at, tile);
+    __syncthreads();
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* The product that takes anything: any storage types, strides and alignment. The last rows of the table,
+ * and what every other kernel is compared with.
+ *
+ *     a block of 256 threads makes 64 x 64 results, a thread 4 x 4 of them, 16 terms at a time:
+ *
+ *                          right  16 x 64
+ *         left 64 x 16  x              ->   64 x 64 in registers -> shared memory -> epilogue
+ */
+#include "epilogue.cuh"
+#include "order.cuh"
+
+enum { SIDE = 64, TERMS = 16, WIDE = SIDE + 4, THREADS = 256 };
+
+/* Strip [SIDE, TERMS] of x, term by term, zero outside; neighbouring threads read neighbouring elements. */
+template <typename T>
+EG_DEVICE void load_strip(const eg_cuda_matrix &x, int64_t base, int64_t stride, int64_t term_stride,
+                          int64_t first, int64_t end, int64_t term, int64_t terms, T (*strip)[WIDE]) {
+    for (int i = threadIdx.x; i < SIDE * TERMS; i += THREADS) {
+        const int t = term_stride == 1 ? i % TERMS : i / SIDE, s = term_stride == 1 ? i / TERMS : i % SIDE;
+        T value = 0;
+        if (first + s < end && term + t < terms) {
+            eg_load(x, base + (first + s) * stride + (term + t) * term_stride, value);
+        }
+        strip[t][s] = value;
+    }
+}
+
+template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_tile &at, T *shared) {
+    T(*left)[WIDE] = (T(*)[WIDE])shared;
+    T(*right)[WIDE] = left + TERMS;
+    const int row = threadIdx.x / 16 * 4, col = threadIdx.x % 16 * 4;
+    T acc[4][4] = {};
+    for (int64_t s = 0; s < p.summed; s++) {
+        const int64_t item = p.summed > 1 ? s : at.item;
+        for (int64_t term = 0; term < p.depth; term += TERMS) {
+            load_strip(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row, p.rows,
+                       term, p.depth, left);
+            load_strip(p.right, item * p.right.item_stride, p.right.col_stride, p.right.row_stride, at.col,
+                       p.cols, term, p.depth, right);
+            __syncthreads();
+#pragma unroll
+            for (int t = 0; t < TERMS; t++) {
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    acc[i / 4][i % 4] = eg_fma(left[t][row + i / 4], right[t][col + i % 4], acc[i / 4][i % 4]);
+                }
+            }
+            __syncthreads();
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) shared[(row + i / 4) * WIDE + col + i % 4] = acc[i / 4][i % 4];
+    __syncthreads();
+}
+
+/* For grad_pre from a saved pre or y: what would be the product is read, as `left`. */
+template <typename T> EG_DEVICE void load_saved(const eg_cuda_gemm &p, const eg_tile &at, T *shared) {
+    const bool down = p.left.row_stride == 1 && p.left.col_stride != 1;
+    for (int i = threadIdx.x; i < SIDE * SIDE; i += THREADS) {
+        const int r = down ? i % SIDE : i / SIDE, c = down ? i / SIDE : i % SIDE;
+        T value = 0;
+        if (p.left.data != 0 && at.row + r < p.rows && at.col + c < p.cols) {
+            eg_load(p.left, eg_index(p.left, at.item, at.row + r, at.col + c), value);
+        }
+        shared[r * WIDE + c] = value;
+    }
+    __syncthreads();
+}
+
+template <typename T, bool SAVED> EG_DEVICE void run(const eg_cuda_gemm &p) {
+    __shared__ __align__(16) T shared[SIDE * WIDE];
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        if (SAVED) {
+            load_saved<T>(p, at, shared);
+        } else {
+            multiply<T>(p, at, shared);
+        }
+        eg_finish_tile<T, SIDE, SIDE, WIDE, THREADS>(p, at, shared);
+    }
+}
+
+#define EG_ENTRY(name, type, saved)                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS) eg_##name(const __grid_constant__ eg_cuda_gemm p) { \
+        run<type, saved>(p);                                                                                 \
+    }
+EG_ENTRY(ref_f32, float, false)
+EG_ENTRY(ref_f64, double, false)
+EG_ENTRY(ref_act_grad_f32, float, true)
+EG_ENTRY(ref_act_grad_f64, double, true)

@@ -1,0 +1,156 @@
+/* Enqueues the steps of a plan: each is one kernel, with its parameters built here. */
+#include <string.h>
+
+#include "../error.h"
+#include "device.h"
+#include "hopper.h"
+
+typedef struct eg_cuda_run {
+    eg_cuda_device *device;
+    const eg_plan *plan;
+    const eg_problem *problem;
+    uint64_t workspace;
+} eg_cuda_run;
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
+
+/* `blocks` may be any number: kernels stride over what the grid leaves. */
+static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int64_t blocks, void *parameter) {
+    enum { MOST_BLOCKS = 0x7fffffff };
+    if (blocks == 0) return EG_OK;
+    CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    overlap.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config = {.gridDimX = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = (unsigned)row->threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = (unsigned)row->shared,
+                                   .hStream = run->device->stream,
+                                   .attrs = &overlap,
+                                   .numAttrs = 1};
+    void *parameters[] = {parameter};
+    run->device->last = row->name;
+    return eg_cuda_check(run->device,
+                         run->device->driver->cuLaunchKernelEx(
+                             &config, run->device->functions[row_index(row)], parameters, NULL),
+                         row->name);
+}
+
+/* ---- Products ------------------------------------------------------------------------------------- */
+
+/* The last row for a step takes any product. */
+static const eg_cuda_kernel *fallback(const eg_problem *p) {
+    const eg_cuda_kernel *row, *last = NULL;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (row->kind == EG_STEP_GEMM && row->compute == p->compute && row->family == EG_CUDA_STRIDED)
+            last = row;
+    }
+    return last;
+}
+
+static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_kernel *row = step->kernel;
+    eg_cuda_gemm gemm = eg_cuda_product(run->plan, step, run->workspace);
+    gemm.multiprocessors = run->device->caps.multiprocessors;
+    if (gemm.rows == 0 || gemm.cols == 0 || gemm.items == 0) return EG_OK;
+    if (row->family == EG_CUDA_LIBRARY) {
+        const eg_region *scratch = &run->plan->region[EG_BUFFER_SCRATCH];
+        bool done = false;
+        EG_TRY(eg_cuda_lt_gemm(run->device, &gemm, run->problem->math, run->workspace + scratch->offset,
+                               scratch->bytes, &done));
+        if (done) return EG_OK;
+        row = fallback(run->problem);
+    }
+    const int64_t tiles = eg_cuda_tiles(row, &gemm);
+    if (row->family != EG_CUDA_TMA) return enqueue(run, row, tiles, &gemm);
+    eg_cuda_hopper hopper = {.gemm = gemm};
+    int64_t blocks = 0;
+    EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
+    return enqueue(run, row, blocks, &hopper);
+}
+
+/* ---- The element-wise steps ------------------------------------------------------------------------ */
+
+static eg_status launch_act_grad(const eg_cuda_run *run, const eg_step *step) {
+    const eg_problem *p = run->problem;
+    const eg_cuda_kernel *row = step->kernel;
+    const uint64_t sums =
+        eg_wants(p, EG_OP_D_BIAS) ? run->workspace + run->plan->region[EG_BUFFER_SUMS].offset : 0;
+    if (p->m == 0 || p->n == 0 || p->batch == 0) return EG_OK;
+    if (row->family == EG_CUDA_STRIDED) {
+        eg_cuda_gemm gemm = {.rows = p->m, .cols = p->n, .items = p->batch, .epilogue = EG_EPILOGUE_ACT_GRAD};
+        gemm.left = eg_cuda_matrix_of(p, EG_OP_SAVED);
+        gemm.in = eg_cuda_matrix_of(p, EG_OP_GRAD);
+        gemm.out = eg_cuda_act_grad_out(run->plan, run->workspace);
+        gemm.sums = sums;
+        gemm.activation = (int32_t)p->activation;
+        gemm.source = (int32_t)p->source;
+        gemm.propagate = p->propagate;
+        return enqueue(run, row, eg_cuda_tiles(row, &gemm), &gemm);
+    }
+    eg_cuda_act_grad x = {.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
+                          .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
+                          .out = eg_cuda_act_grad_out(run->plan, run->workspace),
+                          .sums = sums,
+                          .rows = p->m,
+                          .cols = p->n,
+                          .items = p->batch,
+                          .chunks = ceil_div(p->m, row->tile_rows),
+                          .chunk_rows = row->tile_rows,
+                          .activation = (int32_t)p->activation,
+                          .source = (int32_t)p->source,
+                          .propagate = p->propagate};
+    return enqueue(run, row, x.items * x.chunks * ceil_div(x.cols, row->tile_cols), &x);
+}
+
+/* The rows of sums are those of the step that made them. */
+static int64_t chunk_rows(const eg_plan *plan, eg_buffer_id buffer) {
+    const eg_epilogue epilogue = buffer == EG_BUFFER_SUMS ? EG_EPILOGUE_ACT_GRAD : EG_EPILOGUE_CHAIN;
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        const bool element_wise = step->kind == EG_STEP_ACT_GRAD && buffer == EG_BUFFER_SUMS;
+        if (element_wise || (step->kind == EG_STEP_GEMM && step->epilogue == epilogue))
+            return step->tile_rows;
+    }
+    return 1;
+}
+
+static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step) {
+    const eg_problem *p = run->problem;
+    const eg_cuda_kernel *row = step->kernel;
+    const bool below = step->buffer == EG_BUFFER_SUMS_BELOW;
+    eg_cuda_column_sum x = {.sums = run->workspace + run->plan->region[step->buffer].offset,
+                            .out = eg_cuda_matrix_of(p, below ? EG_OP_D_BIAS_BELOW : EG_OP_D_BIAS),
+                            .rows = p->batch * ceil_div(p->m, chunk_rows(run->plan, step->buffer)),
+                            .cols = below ? p->k : p->n,
+                            .accumulate = p->accumulate};
+    return enqueue(run, row, ceil_div(x.cols, row->tile_cols), &x);
+}
+
+eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+    const eg_cuda_run run = {.device = context->device,
+                             .plan = plan,
+                             .problem = &plan->problem,
+                             .workspace = (uint64_t)(uintptr_t)workspace + offset};
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        switch (step->kind) {
+        case EG_STEP_PACK:
+            break; /* the kernels read operands as they are */
+        case EG_STEP_GEMM:
+            EG_TRY(launch_gemm(&run, step));
+            break;
+        case EG_STEP_ACT_GRAD:
+            EG_TRY(launch_act_grad(&run, step));
+            break;
+        case EG_STEP_COLUMN_SUM:
+            EG_TRY(launch_column_sum(&run, step));
+            break;
+        }
+    }
+    return EG_OK;
+}

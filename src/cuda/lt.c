@@ -1,0 +1,277 @@
+/* Plain products through cublasLt, which is loaded at run time where it can be found. What its heuristics
+ * choose for a product is kept, so that a product seen before costs one call. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cublasLt.h>
+
+#include "../error.h"
+#include "device.h"
+
+/* ---- The library ---------------------------------------------------------------------------------- */
+
+#define LT_SYMBOLS(X)                                                                                        \
+    X(cublasLtCreate)                                                                                        \
+    X(cublasLtDestroy)                                                                                       \
+    X(cublasLtMatmul)                                                                                        \
+    X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
+    X(cublasLtMatmulDescCreate)                                                                              \
+    X(cublasLtMatmulDescDestroy)                                                                             \
+    X(cublasLtMatmulDescSetAttribute)                                                                        \
+    X(cublasLtMatrixLayoutCreate)                                                                            \
+    X(cublasLtMatrixLayoutDestroy)                                                                           \
+    X(cublasLtMatrixLayoutSetAttribute)                                                                      \
+    X(cublasLtMatmulPreferenceCreate)                                                                        \
+    X(cublasLtMatmulPreferenceDestroy)                                                                       \
+    X(cublasLtMatmulPreferenceSetAttribute)
+
+static struct {
+#define LT_SYMBOL(name) __typeof__(&name) name;
+    LT_SYMBOLS(LT_SYMBOL)
+#undef LT_SYMBOL
+} lt_table;
+static bool lt_loaded;
+static pthread_once_t lt_once = PTHREAD_ONCE_INIT;
+
+/* EPIGRAD_CUBLASLT: the path of the library, or "off". */
+static void *lt_open_library(void) {
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
+    const char *path = getenv("EPIGRAD_CUBLASLT");
+    if (path != NULL) return strcmp(path, "off") == 0 ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (library != NULL) return library;
+    }
+    return NULL;
+}
+
+static void lt_load(void) {
+    void *library = lt_open_library();
+    if (library == NULL) return;
+    void *address;
+#define LT_SYMBOL(name)                                                                                      \
+    address = dlsym(library, #name);                                                                         \
+    if (address == NULL) return;                                                                             \
+    memcpy(&lt_table.name, &address, sizeof address);
+    LT_SYMBOLS(LT_SYMBOL)
+#undef LT_SYMBOL
+    lt_loaded = true;
+}
+
+bool eg_cuda_lt_available(void) {
+    pthread_once(&lt_once, lt_load);
+    return lt_loaded;
+}
+
+/* ---- Products seen --------------------------------------------------------------------------------- */
+
+/* A product as the library sees it: column-major, the result's columns being our rows. No padding: keys are
+ * compared by their bytes. */
+typedef struct lt_key {
+    int64_t rows, cols, depth, items;
+    int64_t ld[3], stride[3]; /* left, right, result */
+    int64_t scratch;
+    int32_t dtype, result_dtype, math;
+    uint8_t transposed[2], accumulate, alignment; /* of all addresses: 16 bytes, or log2 of less */
+} lt_key;
+
+typedef struct lt_product {
+    lt_key key;
+    cublasLtMatmulDesc_t multiply;
+    cublasLtMatrixLayout_t matrix[3];
+    cublasLtMatmulAlgo_t algorithm;
+    bool made, possible;
+} lt_product;
+
+enum { LT_PRODUCTS = 512, LT_PROBES = 8 };
+
+struct eg_cuda_lt {
+    cublasLtHandle_t handle;
+    lt_product products[LT_PRODUCTS];
+};
+
+static void lt_forget(lt_product *product) {
+    if (product->multiply != NULL) lt_table.cublasLtMatmulDescDestroy(product->multiply);
+    for (int i = 0; i < 3; i++) {
+        if (product->matrix[i] != NULL) lt_table.cublasLtMatrixLayoutDestroy(product->matrix[i]);
+    }
+    *product = (lt_product){.made = false};
+}
+
+eg_cuda_lt *eg_cuda_lt_open(const eg_context *context) {
+    if (!eg_cuda_lt_available()) return NULL;
+    eg_cuda_lt *lt = eg_host_alloc(context, sizeof *lt);
+    if (lt == NULL) return NULL;
+    memset(lt, 0, sizeof *lt);
+    if (lt_table.cublasLtCreate(&lt->handle) == CUBLAS_STATUS_SUCCESS) return lt;
+    eg_host_free(context, lt);
+    return NULL;
+}
+
+void eg_cuda_lt_close(const eg_context *context, eg_cuda_lt *lt) {
+    if (lt == NULL) return;
+    for (int i = 0; i < LT_PRODUCTS; i++) lt_forget(&lt->products[i]);
+    lt_table.cublasLtDestroy(lt->handle);
+    eg_host_free(context, lt);
+}
+
+static cudaDataType_t lt_type(int32_t dtype) {
+    switch (dtype) {
+    case EG_F64:
+        return CUDA_R_64F;
+    case EG_F16:
+        return CUDA_R_16F;
+    case EG_BF16:
+        return CUDA_R_16BF;
+    default:
+        return CUDA_R_32F;
+    }
+}
+
+static cublasComputeType_t lt_compute(const lt_key *key) {
+    if (key->dtype == EG_F64) return CUBLAS_COMPUTE_64F;
+    if (key->dtype != EG_F32) return CUBLAS_COMPUTE_32F;
+    if (key->math == EG_MATH_FAST) return CUBLAS_COMPUTE_32F_FAST_TF32;
+    return key->math == EG_MATH_STRICT ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
+}
+
+static bool lt_describe(lt_product *product) {
+    const lt_key *key = &product->key;
+    const int64_t rows[3] = {key->transposed[0] ? key->depth : key->rows,
+                             key->transposed[1] ? key->cols : key->depth, key->rows};
+    const int64_t cols[3] = {key->transposed[0] ? key->rows : key->depth,
+                             key->transposed[1] ? key->depth : key->cols, key->cols};
+    const cublasOperation_t operation[2] = {key->transposed[0] ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                            key->transposed[1] ? CUBLAS_OP_T : CUBLAS_OP_N};
+    const int32_t items = (int32_t)key->items;
+    if (lt_table.cublasLtMatmulDescCreate(&product->multiply, lt_compute(key),
+                                          key->dtype == EG_F64 ? CUDA_R_64F : CUDA_R_32F) != 0)
+        return false;
+    bool good = lt_table.cublasLtMatmulDescSetAttribute(product->multiply, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                        &operation[0], sizeof operation[0]) == 0;
+    good = good && lt_table.cublasLtMatmulDescSetAttribute(product->multiply, CUBLASLT_MATMUL_DESC_TRANSB,
+                                                           &operation[1], sizeof operation[1]) == 0;
+    for (int i = 0; i < 3 && good; i++) {
+        cublasLtMatrixLayout_t *matrix = &product->matrix[i];
+        good = lt_table.cublasLtMatrixLayoutCreate(matrix, lt_type(i < 2 ? key->dtype : key->result_dtype),
+                                                   (uint64_t)rows[i], (uint64_t)cols[i], key->ld[i]) == 0;
+        good = good && lt_table.cublasLtMatrixLayoutSetAttribute(*matrix, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                                                 &items, sizeof items) == 0;
+        good = good &&
+               lt_table.cublasLtMatrixLayoutSetAttribute(*matrix, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                         &key->stride[i], sizeof key->stride[i]) == 0;
+    }
+    return good;
+}
+
+/* Partial sums are kept in the compute type, and added in one order. */
+static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
+    const lt_key *key = &product->key;
+    const uint64_t scratch = (uint64_t)key->scratch;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t alignment = 1U << key->alignment;
+    cublasLtMatmulPreference_t wish = NULL;
+    if (lt_table.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
+    bool good = lt_table.cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                              &scratch, sizeof scratch) == 0 &&
+                lt_table.cublasLtMatmulPreferenceSetAttribute(
+                    wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions) == 0;
+    for (int i = 0; i < 4; i++) {
+        good =
+            good &&
+            lt_table.cublasLtMatmulPreferenceSetAttribute(
+                wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
+                &alignment, sizeof alignment) == 0;
+    }
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    good = good && lt_table.cublasLtMatmulAlgoGetHeuristic(lt->handle, product->multiply, product->matrix[0],
+                                                           product->matrix[1], product->matrix[2],
+                                                           product->matrix[2], wish, 1, &found, &count) == 0;
+    lt_table.cublasLtMatmulPreferenceDestroy(wish);
+    if (!good || count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
+    product->algorithm = found.algo;
+    return true;
+}
+
+static lt_product *lt_find(eg_cuda_lt *lt, const lt_key *key) {
+    uint64_t hash = 0xcbf29ce484222325U; /* FNV-1a */
+    for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ ((const unsigned char *)key)[i]) * 0x100000001b3U;
+    lt_product *product = NULL;
+    for (uint64_t i = 0; i < LT_PROBES; i++) {
+        product = &lt->products[(hash + i) % LT_PRODUCTS];
+        if (!product->made) break;
+        if (memcmp(&product->key, key, sizeof *key) == 0) return product;
+    }
+    lt_forget(product);
+    product->key = *key;
+    product->made = true;
+    product->possible = lt_describe(product) && lt_choose(lt, product);
+    return product;
+}
+
+/* ---- A product ------------------------------------------------------------------------------------- */
+
+static eg_cuda_matrix flipped(eg_cuda_matrix x) {
+    const int64_t stride = x.row_stride;
+    x.row_stride = x.col_stride;
+    x.col_stride = stride;
+    return x;
+}
+
+static uint8_t alignment_of(const eg_cuda_matrix *x, const eg_cuda_matrix *y, const eg_cuda_matrix *z) {
+    const uint64_t bits = x->data | y->data | z->data | 16;
+    return (uint8_t)__builtin_ctzll(bits);
+}
+
+/* A leading dimension must reach over a column, also where there is only one. */
+static int64_t ld_of(const eg_cuda_matrix *x, bool row_major, int64_t rows, int64_t cols) {
+    const int64_t ld = row_major ? x->row_stride : x->col_stride, least = row_major ? cols : rows;
+    return ld < least ? least : ld;
+}
+
+eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
+                          size_t bytes, bool *done) {
+    /* Column-major for the library: a row-major result is the transpose, rightᵀ · leftᵀ. */
+    eg_cuda_matrix x = flipped(gemm->right), y = flipped(gemm->left), out = flipped(gemm->out);
+    int64_t rows = gemm->cols, cols = gemm->rows;
+    if (gemm->out.col_stride != 1) {
+        x = gemm->left, y = gemm->right, out = gemm->out;
+        rows = gemm->rows, cols = gemm->cols;
+    }
+    lt_key key;
+    memset(&key, 0, sizeof key);
+    key.rows = rows, key.cols = cols, key.depth = gemm->depth, key.items = gemm->items;
+    key.transposed[0] = x.row_stride != 1, key.transposed[1] = y.row_stride != 1;
+    key.ld[0] = ld_of(&x, key.transposed[0], rows, gemm->depth);
+    key.ld[1] = ld_of(&y, key.transposed[1], gemm->depth, cols);
+    key.ld[2] = ld_of(&out, false, rows, cols);
+    key.stride[0] = x.item_stride, key.stride[1] = y.item_stride, key.stride[2] = out.item_stride;
+    key.scratch = (int64_t)bytes;
+    key.dtype = x.dtype, key.result_dtype = out.dtype, key.math = (int32_t)math;
+    key.accumulate = gemm->accumulate != 0;
+    key.alignment = alignment_of(&x, &y, &out);
+    *done = false;
+    if (key.items > INT32_MAX) return EG_OK;
+    const lt_product *product = lt_find(device->lt, &key);
+    if (!product->possible) return EG_OK;
+
+    const double one64 = 1, scale64 = gemm->accumulate ? 1 : 0;
+    const float one32 = 1, scale32 = gemm->accumulate ? 1 : 0;
+    const bool wide = x.dtype == EG_F64;
+    void *to = (void *)(uintptr_t)out.data;
+    device->last = "cublaslt";
+    const cublasStatus_t status = lt_table.cublasLtMatmul(
+        device->lt->handle, product->multiply, wide ? (const void *)&one64 : (const void *)&one32,
+        (const void *)(uintptr_t)x.data, product->matrix[0], (const void *)(uintptr_t)y.data,
+        product->matrix[1], wide ? (const void *)&scale64 : (const void *)&scale32, to, product->matrix[2],
+        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)workspace, bytes, device->stream);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return eg_fail(EG_ERR_DEVICE, "cublaslt: status %d for a product of %lld x %lld x %lld", (int)status,
+                       (long long)gemm->rows, (long long)gemm->depth, (long long)gemm->cols);
+    }
+    *done = true;
+    return EG_OK;
+}

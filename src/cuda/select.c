@@ -1,0 +1,301 @@
+/* CUDA's part of a plan: which kernel row each step takes, and the workspace. Pure: it looks at eg_caps and
+ * the problem only. What is chosen may depend on the alignment of the operands; the workspace does not, so
+ * that its size can be asked for before the operands are there. */
+#include <string.h>
+
+#include "../error.h"
+#include "device.h"
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* ---- Products ------------------------------------------------------------------------------------- */
+
+eg_cuda_matrix eg_cuda_matrix_of(const eg_problem *p, eg_operand_id id) {
+    const eg_operand *x = &p->operands[id];
+    if (x->data == NULL) return (eg_cuda_matrix){0};
+    return (eg_cuda_matrix){.data = (uint64_t)(uintptr_t)x->data + x->offset,
+                            .row_stride = x->row_stride,
+                            .col_stride = x->col_stride,
+                            .item_stride = x->batch_stride,
+                            .dtype = (int32_t)x->dtype};
+}
+
+static eg_cuda_matrix transposed(eg_cuda_matrix x) {
+    const int64_t stride = x.row_stride;
+    x.row_stride = x.col_stride;
+    x.col_stride = stride;
+    return x;
+}
+
+/* Elements from row to row of grad_pre in the workspace: rows start on 16 bytes. */
+static int64_t grad_pre_ld(const eg_problem *p) {
+    const int64_t each = 16 / (int64_t)eg_dtype_size(p->dtype);
+    return ceil_div(p->n, each) * each;
+}
+
+/* grad_pre as the products read it: the caller's own, grad itself where act' is 1, or the workspace's. */
+static eg_cuda_matrix grad_pre_of(const eg_plan *plan, uint64_t workspace) {
+    const eg_problem *p = &plan->problem;
+    if (eg_wants(p, EG_OP_GRAD_PRE)) return eg_cuda_matrix_of(p, EG_OP_GRAD_PRE);
+    if (p->activation == EG_ACT_NONE) return eg_cuda_matrix_of(p, EG_OP_GRAD);
+    if (plan->region[EG_BUFFER_GRAD_PRE].bytes == 0) return (eg_cuda_matrix){0};
+    const int64_t ld = grad_pre_ld(p);
+    return (eg_cuda_matrix){.data = workspace + plan->region[EG_BUFFER_GRAD_PRE].offset,
+                            .row_stride = ld,
+                            .col_stride = 1,
+                            .item_stride = p->m * ld,
+                            .dtype = (int32_t)p->dtype};
+}
+
+eg_cuda_matrix eg_cuda_act_grad_out(const eg_plan *plan, uint64_t workspace) {
+    const bool written = eg_wants(&plan->problem, EG_OP_GRAD_PRE) || plan->problem.activation != EG_ACT_NONE;
+    return written ? grad_pre_of(plan, workspace) : (eg_cuda_matrix){0};
+}
+
+/* B, or the copy that eg_pack_b made of it. */
+static eg_cuda_matrix b_of(const eg_problem *p) {
+    const eg_packed *packed = p->packed_b;
+    if (packed == NULL) return eg_cuda_matrix_of(p, EG_OP_B);
+    const int64_t ld = (int64_t)packed->transposed.offset; /* see cuda_pack */
+    return (eg_cuda_matrix){.data = (uint64_t)(uintptr_t)packed->data,
+                            .row_stride = ld,
+                            .col_stride = 1,
+                            .item_stride = packed->batched ? p->k * ld : 0,
+                            .dtype = (int32_t)p->dtype};
+}
+
+/* Summands that follow each other in both operands are one longer sum. */
+static void join_summands(eg_cuda_gemm *x) {
+    if (x->summed <= 1 || x->left.item_stride != x->depth * x->left.col_stride ||
+        x->right.item_stride != x->depth * x->right.row_stride)
+        return;
+    x->depth *= x->summed;
+    x->summed = 1;
+}
+
+static void product_pre(const eg_plan *plan, const eg_step *step, uint64_t workspace, eg_cuda_gemm *x) {
+    const eg_problem *p = &plan->problem;
+    x->rows = p->m, x->cols = p->n, x->depth = p->k;
+    x->left = eg_cuda_matrix_of(p, EG_OP_A);
+    x->right = b_of(p);
+    x->bias = eg_cuda_matrix_of(p, EG_OP_BIAS);
+    x->activation = (int32_t)p->activation;
+    if (step->epilogue == EG_EPILOGUE_FORWARD) {
+        x->out = eg_cuda_matrix_of(p, EG_OP_Y);
+        x->second = eg_cuda_matrix_of(p, EG_OP_PRE);
+        x->in = eg_cuda_matrix_of(p, EG_OP_RESIDUAL);
+        return;
+    }
+    x->in = eg_cuda_matrix_of(p, EG_OP_GRAD);
+    x->out = grad_pre_of(plan, workspace);
+    if (eg_wants(p, EG_OP_D_BIAS)) x->sums = workspace + plan->region[EG_BUFFER_SUMS].offset;
+}
+
+static void product_d_a(const eg_plan *plan, const eg_step *step, uint64_t workspace, eg_cuda_gemm *x) {
+    const eg_problem *p = &plan->problem;
+    x->rows = p->m, x->cols = p->k, x->depth = p->n;
+    x->left = grad_pre_of(plan, workspace);
+    x->right = transposed(b_of(p));
+    x->out = eg_cuda_matrix_of(p, EG_OP_D_A);
+    if (step->epilogue != EG_EPILOGUE_CHAIN) return;
+    x->in = eg_cuda_matrix_of(p, EG_OP_BELOW);
+    x->activation = (int32_t)p->below_activation;
+    x->source = (int32_t)p->below_source;
+    if (eg_wants(p, EG_OP_D_BIAS_BELOW)) x->sums = workspace + plan->region[EG_BUFFER_SUMS_BELOW].offset;
+}
+
+static void product_d_b(const eg_plan *plan, uint64_t workspace, eg_cuda_gemm *x) {
+    const eg_problem *p = &plan->problem;
+    x->rows = p->k, x->cols = p->n, x->depth = p->m;
+    x->left = transposed(eg_cuda_matrix_of(p, EG_OP_A));
+    x->right = grad_pre_of(plan, workspace);
+    x->out = eg_cuda_matrix_of(p, EG_OP_D_B);
+    x->accumulate = p->accumulate;
+}
+
+eg_cuda_gemm eg_cuda_product(const eg_plan *plan, const eg_step *step, uint64_t workspace) {
+    const eg_problem *p = &plan->problem;
+    eg_cuda_gemm x = {
+        .items = p->batch, .summed = 1, .epilogue = (int32_t)step->epilogue, .propagate = p->propagate};
+    switch (step->product) {
+    case EG_PRODUCT_PRE:
+        product_pre(plan, step, workspace, &x);
+        return x;
+    case EG_PRODUCT_D_A:
+        product_d_a(plan, step, workspace, &x);
+        break;
+    case EG_PRODUCT_D_B:
+        product_d_b(plan, workspace, &x);
+        break;
+    }
+    if (x.out.item_stride == 0) x.items = 1, x.summed = p->batch;
+    join_summands(&x);
+    return x;
+}
+
+int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
+    return row->sum_rows > 0 ? row->sum_rows : row->tile_rows;
+}
+
+int64_t eg_cuda_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {
+    gemm->chunks = ceil_div(gemm->rows, eg_cuda_sum_rows(row));
+    gemm->tiles = gemm->items * ceil_div(gemm->rows, row->tile_rows) * ceil_div(gemm->cols, row->tile_cols);
+    return gemm->tiles;
+}
+
+/* ---- Choosing a row ------------------------------------------------------------------------------- */
+
+/* Rows or columns of 16-byte vectors: what the copy engine and the library's fast kernels want. */
+static bool aligned(const eg_cuda_matrix *x) {
+    if (x->data == 0) return true;
+    const int64_t each = 16 / (int64_t)eg_dtype_size((eg_dtype)x->dtype);
+    const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    return x->data % 16 == 0 && ld % each == 0 && x->item_stride % each == 0 &&
+           (x->col_stride == 1 || x->row_stride == 1);
+}
+
+static bool row_major(const eg_cuda_matrix *x) { return x->data == 0 || x->col_stride == 1; }
+
+/* Coordinates of the copy engine are 32-bit. */
+static bool small(const eg_cuda_gemm *x) {
+    const int64_t most = 1LL << 31;
+    return x->rows < most - 512 && x->cols < most - 512 && x->depth < most - 512 && x->items < most &&
+           x->summed < most;
+}
+
+bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const uint32_t takes = row->takes;
+    if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
+    if (row->family != EG_CUDA_STRIDED && (x->depth == 0 || x->summed == 0)) return false;
+    if ((takes & EG_CUDA_ALIGNED) != 0 && !(aligned(&x->left) && aligned(&x->right) && aligned(&x->in) &&
+                                            aligned(&x->out) && aligned(&x->second)))
+        return false;
+    if ((takes & EG_CUDA_ROW_STORES) != 0 &&
+        !(row_major(&x->in) && row_major(&x->out) && row_major(&x->second)))
+        return false;
+    if ((takes & EG_CUDA_LEFT_ROWS) != 0 && x->left.col_stride != 1) return false;
+    if ((takes & EG_CUDA_LEFT_COLS) != 0 && x->left.row_stride != 1) return false;
+    if ((takes & EG_CUDA_RIGHT_ROWS) != 0 && x->right.col_stride != 1) return false;
+    if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
+    if ((takes & EG_CUDA_SMALL) != 0 && !small(x)) return false;
+    if ((takes & EG_CUDA_NO_SECOND) != 0 && x->second.data != 0) return false;
+    return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
+}
+
+/* What a device and a layer allow, whatever the operands are like. */
+static bool allows(const eg_caps *caps, const eg_problem *p, const eg_cuda_kernel *row, const eg_step *step) {
+    if (row->kind != step->kind || row->compute != p->compute) return false;
+    if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != p->dtype) return false;
+    if ((row->needs & caps->features) != row->needs) return false;
+    if (step->kind == EG_STEP_GEMM && (row->epilogues >> step->epilogue & 1U) == 0) return false;
+    return p->math != EG_MATH_STRICT || (row->takes & EG_CUDA_MATRIX_UNIT) == 0;
+}
+
+/* A name restricts the steps of the kind that it is a row of. */
+static bool named(const eg_caps *caps, const eg_cuda_kernel *row) {
+    if (caps->only_kernel == NULL || strcmp(caps->only_kernel, row->name) == 0) return true;
+    const eg_cuda_kernel *other;
+    for (int i = 0; (other = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (strcmp(caps->only_kernel, other->name) == 0) return other->kind != row->kind;
+    }
+    return false;
+}
+
+static bool vectors(const eg_plan *plan, const eg_cuda_kernel *row) {
+    const eg_problem *p = &plan->problem;
+    const eg_cuda_matrix grad = eg_cuda_matrix_of(p, EG_OP_GRAD), saved = eg_cuda_matrix_of(p, EG_OP_SAVED);
+    const eg_cuda_matrix out = eg_cuda_act_grad_out(plan, 0);
+    return p->n % (row->tile_cols / 32) == 0 && row_major(&grad) && row_major(&saved) && row_major(&out) &&
+           aligned(&grad) && aligned(&saved) && aligned(&out);
+}
+
+static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step) {
+    if (step->kind == EG_STEP_ACT_GRAD) return row->family != EG_CUDA_VECTORS || vectors(plan, row);
+    if (step->kind != EG_STEP_GEMM) return true;
+    const eg_cuda_gemm x = eg_cuda_product(plan, step, 0);
+    return eg_cuda_takes(row, &x);
+}
+
+static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
+    const eg_problem *p = &plan->problem;
+    const eg_cuda_kernel *row;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (!named(caps, row) || !allows(caps, p, row, step) || !fits(plan, row, step)) continue;
+        step->kernel = row;
+        step->name = row->name;
+        step->tile_rows = row->tile_rows;
+        step->tile_cols = row->tile_cols;
+        step->depth = row->depth;
+        return EG_OK;
+    }
+    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
+                   caps->only_kernel != NULL ? caps->only_kernel : "any", eg_dtype_name(p->dtype));
+}
+
+/* ---- Workspace ------------------------------------------------------------------------------------ */
+
+/* No row that makes column sums has smaller chunks. */
+enum { LEAST_CHUNK = 64 };
+
+static bool add_sums(eg_plan *plan, eg_buffer_id id, int64_t cols) {
+    const eg_problem *p = &plan->problem;
+    int64_t chunks;
+    if (__builtin_mul_overflow(ceil_div(p->m, LEAST_CHUNK), p->batch, &chunks)) return false;
+    return eg_plan_region(plan, id, chunks, cols, eg_dtype_size(p->compute), 256);
+}
+
+/* The library splits long sums of small results: room for that, as far as it pays. */
+static int64_t library_scratch(const eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    const double flops = 2.0 * (double)p->m * (double)p->k * (double)p->n * (double)p->batch;
+    return flops < 1e6 ? 0 : (flops < 1e9 ? 4 << 20 : 32 << 20);
+}
+
+static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_GEMM && step->epilogue == EG_EPILOGUE_STORE &&
+            (caps->features & EG_CUDA_LT) != 0)
+            return true;
+    }
+    return false;
+}
+
+static bool add_workspace(const eg_caps *caps, eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    const bool products = eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B);
+    int64_t rows;
+    if (p->backward && products && p->activation != EG_ACT_NONE && !eg_wants(p, EG_OP_GRAD_PRE)) {
+        if (__builtin_mul_overflow(p->m, p->batch, &rows)) return false;
+        if (!eg_plan_region(plan, EG_BUFFER_GRAD_PRE, rows, grad_pre_ld(p), eg_dtype_size(p->dtype), 256))
+            return false;
+    }
+    if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, EG_BUFFER_SUMS, p->n)) return false;
+    if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, EG_BUFFER_SUMS_BELOW, p->k)) return false;
+    return !may_use_library(caps, plan) ||
+           eg_plan_region(plan, EG_BUFFER_SCRATCH, 1, library_scratch(plan), 1, 256);
+}
+
+/* Where act' is 1 and neither grad_pre nor d_bias is wanted, the element-wise step has nothing to do. */
+static void drop_idle_steps(eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    if (p->activation != EG_ACT_NONE || eg_wants(p, EG_OP_GRAD_PRE) || eg_wants(p, EG_OP_D_BIAS)) return;
+    int kept = 0;
+    for (int i = 0; i < plan->steps; i++) {
+        if (plan->step[i].kind != EG_STEP_ACT_GRAD) plan->step[kept++] = plan->step[i];
+    }
+    plan->steps = kept;
+}
+
+/* A saved pre without d_a, d_b or grad_pre still makes d_bias, with no grad_pre written anywhere. */
+eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    drop_idle_steps(plan);
+    if (!add_workspace(caps, plan)) {
+        return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                       "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                       (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+    }
+    for (int i = 0; i < plan->steps; i++) EG_TRY(choose(caps, plan, &plan->step[i]));
+    return EG_OK;
+}
