@@ -25,6 +25,7 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 
 /* ---- Threads ------------------------------------------------------------------------------------ */
 
@@ -85,8 +86,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const double blocks = (double)bands * (double)strips * (double)x.items;
     step->threads =
         blocks < threads ? threads_for(threads, work, multiplies_a_thread, (int64_t)blocks) : threads;
-    step->tile_rows = ceil_div(chunks, bands > 0 ? bands : 1) * EG_CPU_CHUNK;
-    step->tile_cols = ceil_div(panels, strips > 0 ? strips : 1) * kernel->nr;
+    step->tile_rows = ceil_div(at_least_one(chunks), at_least_one(bands)) * EG_CPU_CHUNK;
+    step->tile_cols = ceil_div(at_least_one(panels), at_least_one(strips)) * kernel->nr;
     /* Passes of equal depth, whole panels each. */
     const int64_t passes = ceil_div(x.depth, kernel->kc);
     step->depth = passes > 1 ? ceil_div(ceil_div(x.depth, passes), kernel->nr) * kernel->nr : kernel->kc;
