@@ -6,6 +6,7 @@
 
 #define EG_VECTOR_BYTES 16
 #define EG_NEEDS        EG_CPU_NEON
+#define EG_USE_NEON
 
 #define EG_KERNEL    neon_f32_4x16
 #define EG_REAL_BITS 32

@@ -49,9 +49,9 @@ EG_INLINE EG_T EG_V(fma)(EG_T a, EG_T b, EG_T c) {
     return (EG_T)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #elif defined(__FMA__) && EG_VECTOR_BYTES == 32
     return (EG_T)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#elif defined(__ARM_NEON) && EG_REAL_BITS == 64
+#elif defined(EG_USE_NEON) && EG_REAL_BITS == 64
     return (EG_T)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
-#elif defined(__ARM_NEON)
+#elif defined(EG_USE_NEON)
     return (EG_T)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
