@@ -72,6 +72,9 @@ static void tensor_range(const network *net, int tensor, size_t *begin, size_t *
     *end = tensor % 2 ? layer->bias_at + (size_t)layer->out : layer->bias_at;
 }
 
+/* The larger error; a NaN is the worst of all, and stays. */
+static double worse(double a, double b) { return isnan(a) || a > b ? a : b; }
+
 static double largest_in(const double *value, size_t begin, size_t end) {
     double largest = 0;
     for (size_t i = begin; i < end; i++) largest = fmax(largest, fabs(value[i]));
@@ -87,7 +90,7 @@ static double worst_against_differences(probe *p, const double *gradients, doubl
         for (int s = 0; s < SAMPLES; s++) {
             size_t index = begin + (size_t)rng_below(random, (int)(end - begin));
             double error = fabs(finite_difference(p, index, step) - gradients[index]) / largest;
-            if (!(error <= worst)) worst = error; /* written so that a NaN shows */
+            worst = worse(error, worst);
         }
     }
     return worst;
@@ -101,7 +104,7 @@ static double worst_between(const network *net, const double *a, const double *b
         double largest = largest_in(a, begin, end);
         for (size_t i = begin; i < end; i++) {
             double error = fabs(a[i] - b[i]) / largest;
-            if (!(error <= worst)) worst = error;
+            worst = worse(error, worst);
         }
     }
     return worst;

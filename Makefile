@@ -1,0 +1,91 @@
+# The short way in. Everything is built by CMake and Ninja, out of tree, in build/.
+#
+#   make            build the library, the command (build/epigrad), the examples and the tests
+#   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
+#   make check      run every test
+#   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
+#   make bench      measure this machine                        (BACKEND=cpu BENCH="--dtype f64")
+#   make format     let clang-format lay out the source; make format-check only looks
+#   make tidy       run clang-tidy over the source
+#   make clean      remove the build folders
+#
+# On Debian the packages that are missing are installed first (tools/setup.sh).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := all
+.NOTPARALLEL: # Ninja is parallel inside each step
+.PHONY: all demo check ctest pytest fuzz install bench clean format format-check tidy
+
+BUILD         ?= build
+PREFIX        ?= /usr/local
+BACKEND       ?= cpu
+DEMO          ?=
+BENCH         ?=
+CMAKE_OPTIONS ?=
+FUZZ_SECONDS  ?= 10
+VENV          := $(BUILD)/venv
+
+all: setup-build $(BUILD)/build.ninja
+	@cmake --build $(BUILD)
+
+setup-%:
+	@tools/setup.sh $*
+
+# Once: Ninja configures anew by itself when a CMakeLists.txt has changed.
+$(BUILD)/build.ninja:
+	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_OPTIONS) >/dev/null
+
+demo: all
+	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
+
+bench: all
+	@$(BUILD)/epigrad bench --backend $(BACKEND) $(BENCH)
+
+install: all
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-*
+
+# ---- Tests -----------------------------------------------------------------------------------------
+
+check: setup-check ctest pytest fuzz
+	@echo "make check: everything passed"
+
+ctest: all
+	@ctest --test-dir $(BUILD) --output-on-failure
+
+pytest: all $(VENV)/ready
+	@EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
+
+# A virtual environment with what the tests of the command need, made anew when the list has changed.
+$(VENV)/ready: tests/cli/requirements.txt
+	@tools/setup.sh check
+	@python3 -m venv --clear $(VENV)
+	@$(VENV)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+# libFuzzer is clang's, and wants everything it reaches instrumented: a build folder of its own.
+fuzz: setup-check
+	@cmake -S . -B $(BUILD)-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DEPIGRAD_FUZZ=ON \
+	    -DEPIGRAD_SANITIZE=fuzzer-no-link,address,undefined -DEPIGRAD_OPENMP=OFF -DEPIGRAD_CUDA=OFF \
+	    -DEPIGRAD_EXAMPLES=OFF -DEPIGRAD_TESTS=OFF >/dev/null
+	@cmake --build $(BUILD)-fuzz
+	@fuzz/run.sh $(BUILD)-fuzz $(FUZZ_SECONDS)
+
+# ---- Source ----------------------------------------------------------------------------------------
+
+SOURCES := git ls-files '*.c' '*.h' '*.cpp'
+COMPILED = sed -n 's|^ *"file": "$(CURDIR)/\(.*\)",*$$|\1|p' $(BUILD)/compile_commands.json
+
+format:
+	@$(SOURCES) | xargs clang-format -i
+
+format-check:
+	@$(SOURCES) | xargs clang-format --dry-run -Werror
+	@echo "format-check: passed"
+
+tidy: all
+	@$(COMPILED) | sort -u | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p $(BUILD)
+	@echo "tidy: passed"

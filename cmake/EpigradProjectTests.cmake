@@ -1,0 +1,16 @@
+# Tests of the project as a whole, beside those of the library in tests/: the examples do what they promise, the
+# README quotes what is there, and an installed library can be used.
+
+add_test(NAME example_linear COMMAND linear)
+foreach(dtype f32 f64 f16 bf16)
+  add_test(NAME example_digits_${dtype} COMMAND digits --dtype ${dtype}) # fails below 97%, or on a wrong gradient
+endforeach()
+
+add_test(NAME readme_quotes
+         COMMAND ${PROJECT_SOURCE_DIR}/tests/install/readme_quotes.sh $<TARGET_FILE:linear>)
+
+# The consumers know nothing of sanitizers, which they would have to be built with too.
+if(NOT EPIGRAD_SANITIZE)
+  add_test(NAME install_consumers
+           COMMAND ${PROJECT_SOURCE_DIR}/tests/install/run.sh ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER})
+endif()

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# tools/setup.sh build|check|ci: sees to the Debian packages that `make`, `make check` or .ci/run need.
+# Quick and quiet when all is there. Installs what is missing where it may (as root, or with a sudo that asks
+# no password), else prints the line to type. docs/dependencies.md tells what each package is for.
+set -euo pipefail
+
+# Debian 12 names. `check` needs what `build` needs, and `ci` what both do.
+build=(gcc libc6-dev make cmake ninja-build pkgconf zlib1g-dev libcjson-dev libcmocka-dev)
+check=("${build[@]}" g++ python3 python3-venv clang libclang-rt-dev)
+ci=("${check[@]}" libomp-dev clang-format clang-tidy git)
+
+case ${1:-} in
+build) wanted=("${build[@]}") ;;
+check) wanted=("${check[@]}") ;;
+ci) wanted=("${ci[@]}") ;;
+*)
+    echo "usage: tools/setup.sh build|check|ci" >&2
+    exit 2
+    ;;
+esac
+
+# Where there is no dpkg the names are of no use, but the tools may be there all the same: CMake will say.
+if ! command -v dpkg-query >/dev/null; then
+    echo "setup: not a Debian system; needed are its equivalents of: ${wanted[*]}" >&2
+    exit 0
+fi
+
+installed=" $(dpkg-query --show --showformat='${Package}:${db:Status-Status} ' "${wanted[@]}" 2>/dev/null || true)"
+missing=()
+for package in "${wanted[@]}"; do
+    [[ $installed == *" $package:installed "* ]] || missing+=("$package")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+if [[ $(id -u) -eq 0 ]]; then
+    as_root=()
+elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo -n)
+else
+    echo "setup: some packages are missing; please type" >&2
+    echo "    sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    echo "and try again." >&2
+    exit 1
+fi
+
+echo "setup: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${as_root[@]}" apt-get -qq update &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
