@@ -1,0 +1,279 @@
+/* The product of 16-bit matrices on Hopper: acc = left · right in f32, and its epilogue (eg_cuda_gemm).
+ *
+ * Contract: eg_cuda_hopper in ../kernels.h. out, in and second are row-major; every address, row pitch and
+ * item stride is a multiple of 16 bytes; sizes are below 2^31. Any rows, cols and depth: the copy engine
+ * reads zeros outside a matrix and does not write there.
+ *
+ * One block a multiprocessor lives for the whole launch; two neighbours form a cluster. Its 256 x COLS tile:
+ *
+ *              <--- COLS --->
+ *            +---------------+        a slot of the ring, of each block:
+ *   block 0  |  consumer 0   | 64      left   128 x 64   its own rows
+ *            |  consumer 1   | 64      right   64 x COLS shared: each block loads half for both, so that
+ *            +---------------+                           the L2 is asked for a third less
+ *   block 1  |  consumer 0   | 64
+ *            |  consumer 1   | 64     64 deep, for the 128-byte swizzle: no bank conflicts anywhere
+ *            +---------------+
+ *
+ *   producer    one thread: waits for a free slot, asks the copy engine for the next strips
+ *   consumers   two warp groups: multiply full slots (wgmma m64nCOLSk16), then finish their 64 rows alone
+ *
+ * What overlaps what. The ring holds STAGES slots, so the copy engine is that far ahead, also of the next
+ * tile. Consumer 1 is held SKEW slots behind consumer 0 once, at the start; that distance lasts, and so one's
+ * epilogue runs while the other still feeds the matrix units. An operand of the epilogue (`in`: grad, saved,
+ * residual) passes through the ring too, behind the last strips of its tile; its result is written over it
+ * and stored from there.
+ */
+#ifndef EG_CUDA_HOPPER_GEMM_CUH
+#define EG_CUDA_HOPPER_GEMM_CUH
+
+#include "hopper_ptx.cuh"
+
+/* A kernel: the type and layouts of its operands and the width of its tile. */
+template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_> struct eg_hopper {
+    static constexpr bool BF16 = BF16_;                 /* else f16 */
+    static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
+    static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
+    static constexpr int COLS = COLS_, ROWS = 128, DEPTH = 64;
+    static constexpr int LEFT_BYTES = ROWS * DEPTH * 2, RIGHT_BYTES = DEPTH * COLS * 2;
+    static constexpr int SLOT_BYTES = LEFT_BYTES + RIGHT_BYTES;
+    static constexpr int STAGES = 192 * 1024 / SLOT_BYTES;
+    #ifdef EG_DEV_SKEW
+    static constexpr int SKEW = EG_DEV_SKEW;
+#else
+    static constexpr int SKEW = STAGES / 2;
+#endif
+    static constexpr int BOX_BYTES = 64 * 128;  /* 64 rows of 128 bytes: what is stored at once */
+    static constexpr int BOXES = 4;             /* of `in` in a slot: two for each consumer */
+    static constexpr int STAGING = STAGES * SLOT_BYTES; /* two boxes for each consumer */
+    static constexpr int BARRIERS = STAGING + BOXES * BOX_BYTES;
+    static constexpr int SHARED_BYTES = BARRIERS + 2 * STAGES * 8;
+    static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
+};
+
+enum {
+    EG_HOPPER_THREADS = 384,   /* producer's warp group, two consumers */
+    EG_HOPPER_CLUSTER = 2,
+    EG_HOPPER_BAND = 8,        /* tiles of a wave form a block of 8 clusters' rows: what L2 serves best */
+    EG_HOPPER_SYNC = 1,        /* named barriers: one for each consumer, then the skew's */
+    EG_HOPPER_SYNC_SKEW = 3
+};
+
+/* ---- The ring --------------------------------------------------------------------------------------- */
+
+/* A position in the ring; `parity` is that of the phase in which the slot is filled. */
+template <class K> struct eg_ring {
+    uint32_t shared;
+    int slot = 0;
+    uint32_t parity = 0;
+
+    __device__ explicit eg_ring(uint32_t base) : shared(base) {}
+    __device__ uint32_t address() const { return shared + slot * K::SLOT_BYTES; }
+    __device__ uint32_t full() const { return shared + K::BARRIERS + slot * 8; }
+    __device__ uint32_t empty() const { return full() + K::STAGES * 8; }
+    __device__ void advance() {
+        if (++slot == K::STAGES) slot = 0, parity ^= 1;
+    }
+    /* Both blocks write to the slot, so both producers must hear that it is free. */
+    __device__ void release() const {
+        if (threadIdx.x % 128 == 0) {
+            eg_barrier_arrive(empty(), 0);
+            eg_barrier_arrive(empty(), 1);
+        }
+    }
+};
+
+/* ---- The tiles ---------------------------------------------------------------------------------------- */
+
+struct eg_hopper_tile {
+    int item, row, col; /* of this block's part */
+};
+
+/* All blocks of a wave walk the depth together; their tiles form a compact block in bands. */
+template <class K> struct eg_hopper_tiles {
+    uint32_t down, across, total;
+
+    __device__ explicit eg_hopper_tiles(const eg_cuda_gemm &p)
+        : down(((uint32_t)p.rows + 2 * K::ROWS - 1) / (2 * K::ROWS)),
+          across(((uint32_t)p.cols + K::COLS - 1) / K::COLS), total(down * across * (uint32_t)p.items) {}
+
+    __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) const {
+        const uint32_t item = index / (down * across), in_item = index % (down * across);
+        const uint32_t band = in_item / (EG_HOPPER_BAND * across), in_band = in_item % (EG_HOPPER_BAND * across);
+        const uint32_t high = min(down - band * EG_HOPPER_BAND, (uint32_t)EG_HOPPER_BAND);
+        const uint32_t row = band * EG_HOPPER_BAND + in_band % high;
+        return {(int)item, (int)((2 * row + rank) * K::ROWS), (int)(in_band / high * K::COLS)};
+    }
+};
+
+/* Steps of the ring in a tile: strips of the depth, item after item where they are summed, then `in`. */
+template <class K> struct eg_hopper_steps {
+    int strips, summed, in_boxes;
+
+    __device__ explicit eg_hopper_steps(const eg_cuda_gemm &p)
+        : strips((int)((p.depth + K::DEPTH - 1) / K::DEPTH)), summed((int)p.summed), in_boxes(0) {
+        const bool reads = p.in.data != 0 || (p.epilogue == EG_EPILOGUE_STORE && p.accumulate);
+        if (reads) in_boxes = p.out.dtype == EG_F32 ? K::COLS / 32 : K::COLS / 64;
+    }
+};
+
+/* ---- The producer ------------------------------------------------------------------------------------- */
+
+/* The block's strip of left, and for both blocks its half of the strip of right. */
+template <class K>
+EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, const eg_hopper_tile &tile,
+                              int depth, int item, uint32_t rank) {
+    const uint32_t left = ring.address(), right = left + K::LEFT_BYTES;
+    const int left_item = p.gemm.left.item_stride == 0 ? 0 : item;
+    const int right_item = p.gemm.right.item_stride == 0 ? 0 : item;
+    eg_barrier_expect(ring.full(), K::SLOT_BYTES);
+    if (K::LEFT_ACROSS) {
+        eg_load_box(left, p.left, ring.full(), tile.row, depth, left_item);
+        eg_load_box(left + K::LEFT_BYTES / 2, p.left, ring.full(), tile.row + 64, depth, left_item);
+    } else {
+        eg_load_box(left, p.left, ring.full(), depth, tile.row, left_item);
+    }
+#ifdef EG_DEV_NOMULTI
+    if (K::RIGHT_ACROSS) {
+        for (int i = 0; i < K::COLS / 64; i++) for (int h = 0; h < 2; h++)
+            eg_load_box(right + (2 * i + h) * 32 * 128, p.right, ring.full(), tile.col + i * 64, depth + h * 32, right_item);
+    } else {
+        for (int h = 0; h < 2; h++) eg_load_box(right + h * K::RIGHT_BYTES / 2, p.right, ring.full(), depth, tile.col + h * K::COLS / 2, right_item);
+    }
+    return;
+#endif
+    if (K::RIGHT_ACROSS) {
+#pragma unroll
+        for (int i = 0; i < K::COLS / 64; i++) {
+            eg_load_box_all(right + (2 * i + rank) * 32 * 128, p.right, ring.full(), tile.col + i * 64,
+                            depth + rank * 32, right_item, 3);
+        }
+    } else {
+        eg_load_box_all(right + rank * K::RIGHT_BYTES / 2, p.right, ring.full(), depth,
+                        tile.col + rank * K::COLS / 2, right_item, 3);
+    }
+}
+
+/* Boxes [first, first + 2) of `in` for each consumer. */
+template <class K>
+EG_DEVICE void eg_load_in(const eg_cuda_hopper &p, const eg_ring<K> &ring, const eg_hopper_tile &tile, int first,
+                          int boxes) {
+    const int count = min(2, boxes - first), wide = p.gemm.out.dtype == EG_F32 ? 32 : 64;
+    const bool out_again = p.gemm.in.data == 0; /* STORE accumulates */
+    const int item = !out_again && p.gemm.in.item_stride == 0 ? 0 : tile.item;
+    eg_barrier_expect(ring.full(), count * 2 * K::BOX_BYTES);
+    for (int box = 0; box < count; box++) {
+        for (int half = 0; half < 2; half++) {
+            eg_load_box(ring.address() + (2 * box + half) * K::BOX_BYTES, p.in, ring.full(),
+                        tile.col + (first + box) * wide, tile.row + half * 64, item);
+        }
+    }
+}
+
+template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
+    const eg_hopper_tiles<K> tiles(p.gemm);
+    const eg_hopper_steps<K> steps(p.gemm);
+    eg_ring<K> ring(shared);
+    const auto wait = [&] { eg_barrier_wait(ring.empty(), ring.parity ^ 1); };
+    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
+        const eg_hopper_tile tile = tiles.at(i, rank);
+        for (int s = 0; s < steps.summed; s++) {
+            for (int strip = 0; strip < steps.strips; strip++, ring.advance()) {
+                wait();
+                eg_load_strips(p, ring, tile, strip * K::DEPTH, steps.summed > 1 ? s : tile.item, rank);
+            }
+        }
+        for (int box = 0; box < steps.in_boxes; box += 2, ring.advance()) {
+            wait();
+            eg_load_in(p, ring, tile, box, steps.in_boxes);
+        }
+    }
+}
+
+/* ---- The consumers ------------------------------------------------------------------------------------ */
+
+/* The products of one slot: four steps of 16 in depth. */
+template <class K>
+EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int consumer, bool add) {
+    const uint32_t left = slot + consumer * 64 * 128, right = slot + K::LEFT_BYTES;
+    /* 16 further in depth: 32 bytes along a line, or 16 lines. */
+    constexpr uint64_t LEFT_STEP = (K::LEFT_ACROSS ? 16 * 128 : 32) >> 4;
+    constexpr uint64_t RIGHT_STEP = (K::RIGHT_ACROSS ? 16 * 128 : 32) >> 4;
+    const uint64_t left_at = eg_operand_at(left, 64 * 128), right_at = eg_operand_at(right, 64 * 128);
+    eg_products_begin();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        eg_multiply<K::BF16, K::LEFT_ACROSS, K::RIGHT_ACROSS>(acc, left_at + i * LEFT_STEP,
+                                                              right_at + i * RIGHT_STEP, add || i > 0);
+    }
+    eg_products_commit();
+}
+
+/* acc = the consumer's 64 rows of the tile. A slot is free once the products after it have been asked for
+ * and its own are done. */
+template <class K>
+EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, int consumer, int slots,
+                                bool leads) {
+    eg_ring<K> last = ring;
+    for (int i = 0; i < slots; i++, ring.advance()) {
+        eg_barrier_wait(ring.full(), ring.parity);
+        eg_multiply_slot<K>(acc, ring.address(), consumer, i > 0);
+        eg_products_wait<1>();
+        if (i > 0) last.release();
+        last = ring;
+        if (K::SKEW > 0 && leads && i == min(K::SKEW, slots) - 1) eg_arrive_threads<256>(EG_HOPPER_SYNC_SKEW);
+    }
+    eg_products_wait<0>();
+    last.release();
+}
+
+#include "hopper_epilogue.cuh"
+
+template <class K> EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint32_t shared, int consumer, uint32_t rank) {
+    const eg_hopper_tiles<K> tiles(p.gemm);
+    const eg_hopper_steps<K> steps(p.gemm);
+    eg_ring<K> ring(shared);
+    bool first = true;
+    float acc[K::COLS / 2];
+    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
+        if (K::SKEW > 0 && first && consumer == 1) eg_sync_threads<256>(EG_HOPPER_SYNC_SKEW);
+        eg_multiply_tile<K>(acc, ring, consumer, steps.strips * steps.summed, first && consumer == 0);
+        first = false;
+        eg_finish_rows<K>(p, tiles.at(i, rank), acc, ring, shared, consumer, steps.in_boxes);
+    }
+    eg_stores_have_written();
+}
+
+/* ---- The kernel --------------------------------------------------------------------------------------- */
+
+template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < K::STAGES; i++) {
+            eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
+            eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, 2 * EG_HOPPER_CLUSTER);
+        }
+        eg_barrier_init_fence();
+        eg_prefetch_map(p.left);
+        eg_prefetch_map(p.right);
+    }
+    eg_sync_cluster();
+    /* 40 + 2 * 232 is what three warp groups of 168 have. */
+    if (threadIdx.x < 128) {
+        eg_fewer_registers<40>();
+        if (threadIdx.x == 0) eg_produce<K>(p, shared, rank);
+    } else {
+        eg_more_registers<232>();
+        eg_consume<K>(p, shared, threadIdx.x / 128 - 1, rank);
+    }
+    eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
+}
+
+#define EG_HOPPER_KERNEL(name, ...)                                                                            \
+    extern "C" __global__ void __cluster_dims__(EG_HOPPER_CLUSTER, 1, 1)                                       \
+        __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {          \
+        eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                             \
+    }
+
+#endif
