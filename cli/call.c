@@ -1,0 +1,141 @@
+#include "call.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "failure.h"
+#include "shapes.h"
+
+/* ---- The context -------------------------------------------------------------------------------- */
+
+int call_status(eg_status status) {
+    switch (status) {
+    case EG_OK:
+        return CLI_OK;
+    case EG_ERR_ARGUMENT:
+        return cli_fail(CLI_BAD_INPUT, "%s", eg_last_error());
+    case EG_ERR_UNAVAILABLE:
+        return cli_fail(CLI_UNAVAILABLE, "%s", eg_last_error());
+    default:
+        return cli_fail(CLI_FAILED, "%s", eg_last_error());
+    }
+}
+
+int call_open(const options *o, eg_context **context) {
+    const eg_open_info info = {.size = sizeof info, .backend = o->backend, .threads = o->threads};
+    return call_status(eg_open(&info, context));
+}
+
+/* ---- Operands on the device --------------------------------------------------------------------- */
+
+static bool is_output(const call *c, operand op) {
+    return op >= OP_D_A || (!c->backward && (op == OP_Y || op == OP_PRE));
+}
+
+/* What an output holds before the call matters only to one that is added to. */
+static bool is_read(const call *c, operand op) {
+    return !is_output(c, op) || (c->accumulate && (op == OP_D_B || op == OP_D_BIAS));
+}
+
+int call_upload(call *c, eg_context *context) {
+    c->context = context;
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        const tensor *t = &c->tensors[op];
+        if (!c->present[op]) continue;
+        CLI_TRY(call_status(eg_alloc(context, t->bytes > 0 ? t->bytes : 1, &c->memory[op])));
+        if (!is_read(c, op) || t->bytes == 0) continue;
+        CLI_TRY(call_status(eg_upload(context, c->memory[op], 0, t->data, t->bytes)));
+    }
+    return CLI_OK;
+}
+
+int call_download(call *c) {
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        const tensor *t = &c->tensors[op];
+        if (!c->present[op] || !is_output(c, op) || t->bytes == 0) continue;
+        CLI_TRY(call_status(eg_download(c->context, t->data, c->memory[op], 0, t->bytes)));
+    }
+    return CLI_OK;
+}
+
+void call_free(call *c) {
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        if (c->memory[op] != NULL) eg_free(c->context, c->memory[op]);
+        tensor_free(&c->tensors[op]);
+    }
+    *c = (call){0};
+}
+
+int call_outputs(const call *c, const tensor *outputs[OPERANDS]) {
+    int count = 0;
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        if (c->present[op] && is_output(c, op)) outputs[count++] = &c->tensors[op];
+    }
+    return count;
+}
+
+/* ---- The arguments ------------------------------------------------------------------------------ */
+
+/* A call that is only planned has no memory; any address says that the operand will be there. */
+static eg_matrix matrix(const call *c, operand op) {
+    if (!c->present[op]) return (eg_matrix){0};
+    eg_matrix m = shapes_matrix(c, op);
+    m.data = c->context != NULL ? c->memory[op] : (void *)(uintptr_t)&c->tensors[op];
+    return m;
+}
+
+static eg_vector vector(const call *c, operand op) {
+    const eg_matrix m = matrix(c, op);
+    return (eg_vector){.data = m.data, .dtype = m.dtype};
+}
+
+static eg_forward_args forward_args(const call *c) {
+    return (eg_forward_args){.size = sizeof(eg_forward_args),
+                             .a = matrix(c, OP_A),
+                             .b = matrix(c, OP_B),
+                             .bias = vector(c, OP_BIAS),
+                             .residual = matrix(c, OP_RESIDUAL),
+                             .y = matrix(c, OP_Y),
+                             .pre = matrix(c, OP_PRE)};
+}
+
+static eg_backward_args backward_args(const call *c) {
+    return (eg_backward_args){.size = sizeof(eg_backward_args),
+                              .a = matrix(c, OP_A),
+                              .b = matrix(c, OP_B),
+                              .bias = vector(c, OP_BIAS),
+                              .grad = matrix(c, OP_GRAD),
+                              .source = c->mode,
+                              .pre = matrix(c, OP_PRE),
+                              .y = matrix(c, OP_Y),
+                              .d_a = matrix(c, OP_D_A),
+                              .d_b = matrix(c, OP_D_B),
+                              .d_bias = vector(c, OP_D_BIAS),
+                              .grad_pre = matrix(c, OP_GRAD_PRE),
+                              .accumulate = c->accumulate};
+}
+
+/* ---- Calls -------------------------------------------------------------------------------------- */
+
+int call_run(call *c) {
+    const eg_forward_args forward = forward_args(c);
+    const eg_backward_args backward = backward_args(c);
+    CLI_TRY(call_status(c->backward ? eg_backward(c->context, &c->layer, &backward)
+                                    : eg_forward(c->context, &c->layer, &forward)));
+    return call_status(eg_sync(c->context));
+}
+
+int call_plan(const call *c, eg_context *context, char **text) {
+    enum { CAPACITY = 1 << 16 };
+    *text = malloc(CAPACITY);
+    if (*text == NULL) return cli_out_of_memory();
+    const eg_forward_args forward = forward_args(c);
+    const eg_backward_args backward = backward_args(c);
+    const int code =
+        call_status(c->backward ? eg_backward_plan(context, &c->layer, &backward, *text, CAPACITY)
+                                : eg_forward_plan(context, &c->layer, &forward, *text, CAPACITY));
+    if (code == CLI_OK) return CLI_OK;
+    free(*text);
+    *text = NULL;
+    return code;
+}

@@ -1,0 +1,76 @@
+#include "folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "failure.h"
+
+static const char *const RESULTS[] = {"y.npy", "pre.npy", "d_a.npy", "d_b.npy", "d_bias.npy", "grad_pre.npy"};
+enum { RESULT_COUNT = sizeof RESULTS / sizeof RESULTS[0] };
+
+static bool is_result(const char *name) {
+    for (int i = 0; i < RESULT_COUNT; i++) {
+        if (strcmp(name, RESULTS[i]) == 0) return true;
+    }
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+int folder_check(const char *path) {
+    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
+    if (strcmp(base, ".") == 0 || strcmp(base, "..") == 0) {
+        return cli_fail(CLI_BAD_INPUT, "OUT is %s; expected a folder by its name", path);
+    }
+    DIR *folder = opendir(path);
+    if (folder == NULL) return cli_fail(CLI_BAD_INPUT, "cannot open OUT, %s: %s", path, strerror(errno));
+    int code = CLI_OK;
+    for (const struct dirent *entry = readdir(folder); entry != NULL && code == CLI_OK;
+         entry = readdir(folder)) {
+        if (is_result(entry->d_name)) continue;
+        code = cli_fail(CLI_BAD_INPUT,
+                        "OUT, the folder %s, holds %s, which is no result of epigrad; it would be lost", path,
+                        entry->d_name);
+    }
+    closedir(folder);
+    return code;
+}
+
+void folder_remove(const char *path) {
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return;
+    for (int i = 0; i < RESULT_COUNT; i++) unlinkat(folder, RESULTS[i], 0);
+    close(folder);
+    rmdir(path);
+}
+
+static int cannot_replace(const char *path) {
+    return cli_fail(CLI_FAILED, "cannot write %s: %s", path, strerror(errno));
+}
+
+/* Where folders cannot be exchanged in one step: rename() replaces an empty folder, so the old results
+ * are removed first. */
+static int replace_in_two_steps(const char *made, const char *path) {
+    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (int i = 0; i < RESULT_COUNT && folder >= 0; i++) unlinkat(folder, RESULTS[i], 0);
+    if (folder >= 0) close(folder);
+    return rename(made, path) == 0 ? CLI_OK : cannot_replace(path);
+}
+
+int folder_replace(const char *made, const char *path) {
+    if (rename(made, path) == 0) return CLI_OK; /* there was none, or an empty one */
+    if (errno != ENOTEMPTY && errno != EEXIST) return cannot_replace(path);
+    CLI_TRY(folder_check(path));
+#ifdef RENAME_EXCHANGE
+    if (renameat2(AT_FDCWD, made, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        folder_remove(made); /* now the old one */
+        return CLI_OK;
+    }
+    if (errno != EINVAL && errno != ENOSYS) return cannot_replace(path);
+#endif
+    return replace_in_two_steps(made, path);
+}

@@ -1,0 +1,165 @@
+/* From a source of tensors, or from sizes alone, to a call. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "failure.h"
+#include "progress.h"
+#include "shapes.h"
+
+static void begin_call(call *c, const options *o, bool backward) {
+    *c = (call){.backward = backward,
+                .b_is_nk = o->b_is_nk,
+                .mode = o->mode,
+                .accumulate = backward && o->accumulate};
+    c->layer = (eg_layer){.size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite};
+}
+
+/* ---- Which operands ----------------------------------------------------------------------------- */
+
+static bool is_input(const call *c, operand op) {
+    switch (op) {
+    case OP_A:
+    case OP_B:
+    case OP_BIAS:
+        return true;
+    case OP_RESIDUAL:
+        return !c->backward;
+    case OP_GRAD:
+        return c->backward;
+    case OP_PRE:
+        return c->backward && c->mode == EG_SOURCE_PRE;
+    case OP_Y:
+        return c->backward && c->mode == EG_SOURCE_Y;
+    default:
+        return false;
+    }
+}
+
+static bool is_optional(operand op) { return op == OP_BIAS || op == OP_RESIDUAL; }
+
+static bool is_wanted(const call *c, const options *o, operand op) {
+    if (!c->backward) return op == OP_Y || (op == OP_PRE && o->save_pre);
+    if (op < OP_D_A) return false;
+    if (o->want != 0) return (o->want & 1U << op) != 0;
+    return op == OP_D_A || op == OP_D_B || (op == OP_D_BIAS && c->present[OP_BIAS]);
+}
+
+static bool is_main_gradient(operand op) { return op == OP_D_B || op == OP_D_BIAS; }
+
+/* ---- Types -------------------------------------------------------------------------------------- */
+
+static int convert(tensor *t, eg_dtype to) {
+    if (t->dtype == to) return CLI_OK;
+    tensor converted = *t;
+    converted.dtype = to;
+    converted.data = NULL;
+    if (!tensor_shape_bytes(t->shape, t->dims, tensor_element_bytes(to), &converted.bytes))
+        return cli_out_of_memory();
+    if (t->data != NULL) {
+        CLI_TRY(tensor_allocate(&converted));
+        const eg_status status =
+            eg_convert(converted.data, to, t->data, t->dtype, t->bytes / tensor_element_bytes(t->dtype));
+        if (status != EG_OK) {
+            free(converted.data);
+            return call_status(status);
+        }
+        free(t->data);
+    }
+    *t = converted;
+    return CLI_OK;
+}
+
+/* Without --dtype nothing is converted behind the user's back: the inputs must agree. */
+static int take_input_dtype(call *c, const options *o, operand op) {
+    tensor *t = &c->tensors[op];
+    if (op == OP_A) c->layer.dtype = o->dtype != EG_DTYPE_DEFAULT ? o->dtype : t->dtype;
+    if (o->dtype != EG_DTYPE_DEFAULT) return convert(t, c->layer.dtype);
+    if (t->dtype == c->layer.dtype) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "%s is %s and a is %s; expected one type, or --dtype to convert to",
+                    cli_operand_name(op), eg_dtype_name(t->dtype), eg_dtype_name(c->layer.dtype));
+}
+
+/* ---- From a source ------------------------------------------------------------------------------ */
+
+static int load(operand op, const tensor_source *source, bool with_data, bool *found, tensor *t) {
+    char label[32] = "reading ";
+    progress_step(strcat(label, cli_operand_name(op)));
+    CLI_TRY(source_load(source, cli_operand_name(op), with_data, t, found));
+    if (*found || is_optional(op)) return CLI_OK;
+    const char *why = op == OP_PRE || op == OP_Y ? ", which --mode asks for"
+                      : is_main_gradient(op)     ? ", which --accumulate adds to"
+                                                 : "";
+    return cli_fail(CLI_BAD_INPUT, "%s has no tensor %s%s", source->path, cli_operand_name(op), why);
+}
+
+static int load_inputs(call *c, const options *o, const tensor_source *source, bool with_data) {
+    for (operand op = OP_A; op <= OP_Y; op++) {
+        if (!is_input(c, op)) continue;
+        CLI_TRY(load(op, source, with_data, &c->present[op], &c->tensors[op]));
+        if (c->present[op]) CLI_TRY(take_input_dtype(c, o, op));
+    }
+    return shapes_of_inputs(c);
+}
+
+/* What is accumulated into comes with a type of its own, such as f32 for a bf16 layer. */
+static int load_accumulated(call *c, operand op, const options *o, const tensor_source *source,
+                            bool with_data) {
+    tensor t;
+    bool found = false;
+    CLI_TRY(load(op, source, with_data, &found, &t));
+    int code = shapes_check_accumulated(c, op, &t);
+    const eg_dtype to = o->out_dtype != EG_DTYPE_DEFAULT ? o->out_dtype : o->dtype;
+    if (code == CLI_OK && to != EG_DTYPE_DEFAULT) code = convert(&t, to);
+    c->tensors[op].dtype = t.dtype;
+    c->tensors[op].bytes = t.bytes;
+    c->tensors[op].data = t.data;
+    free(t.name);
+    return code;
+}
+
+static int set_output(call *c, const options *o, operand op, const tensor_source *source, bool with_data) {
+    tensor *t = &c->tensors[op];
+    c->present[op] = true;
+    shapes_set_output(c, op);
+    t->name = strdup(cli_operand_name(op));
+    if (t->name == NULL) return cli_out_of_memory();
+    t->dtype = c->layer.dtype;
+    if (is_main_gradient(op) && o->out_dtype != EG_DTYPE_DEFAULT) t->dtype = o->out_dtype;
+    if (is_main_gradient(op) && c->accumulate && source != NULL) {
+        return load_accumulated(c, op, o, source, with_data);
+    }
+    return with_data ? tensor_allocate(t) : CLI_OK;
+}
+
+static int set_outputs(call *c, const options *o, const tensor_source *source, bool with_data) {
+    for (operand op = OP_PRE; op < OPERANDS; op++) {
+        if (is_wanted(c, o, op)) CLI_TRY(set_output(c, o, op, source, with_data));
+    }
+    return CLI_OK;
+}
+
+int call_load(call *c, const options *o, bool backward, const tensor_source *source, bool with_data) {
+    begin_call(c, o, backward);
+    CLI_TRY(load_inputs(c, o, source, with_data));
+    return set_outputs(c, o, source, with_data);
+}
+
+/* ---- From sizes --------------------------------------------------------------------------------- */
+
+/* Every input that the call can have but the residual, which only a layer without activation takes. */
+int call_from_shape(call *c, const options *o, bool backward, const shape *sizes) {
+    begin_call(c, o, backward);
+    c->layer.m = sizes->m;
+    c->layer.k = sizes->k;
+    c->layer.n = sizes->n;
+    c->layer.batch = o->batch;
+    c->layer.dtype = o->dtype != EG_DTYPE_DEFAULT ? o->dtype : EG_F32;
+    c->batched = o->batch != 1;
+    for (operand op = OP_A; op <= OP_Y; op++) {
+        if (!is_input(c, op) || op == OP_RESIDUAL) continue;
+        c->present[op] = true;
+        c->tensors[op].dtype = c->layer.dtype;
+        shapes_set_planned(c, op);
+    }
+    return set_outputs(c, o, NULL, false);
+}

@@ -1,0 +1,292 @@
+#include "options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "failure.h"
+
+/* ---- Values ------------------------------------------------------------------------------------- */
+
+static int wrong(const char *option, const char *value, const char *expected) {
+    return cli_fail(CLI_BAD_INPUT, "--%s is '%s'; expected %s", option, value, expected);
+}
+
+/* The place of `value` in a list of names that ends with NULL, or -1. */
+static int find(const char *const *names, const char *value) {
+    for (int i = 0; names[i] != NULL; i++) {
+        if (strcmp(names[i], value) == 0) return i;
+    }
+    return -1;
+}
+
+static bool parse_integer(const char *text, char **end, int64_t *value) {
+    errno = 0;
+    *value = strtoll(text, end, 10);
+    return text[0] >= '0' && text[0] <= '9' && errno == 0;
+}
+
+static int set_backend(options *o, const char *value) {
+    static const char *const names[] = {"cpu", "cuda", "webgpu", NULL};
+    const int found = find(names, value);
+    if (found < 0) return wrong("backend", value, "cpu, cuda or webgpu");
+    o->backend = (eg_backend)found;
+    o->backend_given = true;
+    return CLI_OK;
+}
+
+static int set_activation(options *o, const char *value) {
+    char names[256] = "";
+    for (int i = 0; eg_activation_name((eg_activation)i) != NULL; i++) {
+        const char *name = eg_activation_name((eg_activation)i);
+        o->activation = (eg_activation)i;
+        o->activation_given = true;
+        if (strcmp(name, value) == 0) return CLI_OK;
+        const size_t used = strlen(names);
+        if (used + strlen(name) + 3 < sizeof names) strcat(strcat(names, used > 0 ? ", " : ""), name);
+    }
+    return wrong("activation", value, names);
+}
+
+static int take_dtype(const char *option, const char *value, eg_dtype *dtype) {
+    static const char *const names[] = {"f64", "f32", "f16", "bf16", NULL};
+    static const eg_dtype values[] = {EG_F64, EG_F32, EG_F16, EG_BF16};
+    const int found = find(names, value);
+    if (found < 0) return wrong(option, value, "f64, f32, f16 or bf16");
+    *dtype = values[found];
+    return CLI_OK;
+}
+
+static int set_dtype(options *o, const char *value) { return take_dtype("dtype", value, &o->dtype); }
+
+static int set_out_dtype(options *o, const char *value) {
+    return take_dtype("out-dtype", value, &o->out_dtype);
+}
+
+static int set_layout_b(options *o, const char *value) {
+    static const char *const names[] = {"kn", "nk", NULL};
+    const int found = find(names, value);
+    if (found < 0) return wrong("layout-b", value, "kn or nk");
+    o->b_is_nk = found == 1;
+    return CLI_OK;
+}
+
+static int set_mode(options *o, const char *value) {
+    static const char *const names[] = {"recompute", "pre", "y", NULL};
+    static const eg_source values[] = {EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE, EG_SOURCE_Y};
+    const int found = find(names, value);
+    if (found < 0) return wrong("mode", value, "recompute, pre or y");
+    o->mode = values[found];
+    return CLI_OK;
+}
+
+static int set_nonfinite(options *o, const char *value) {
+    static const char *const names[] = {"zero", "propagate", NULL};
+    const int found = find(names, value);
+    if (found < 0) return wrong("nonfinite", value, "zero or propagate");
+    o->nonfinite = found == 0 ? EG_NONFINITE_ZERO : EG_NONFINITE_PROPAGATE;
+    return CLI_OK;
+}
+
+static int set_want(options *o, const char *value) {
+    static const operand outputs[] = {OP_D_A, OP_D_B, OP_D_BIAS, OP_GRAD_PRE};
+    o->want = 0;
+    for (const char *at = value;; at++) {
+        const size_t length = strcspn(at, ",");
+        operand found = OPERANDS;
+        for (int i = 0; i < 4; i++) {
+            const char *name = cli_operand_name(outputs[i]);
+            if (strlen(name) == length && strncmp(name, at, length) == 0) found = outputs[i];
+        }
+        if (found == OPERANDS) return wrong("want", value, "some of d_a,d_b,d_bias,grad_pre");
+        o->want |= 1U << found;
+        at += length;
+        if (*at == '\0') return CLI_OK;
+    }
+}
+
+static int set_threads(options *o, const char *value) {
+    char *end = NULL;
+    int64_t threads = 0;
+    if (!parse_integer(value, &end, &threads) || *end != '\0' || threads < 1 || threads > 4096) {
+        return wrong("threads", value, "a number from 1 to 4096");
+    }
+    o->threads = (int)threads;
+    return CLI_OK;
+}
+
+static int set_batch(options *o, const char *value) {
+    char *end = NULL;
+    if (!parse_integer(value, &end, &o->batch) || *end != '\0') return wrong("batch", value, "a number");
+    return CLI_OK;
+}
+
+/* "64x128x32,..." */
+static int set_shape(options *o, const char *value) {
+    char *at = NULL;
+    o->shape_count = 0;
+    for (const char *text = value; o->shape_count < MAX_SHAPES; text = at + 1) {
+        shape *s = &o->shapes[o->shape_count++];
+        const bool good = parse_integer(text, &at, &s->m) && *at == 'x' &&
+                          parse_integer(at + 1, &at, &s->k) && *at == 'x' &&
+                          parse_integer(at + 1, &at, &s->n);
+        if (!good || (*at != '\0' && *at != ',')) return wrong("shape", value, "MxKxN, such as 64x128x32");
+        if (*at == '\0') return CLI_OK;
+    }
+    return cli_fail(CLI_BAD_INPUT, "--shape has more than %d shapes", (int)MAX_SHAPES);
+}
+
+static int set_seconds(options *o, const char *value) {
+    char *end = NULL;
+    o->seconds = strtod(value, &end);
+    const bool good =
+        end != value && *end == '\0' && isfinite(o->seconds) && o->seconds > 0 && o->seconds <= 3600;
+    return good ? CLI_OK : wrong("seconds", value, "a number over 0, up to 3600");
+}
+
+static int set_output(options *o, const char *value) {
+    o->output = value;
+    return CLI_OK;
+}
+
+/* Options without a value. */
+static int set_accumulate(options *o, const char *value) {
+    (void)value;
+    o->accumulate = true;
+    return CLI_OK;
+}
+
+static int set_save_pre(options *o, const char *value) {
+    (void)value;
+    o->save_pre = true;
+    return CLI_OK;
+}
+
+static int set_forward(options *o, const char *value) {
+    (void)value;
+    o->plan_forward = true;
+    return CLI_OK;
+}
+
+static int set_backward(options *o, const char *value) {
+    (void)value;
+    o->plan_backward = true;
+    return CLI_OK;
+}
+
+static int set_json(options *o, const char *value) {
+    (void)value;
+    o->json = true;
+    return CLI_OK;
+}
+
+static int set_help(options *o, const char *value) {
+    (void)value;
+    o->help = true;
+    return CLI_OK;
+}
+
+/* ---- The table ---------------------------------------------------------------------------------- */
+
+enum {
+    CALLS = COMMAND_FORWARD | COMMAND_BACKWARD | COMMAND_PLAN,
+    BACKWARDS = COMMAND_BACKWARD | COMMAND_PLAN,
+    FORWARDS = COMMAND_FORWARD | COMMAND_PLAN,
+    ALL = CALLS | COMMAND_INFO | COMMAND_CHECK | COMMAND_BENCH
+};
+
+static const struct {
+    const char *name;
+    int has_value;
+    int commands;
+    int (*set)(options *o, const char *value);
+} TABLE[] = {
+    {"output", required_argument, CALLS, set_output}, /* also -o; see below */
+    {"activation", required_argument, CALLS | COMMAND_BENCH, set_activation},
+    {"backend", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_backend},
+    {"dtype", required_argument, CALLS | COMMAND_BENCH, set_dtype},
+    {"out-dtype", required_argument, BACKWARDS, set_out_dtype},
+    {"layout-b", required_argument, CALLS, set_layout_b},
+    {"mode", required_argument, BACKWARDS | COMMAND_BENCH, set_mode},
+    {"want", required_argument, BACKWARDS, set_want},
+    {"accumulate", no_argument, BACKWARDS, set_accumulate},
+    {"save-pre", no_argument, FORWARDS, set_save_pre},
+    {"nonfinite", required_argument, CALLS, set_nonfinite},
+    {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads},
+    {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape},
+    {"batch", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_batch},
+    {"forward", no_argument, COMMAND_PLAN, set_forward},
+    {"backward", no_argument, COMMAND_PLAN, set_backward},
+    {"seconds", required_argument, COMMAND_BENCH, set_seconds},
+    {"json", no_argument, COMMAND_INFO | COMMAND_BENCH, set_json},
+    {"help", no_argument, ALL, set_help},
+};
+enum { TABLE_ROWS = sizeof TABLE / sizeof TABLE[0] };
+
+/* getopt_long returns the row of the table, which is no character that it gives a meaning to. */
+enum { ROW_BASE = 1000, OUTPUT_ROW = 0, HELP_ROW = TABLE_ROWS - 1 };
+
+static void options_of(command which, struct option list[TABLE_ROWS + 1]) {
+    int count = 0;
+    for (int i = 0; i < TABLE_ROWS; i++) {
+        if ((TABLE[i].commands & (int)which) == 0) continue;
+        list[count++] = (struct option){TABLE[i].name, TABLE[i].has_value, NULL, ROW_BASE + i};
+    }
+    list[count] = (struct option){0};
+}
+
+/* ---- Parsing ------------------------------------------------------------------------------------ */
+
+static int refuse(const char *name, int code, const char *argument) {
+    if (code == ':') return cli_fail(CLI_BAD_INPUT, "%s: %s needs a value", name, argument);
+    return cli_fail(CLI_BAD_INPUT, "%s: no such option, or not in this form: %s (try 'epigrad --help')", name,
+                    argument);
+}
+
+static int take_input(options *o, const char *name, int argc, char **argv) {
+    const bool takes_input = (o->command & CALLS) != 0;
+    if (optind < argc && takes_input) o->input = argv[optind++];
+    if (optind >= argc) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "%s: unexpected argument '%s'", name, argv[optind]);
+}
+
+static int check_mode(const options *o) {
+    if (o->mode != EG_SOURCE_Y || eg_activation_from_y(o->activation) || o->command == COMMAND_FORWARD)
+        return CLI_OK;
+    return cli_fail(
+        CLI_BAD_INPUT,
+        "--mode is y with --activation %s; expected an activation whose derivative is a function of y: "
+        "none, relu, sigmoid or tanh",
+        eg_activation_name(o->activation));
+}
+
+static int check_files(const options *o, const char *name) {
+    const bool runs = (o->command & (COMMAND_FORWARD | COMMAND_BACKWARD)) != 0;
+    if (runs && o->input == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no IN given", name);
+    if (runs && o->output == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no OUT given (-o OUT)", name);
+    if (o->command != COMMAND_PLAN) return CLI_OK;
+    if (o->input != NULL && o->shape_count > 0)
+        return cli_fail(CLI_BAD_INPUT, "plan: both IN and --shape given");
+    if (o->input == NULL && o->shape_count == 0)
+        return cli_fail(CLI_BAD_INPUT, "plan: no IN and no --shape given");
+    return CLI_OK;
+}
+
+int options_parse(command which, int argc, char **argv, options *o) {
+    *o = (options){.command = which, .batch = 1, .seconds = 1.0};
+    struct option list[TABLE_ROWS + 1];
+    options_of(which, list);
+    opterr = 0;
+    for (int code = 0; (code = getopt_long(argc, argv, ":o:h", list, NULL)) != -1;) {
+        if (code == 'o' && (which & CALLS) != 0) code = ROW_BASE + OUTPUT_ROW;
+        if (code == 'h') code = ROW_BASE + HELP_ROW;
+        if (code < ROW_BASE) return refuse(argv[0], code, argv[optind - 1]);
+        CLI_TRY(TABLE[code - ROW_BASE].set(o, optarg));
+    }
+    if (o->help) return CLI_OK;
+    CLI_TRY(take_input(o, argv[0], argc, argv));
+    CLI_TRY(check_mode(o));
+    return check_files(o, argv[0]);
+}

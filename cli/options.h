@@ -1,0 +1,52 @@
+/* The options of every command, parsed and checked. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "epigrad/epigrad.h"
+#include "operands.h"
+
+/* Bits, for "which commands take this option". */
+typedef enum command {
+    COMMAND_FORWARD = 1,
+    COMMAND_BACKWARD = 2,
+    COMMAND_PLAN = 4,
+    COMMAND_INFO = 8,
+    COMMAND_CHECK = 16,
+    COMMAND_BENCH = 32
+} command;
+
+typedef struct shape {
+    int64_t m, k, n;
+} shape;
+
+enum { MAX_SHAPES = 64 };
+
+typedef struct options {
+    command command;
+    bool help;
+    const char *input, *output; /* NULL where not given */
+    eg_backend backend;
+    bool backend_given;
+    eg_activation activation;
+    bool activation_given;
+    eg_dtype dtype, out_dtype; /* EG_DTYPE_DEFAULT where not given */
+    bool b_is_nk;
+    eg_source mode;
+    unsigned want; /* bits 1 << operand; 0 where not given */
+    bool accumulate, save_pre;
+    eg_nonfinite nonfinite;
+    int threads;
+    shape shapes[MAX_SHAPES];
+    int shape_count;
+    int64_t batch;
+    bool plan_forward, plan_backward, json;
+    double seconds; /* bench: spent on each row */
+} options;
+
+/* Parses the arguments after the command's name, which is argv[0]. */
+int options_parse(command which, int argc, char **argv, options *o);
+
+#endif

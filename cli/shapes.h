@@ -1,0 +1,22 @@
+/* The shapes of a call: M, K, N and the batch from a and b, and what every other operand must be. */
+#ifndef CLI_SHAPES_H
+#define CLI_SHAPES_H
+
+#include "call.h"
+
+/* Fills the sizes of c->layer from the inputs that are present, and checks each of them. */
+int shapes_of_inputs(call *c);
+
+/* Gives an input the shape that the sizes of c->layer imply; b is one matrix, shared by a batch. */
+void shapes_set_planned(call *c, operand op);
+
+/* Gives an output its shape. d_a follows a, d_b follows b, and d_bias follows bias. */
+void shapes_set_output(call *c, operand op);
+
+/* Checks a d_b or d_bias that is accumulated into. */
+int shapes_check_accumulated(const call *c, operand op, const tensor *found);
+
+/* The operand as the library takes it, without data: layout, strides, type. */
+eg_matrix shapes_matrix(const call *c, operand op);
+
+#endif
