@@ -12,7 +12,7 @@ static const char usage[] =
     "  --backend NAME     cpu, cuda or webgpu (cpu)\n"
     "  --dtype NAME       f64, f32, f16 or bf16 (f32); the 16-bit types keep f32 master weights\n"
     "  --activation NAME  of the hidden layers, one of those below (gelu)\n"
-    "  --threads N        CPU threads, 0 for all (0); the results are the same for any number\n"
+    "  --threads N        CPU threads, 0 for all (1: layers this small gain nothing from more)\n"
     "  --epochs N         passes over the training digits (30)\n"
     "  --seed N           of the split, the first weights and the order (1)\n"
     "  --data FILE        the digits, gzipped lines of 64 pixels 0..16 and a label\n"
@@ -21,6 +21,7 @@ static const char usage[] =
 
 options options_default(void) {
     return (options){.backend = EG_BACKEND_CPU,
+                     .threads = 1,
                      .plan = {.epochs = 30, .seed = 1, .dtype = EG_F32, .activation = EG_ACT_GELU},
                      .data = DIGITS_FILE};
 }
