@@ -95,8 +95,8 @@ long double oracle_act_grad(eg_activation activation, long double x) {
 }
 
 long double oracle_act_grad_of_y(eg_activation activation, long double y) {
-    if (isnan(y)) return y;
     if (activation == EG_ACT_NONE) return 1;
+    if (isnan(y)) return y;
     if (activation == EG_ACT_RELU) return y > 0 ? 1 : 0;
     if (activation == EG_ACT_SIGMOID) return y * (1 - y);
     if (activation == EG_ACT_TANH) return (1 - y) * (1 + y);

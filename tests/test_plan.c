@@ -1,0 +1,233 @@
+/* Plans: a pure function of the device and the call, with a step for what is asked and none for what is not.
+ */
+#include "fixture.h"
+
+enum { ROOM = 4096 };
+
+enum { WANT_D_A = 1, WANT_D_B = 2, WANT_D_BIAS = 4, WANT_GRAD_PRE = 8, SUBSETS = 16 };
+
+static eg_backward_args subset(const fixture *f, unsigned wanted, eg_source source) {
+    eg_backward_args args = f->backward;
+    args.source = source;
+    if ((wanted & WANT_D_A) == 0) args.d_a.data = NULL;
+    if ((wanted & WANT_D_B) == 0) args.d_b.data = NULL;
+    if ((wanted & WANT_D_BIAS) == 0) args.d_bias.data = NULL;
+    if ((wanted & WANT_GRAD_PRE) == 0) args.grad_pre.data = NULL;
+    return args;
+}
+
+/* Removes every input that the call has no need of. */
+static void strip(eg_backward_args *args, unsigned wanted, bool recompute) {
+    if (!recompute && (wanted & WANT_D_B) == 0) args->a.data = NULL;
+    if (!recompute && (wanted & WANT_D_A) == 0) args->b.data = NULL;
+    if (!recompute) args->bias.data = NULL;
+    if (args->source != EG_SOURCE_PRE) args->pre.data = NULL;
+    if (args->source != EG_SOURCE_Y) args->y.data = NULL;
+}
+
+/* How many lines of a plan have `words` in a step of kind `kind`. */
+static int steps(const char *text, const char *kind, const char *words) {
+    int count = 0;
+    char line[256];
+    for (const char *at = text; *at != '\0';) {
+        const size_t length = strcspn(at, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, at);
+        if (strstr(line, kind) != NULL && strstr(line, words) != NULL) count++;
+        at += length + (at[length] != '\0' ? 1 : 0);
+    }
+    return count;
+}
+
+static void check_steps(const char *text, unsigned wanted, bool recompute, eg_source source) {
+    const bool any = wanted != 0;
+    assert_int_equal(steps(text, "gemm", "d_a = "), (wanted & WANT_D_A) != 0);
+    assert_int_equal(steps(text, "gemm", "d_b = "), (wanted & WANT_D_B) != 0);
+    assert_int_equal(steps(text, "column_sum", "d_bias = "), (wanted & WANT_D_BIAS) != 0);
+    assert_int_equal(steps(text, "gemm", "(a.b"), any && recompute);
+    assert_int_equal(steps(text, "act_grad", "grad_pre = "), any && !recompute);
+    assert_non_null(strstr(text, source == EG_SOURCE_Y     ? " y"
+                                 : source == EG_SOURCE_PRE ? " pre"
+                                                           : " recompute"));
+}
+
+static void every_subset_has_its_steps(void **state) {
+    (void)state;
+    static const eg_activation activations[] = {EG_ACT_TANH, EG_ACT_NONE};
+    eg_context *context = open_cpu(2);
+    for (unsigned i = 0; i < 3 * 2 * SUBSETS; i++) {
+        const unsigned wanted = i % SUBSETS;
+        const eg_source source = (eg_source)(i / SUBSETS % 3);
+        eg_layer layer = small_layer();
+        layer.activation = activations[i / SUBSETS / 3];
+        const bool recompute = source == EG_SOURCE_RECOMPUTE && layer.activation != EG_ACT_NONE;
+        fixture f;
+        fixture_make(&f, layer);
+        eg_backward_args args = subset(&f, wanted, source);
+        strip(&args, wanted, recompute && wanted != 0);
+        char text[ROOM];
+        assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
+        check_steps(text, wanted, recompute, source);
+        assert_ok(eg_backward(context, &f.layer, &args)); /* and the call runs without the rest */
+        fixture_free(&f);
+    }
+    eg_close(context);
+}
+
+static void forward_is_one_product(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    char text[ROOM];
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, text, sizeof text));
+    assert_int_equal(steps(text, "gemm", ""), 1);
+    assert_int_equal(steps(text, "act_grad", ""), 0);
+    assert_int_equal(steps(text, "column_sum", ""), 0);
+    assert_non_null(strstr(text, "gelu"));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* A pack of b takes the place of packing it. */
+static void a_pack_saves_its_step(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    char plain[ROOM], packed_text[ROOM];
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, plain, sizeof plain));
+    eg_packed *packed = NULL;
+    assert_ok(eg_pack_b(context, &f.layer, &f.backward.b, &packed));
+    f.backward.packed_b = packed;
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, packed_text, sizeof packed_text));
+    assert_true(steps(packed_text, "pack", "") < steps(plain, "pack", ""));
+    assert_int_equal(steps(packed_text, "gemm", ""), steps(plain, "gemm", ""));
+    eg_packed_free(context, packed);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* The same question has the same answer, on every context, whatever was run; and asking touches nothing. */
+static void plans_are_pure(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, small_layer());
+    fixture_poison(&f);
+    eg_context *first = open_cpu(2), *second = open_cpu(2);
+    char text[2][ROOM];
+    size_t bytes[2];
+    assert_ok(eg_backward_plan(first, &f.layer, &f.backward, text[0], ROOM));
+    assert_ok(eg_backward_workspace(first, &f.layer, &f.backward, &bytes[0]));
+    assert_true(fixture_untouched(&f));
+    assert_ok(eg_forward(first, &f.layer, &f.forward));
+    assert_ok(eg_backward(first, &f.layer, &f.backward));
+    eg_context *const contexts[] = {first, second};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(eg_backward_plan(contexts[i], &f.layer, &f.backward, text[1], ROOM));
+        assert_ok(eg_backward_workspace(contexts[i], &f.layer, &f.backward, &bytes[1]));
+        assert_string_equal(text[0], text[1]);
+        assert_true(bytes[0] == bytes[1]);
+    }
+    eg_close(first);
+    eg_close(second);
+    fixture_free(&f);
+}
+
+/* A mark in place of memory, the same one everywhere, is enough to ask. */
+static void marks_are_enough(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, small_layer());
+    eg_context *context = open_cpu(2);
+    size_t expected = 0, bytes = 1;
+    assert_ok(eg_backward_workspace(context, &f.layer, &f.backward, &expected));
+    eg_backward_args args = f.backward;
+    void **const data[] = {&args.a.data,   &args.b.data,   &args.bias.data,   &args.grad.data,
+                           &args.d_a.data, &args.d_b.data, &args.d_bias.data, &args.grad_pre.data};
+    for (size_t i = 0; i < LENGTH(data); i++) *data[i] = (void *)1;
+    assert_ok(eg_backward_workspace(context, &f.layer, &args, &bytes));
+    assert_true(bytes == expected);
+    char text[ROOM];
+    assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
+    eg_close(context);
+    fixture_free(&f);
+}
+
+/* What is not asked for takes no workspace. */
+static void workspace_follows_what_is_wanted(void **state) {
+    (void)state;
+    fixture f;
+    eg_layer layer = small_layer();
+    layer.m = layer.k = layer.n = 200;
+    fixture_make(&f, layer);
+    eg_context *context = open_cpu(2);
+    size_t all = 0, some = 0, none = 0;
+    const eg_backward_args d_bias_only = subset(&f, WANT_D_BIAS, EG_SOURCE_PRE),
+                           nothing = subset(&f, 0, EG_SOURCE_PRE);
+    assert_ok(eg_backward_workspace(context, &f.layer, &f.backward, &all));
+    assert_ok(eg_backward_workspace(context, &f.layer, &d_bias_only, &some));
+    assert_ok(eg_backward_workspace(context, &f.layer, &nothing, &none));
+    assert_true(some < all / 10);
+    assert_true(none <= some);
+    eg_close(context);
+    fixture_free(&f);
+}
+
+static void text_is_cut_to_its_room(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, small_layer());
+    eg_context *context = open_cpu(1);
+    char whole[ROOM], cut[ROOM];
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, whole, sizeof whole));
+    const size_t length = strlen(whole);
+    assert_in_range(length, 100, ROOM - 2);
+    for (size_t room = 1; room <= length + 1; room++) {
+        memset(cut, '#', sizeof cut);
+        assert_ok(eg_backward_plan(context, &f.layer, &f.backward, cut, room));
+        assert_int_equal(strlen(cut), room - 1);
+        assert_memory_equal(cut, whole, room - 1);
+        assert_int_equal(cut[room], '#');
+    }
+    eg_close(context);
+    fixture_free(&f);
+}
+
+/* A plan names the kernel rows it runs, and info.kernel allows that one only. */
+static void a_named_row_is_the_one_that_runs(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, small_layer());
+    eg_context *table = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    int tried = 0;
+    for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
+        if (!row.usable) continue;
+        eg_context *context = NULL;
+        assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
+        char text[ROOM];
+        const eg_status status = eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text);
+        if (row.compute == EG_F32) {
+            assert_int_equal(status, EG_OK);
+            assert_int_equal(steps(text, "gemm", row.name), steps(text, "gemm", ""));
+        } else {
+            assert_int_equal(status, EG_ERR_UNSUPPORTED); /* no row of this name computes in f32 */
+            assert_non_null(strstr(eg_last_error(), row.name));
+        }
+        eg_close(context);
+        tried++;
+    }
+    assert_true(tried >= 2);
+    eg_close(table);
+    fixture_free(&f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_subset_has_its_steps), cmocka_unit_test(forward_is_one_product),
+        cmocka_unit_test(a_pack_saves_its_step),      cmocka_unit_test(plans_are_pure),
+        cmocka_unit_test(marks_are_enough),           cmocka_unit_test(workspace_follows_what_is_wanted),
+        cmocka_unit_test(text_is_cut_to_its_room),    cmocka_unit_test(a_named_row_is_the_one_that_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

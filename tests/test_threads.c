@@ -1,0 +1,146 @@
+/* The same call gives the same bits: for any number of threads, run after run, whatever ran before. */
+#include "fixture.h"
+
+typedef struct sample {
+    eg_dtype dtype;
+    eg_activation activation;
+    int64_t m, k, n, batch;
+    bool shared_b, chained;
+} sample;
+
+/* Large enough that every step of the plan is worth several threads, with ragged edges; and long sums. */
+static const sample samples[] = {
+    {EG_F32, EG_ACT_GELU, 301, 257, 193, 1, false, false},
+    {EG_F32, EG_ACT_SILU, 97, 130, 141, 3, false, true},
+    {EG_F32, EG_ACT_TANH, 130, 70, 200, 4, true, true},
+    {EG_F64, EG_ACT_MISH, 203, 111, 150, 1, false, true},
+    {EG_F64, EG_ACT_RELU, 65, 129, 97, 5, true, false},
+    {EG_F16, EG_ACT_SOFTPLUS, 140, 300, 160, 2, false, true},
+    {EG_BF16, EG_ACT_GELU_ERF, 1500, 33, 65, 1, false, false},
+    {EG_F32, EG_ACT_NONE, 3000, 40, 40, 1, false, true},
+    {EG_F32, EG_ACT_SIGMOID, 17, 1500, 130, 1, false, false},
+    {EG_BF16, EG_ACT_RELU2, 9, 40, 3000, 2, true, true},
+};
+
+static void make(const sample *s, fixture *f) {
+    fixture_make(f, (eg_layer){.dtype = s->dtype,
+                               .activation = s->activation,
+                               .m = s->m,
+                               .k = s->k,
+                               .n = s->n,
+                               .batch = s->batch});
+    if (s->shared_b) {
+        f->forward.b.batch_stride = f->backward.b.batch_stride = 0;
+        f->backward.d_b.batch_stride = 0;
+    }
+    if (s->chained) {
+        f->backward.chain = (eg_chain){
+            .saved = f->below, .source = EG_SOURCE_PRE, .activation = EG_ACT_GELU, .d_bias = f->d_bias_below};
+    }
+}
+
+/* Forward and backward from each source, on a context of its own; the outputs of all of them, one after
+ * another. */
+static unsigned char *outputs(const fixture *f, int threads, eg_source source) {
+    fixture g = *f;
+    eg_context *context = open_cpu(threads);
+    fixture_poison(&g);
+    g.backward.source = source;
+    assert_ok(eg_forward(context, &g.layer, &g.forward));
+    assert_ok(eg_backward(context, &g.layer, &g.backward));
+    eg_close(context);
+    unsigned char *copy = malloc(f->output_bytes);
+    assert_non_null(copy);
+    memcpy(copy, f->outputs, f->output_bytes);
+    return copy;
+}
+
+static void check_same(const fixture *f, const unsigned char *expected, const sample *s, int threads,
+                       eg_source source) {
+    unsigned char *got = outputs(f, threads, source);
+    for (size_t i = 0; i < f->output_bytes; i++) {
+        if (got[i] == expected[i]) continue;
+        fail_msg("%s %s %lldx%lldx%lld batch %lld source %d: byte %zu of the outputs differs with %d threads",
+                 eg_dtype_name(s->dtype), eg_activation_name(s->activation), (long long)s->m, (long long)s->k,
+                 (long long)s->n, (long long)s->batch, (int)source, i, threads);
+    }
+    free(got);
+}
+
+static void same_bits_for_any_threads(void **state) {
+    (void)state;
+    static const int counts[] = {1, 2, 3, 5, 16, 0};
+    for (size_t i = 0; i < LENGTH(samples); i++) {
+        const eg_source source = (eg_source)(i % 2); /* recompute and pre by turns */
+        fixture f;
+        make(&samples[i], &f);
+        unsigned char *expected = outputs(&f, 1, source);
+        for (size_t j = 0; j < LENGTH(counts); j++) check_same(&f, expected, &samples[i], counts[j], source);
+        free(expected);
+        fixture_free(&f);
+    }
+}
+
+/* On one context, with other calls in between that leave their numbers in its workspace. */
+static void same_bits_run_after_run(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(0);
+    fixture f, other;
+    make(&samples[1], &f);
+    make(&samples[0], &other);
+    unsigned char *expected = outputs(&f, 1, EG_SOURCE_RECOMPUTE);
+    for (int run = 0; run < 5; run++) {
+        fixture_poison(&f);
+        assert_ok(eg_backward(context, &other.layer, &other.backward));
+        assert_ok(eg_forward(context, &f.layer, &f.forward));
+        assert_ok(eg_backward(context, &f.layer, &f.backward));
+        assert_memory_equal(f.outputs, expected, f.output_bytes);
+    }
+    free(expected);
+    fixture_free(&f);
+    fixture_free(&other);
+    eg_close(context);
+}
+
+/* What is wanted beside an output does not change its bits. */
+static void same_bits_for_any_subset(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(0);
+    fixture f;
+    make(&samples[0], &f);
+    assert_ok(eg_backward(context, &f.layer, &f.backward));
+    unsigned char *expected = malloc(f.bytes);
+    assert_non_null(expected);
+    memcpy(expected, f.memory, f.bytes);
+    const eg_backward_args all = f.backward;
+    for (unsigned wanted = 1; wanted < 16; wanted++) {
+        fixture_poison(&f);
+        f.backward = all;
+        if ((wanted & 1) == 0) f.backward.d_a.data = NULL;
+        if ((wanted & 2) == 0) f.backward.d_b.data = NULL;
+        if ((wanted & 4) == 0) f.backward.d_bias.data = NULL;
+        if ((wanted & 8) == 0) f.backward.grad_pre.data = NULL;
+        assert_ok(eg_backward(context, &f.layer, &f.backward));
+        for (size_t i = 0; i < f.bytes; i++) {
+            if (f.memory[i] != expected[i]) assert_int_equal(f.memory[i], 0xff); /* not wanted, not written */
+        }
+        const unsigned char *d_a = all.d_a.data, *d_b = all.d_b.data, *d_bias = all.d_bias.data;
+        const unsigned char *grad_pre = all.grad_pre.data;
+        if ((wanted & 1) != 0) assert_memory_equal(d_a, expected + (d_a - f.memory), 301 * 257 * 4);
+        if ((wanted & 2) != 0) assert_memory_equal(d_b, expected + (d_b - f.memory), 257 * 193 * 4);
+        if ((wanted & 4) != 0) assert_memory_equal(d_bias, expected + (d_bias - f.memory), 193 * 4);
+        if ((wanted & 8) != 0) assert_memory_equal(grad_pre, expected + (grad_pre - f.memory), 301 * 193 * 4);
+    }
+    free(expected);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_for_any_threads),
+        cmocka_unit_test(same_bits_run_after_run),
+        cmocka_unit_test(same_bits_for_any_subset),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
