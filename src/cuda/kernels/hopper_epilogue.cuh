@@ -136,17 +136,33 @@ EG_DEVICE void eg_store_sums(const eg_cuda_gemm &p, const eg_hopper_tile &tile, 
 
 /* ---- The operations ------------------------------------------------------------------------------------ */
 
-template <bool BF16>
-EG_DEVICE void eg_add_bias(const eg_cuda_gemm &p, int col, float (&v)[16]) {
-    const uint16_t *bias = (const uint16_t *)p.bias.data + col + threadIdx.x % 4 * 2;
-    const int left = (int)p.cols - col - (int)(threadIdx.x % 4) * 2;
+/* The tile's part of the bias, asked for before its products and put in shared memory after them. */
+template <class K> struct eg_bias {
+    uint16_t bits[(K::COLS + 127) / 128];
+
+    __device__ eg_bias(const eg_cuda_gemm &p, int col) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int at = i / 2 * 8 + i % 2;
-        uint16_t bits = 0;
-        if (at < left) bits = __ldg(bias + at);
-        const float b = BF16 ? eg_widen_bf16(bits) : eg_widen_f16(bits);
-        v[i / 2 * 4 + i % 2] += b, v[i / 2 * 4 + i % 2 + 2] += b;
+        for (int i = 0; i < (K::COLS + 127) / 128; i++) {
+            const int at = col + i * 128 + threadIdx.x % 128;
+            bits[i] = 0;
+            if (p.bias.data != 0 && at < p.cols) bits[i] = __ldg((const uint16_t *)p.bias.data + at);
+        }
+    }
+    __device__ void put(float *shared) const {
+#pragma unroll
+        for (int i = 0; i < (K::COLS + 127) / 128; i++) {
+            const int at = i * 128 + threadIdx.x % 128;
+            if (at < K::COLS) shared[at] = K::BF16 ? eg_widen_bf16(bits[i]) : eg_widen_f16(bits[i]);
+        }
+    }
+};
+
+/* `bias`: of the granule's columns. */
+EG_DEVICE void eg_add_bias(const float *bias, float (&v)[16]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
+        v[i * 4] += b.x, v[i * 4 + 1] += b.y, v[i * 4 + 2] += b.x, v[i * 4 + 3] += b.y;
     }
 }
 
@@ -174,39 +190,63 @@ EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[16], float
 
 /* ---- The rows of a consumer ------------------------------------------------------------------------------ */
 
-/* A box of results lies in the ring, over its `in`, or else in one of the consumer's two staging boxes. */
+/* One of the consumer's two staging boxes, once what it held has been read. */
+template <class K> EG_DEVICE uint32_t eg_open_staging(uint32_t shared, int consumer, int box) {
+    if (threadIdx.x % 128 == 0) eg_stores_have_read<1>();
+    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
+    return shared + K::STAGING + (consumer * 2 + box % 2) * K::BOX_BYTES;
+}
+
+EG_DEVICE void eg_close_box(const eg_cuda_map &map, uint32_t box, int col, int row, int item, int consumer) {
+    eg_fence_async();
+    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
+    if (threadIdx.x % 128 == 0) eg_store_box(map, box, col, row, item);
+}
+
+/* A product as it is, rounded: nothing depends on the granule at run time, so all registers are named. */
+template <class K>
+EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
+                             uint32_t shared, int consumer) {
+#pragma unroll
+    for (int box = 0; box < K::COLS / 64; box++) {
+        const eg_place place = {eg_open_staging<K>(shared, consumer, box)};
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float v[16];
+#pragma unroll
+            for (int i = 0; i < 16; i++) v[i] = acc[box * 32 + half * 16 + i];
+            eg_store_granule<K::BF16>(place, half, v);
+        }
+        eg_close_box(p.out, place.box, tile.col + box * 64, tile.row + consumer * 64, tile.item, consumer);
+    }
+}
+
+/* A box of results lies over its `in` in the ring, or else in staging; with `second` the two staging boxes
+ * are those of out and second. */
 template <class K>
 EG_DEVICE uint32_t eg_open_box(const eg_ring<K> &ring, uint32_t shared, int consumer, int box, bool reads,
-                               bool two) {
+                               bool second) {
     if (reads) {
         if (box % 2 == 0) eg_barrier_wait(ring.full(), ring.parity);
         return ring.address() + (box % 2 * 2 + consumer) * K::BOX_BYTES;
     }
-    if (threadIdx.x % 128 == 0) {
-        if (two) {
-            eg_stores_have_read<0>();
-        } else {
-            eg_stores_have_read<1>();
-        }
-    }
-    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-    return shared + K::STAGING + (consumer * 2 + (two ? 0 : box % 2)) * K::BOX_BYTES;
+    if (second && threadIdx.x % 128 == 0) eg_stores_have_read<0>();
+    return eg_open_staging<K>(shared, consumer, second ? 0 : box);
 }
 
 template <class K>
 EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                              eg_ring<K> &ring, uint32_t shared, int consumer, int in_boxes) {
-    extern __shared__ __align__(1024) uint8_t memory[];
+                              eg_ring<K> &ring, uint8_t *memory, int consumer, int in_boxes) {
     const bool reads = in_boxes > 0, wide = p.gemm.out.dtype == EG_F32;
     const bool second = p.gemm.epilogue == EG_EPILOGUE_FORWARD && p.gemm.second.data != 0;
-    const bool elected = threadIdx.x % 128 == 0;
+    const float *bias = (const float *)(memory + K::BIAS) + consumer * K::COLS;
     float *sums = (float *)(memory + K::STAGING + consumer * 2 * K::BOX_BYTES);
     const int row = tile.row + consumer * 64, per_box = wide ? 1 : 2;
     eg_place place = {0};
 #pragma unroll 1
     for (int granule = 0; granule < K::COLS / EG_GRANULE; granule++) {
-        const int col = tile.col + granule * EG_GRANULE, box = granule / per_box, half = granule % per_box;
-        if (half == 0) place.box = eg_open_box<K>(ring, shared, consumer, box, reads, second);
+        const int box = granule / per_box, half = granule % per_box;
+        if (half == 0) place.box = eg_open_box<K>(ring, ring.shared, consumer, box, reads, second);
         float v[16], other[16];
         if (reads) {
             if (wide) {
@@ -216,26 +256,24 @@ EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &til
             }
         }
         eg_take_granule(acc, granule, v);
-        if (p.gemm.bias.data != 0) eg_add_bias<K::BF16>(p.gemm, col, v);
+        if (p.gemm.bias.data != 0) eg_add_bias(bias + granule * EG_GRANULE, v);
         if (second) eg_store_granule<K::BF16>({place.box + K::BOX_BYTES}, half, v);
         eg_apply(p.gemm, reads, v, other);
-        if (p.gemm.sums != 0) {
-            sums[threadIdx.x % 128 / 32 * K::COLS + granule * EG_GRANULE + eg_sum_column()] = eg_sum_rows(v);
-        }
         if (wide) {
             eg_store_granule_f32(place, v);
         } else {
             eg_store_granule<K::BF16>(place, half, v);
         }
-        if (half != per_box - 1) continue;
-        eg_fence_async();
-        eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-        if (elected && p.gemm.out.data != 0) {
-            eg_store_box(p.out, place.box, col - half * EG_GRANULE, row, tile.item);
-            if (second) eg_store_box(p.second, place.box + K::BOX_BYTES, col - half * EG_GRANULE, row, tile.item);
+        if (p.gemm.sums != 0) {
+            sums[threadIdx.x % 128 / 32 * K::COLS + granule * EG_GRANULE + eg_sum_column()] = eg_sum_rows(v);
         }
+        if (half != per_box - 1) continue;
+        const int col = tile.col + (granule - half) * EG_GRANULE;
+        if (p.gemm.out.data != 0) eg_close_box(p.out, place.box, col, row, tile.item, consumer);
+        if (second && threadIdx.x % 128 == 0) eg_store_box(p.second, place.box + K::BOX_BYTES, col, row, tile.item);
         if (reads && (box % 2 == 1 || box == in_boxes - 1)) {
-            if (elected) eg_stores_have_read<0>();
+            if (p.gemm.out.data == 0) eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
+            if (threadIdx.x % 128 == 0) eg_stores_have_read<0>();
             ring.release();
             ring.advance();
         }

@@ -28,6 +28,7 @@
 #define EG_CUDA_HOPPER_GEMM_CUH
 
 #include "hopper_ptx.cuh"
+#include "order.cuh"
 
 /* A kernel: the type and layouts of its operands and the width of its tile. */
 template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_> struct eg_hopper {
@@ -47,7 +48,8 @@ template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_> struct e
     static constexpr int BOXES = 4;             /* of `in` in a slot: two for each consumer */
     static constexpr int STAGING = STAGES * SLOT_BYTES; /* two boxes for each consumer */
     static constexpr int BARRIERS = STAGING + BOXES * BOX_BYTES;
-    static constexpr int SHARED_BYTES = BARRIERS + 2 * STAGES * 8;
+    static constexpr int BIAS = BARRIERS + 2 * STAGES * 8; /* of the tile's columns, for each consumer */
+    static constexpr int SHARED_BYTES = BIAS + 2 * COLS * 4;
     static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
 };
 
@@ -229,19 +231,31 @@ EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, int
 
 #include "hopper_epilogue.cuh"
 
-template <class K> EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint32_t shared, int consumer, uint32_t rank) {
+template <class K>
+EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int consumer, uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p.gemm);
     const eg_hopper_steps<K> steps(p.gemm);
+    const bool plain = p.gemm.epilogue == EG_EPILOGUE_STORE && steps.in_boxes == 0 && p.gemm.out.dtype != EG_F32;
     eg_ring<K> ring(shared);
     bool first = true;
     float acc[K::COLS / 2];
     for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
+        const eg_hopper_tile tile = tiles.at(i, rank);
+        const eg_bias<K> bias(p.gemm, tile.col);
         if (K::SKEW > 0 && first && consumer == 1) eg_sync_threads<256>(EG_HOPPER_SYNC_SKEW);
         eg_multiply_tile<K>(acc, ring, consumer, steps.strips * steps.summed, first && consumer == 0);
         first = false;
-        eg_finish_rows<K>(p, tiles.at(i, rank), acc, ring, shared, consumer, steps.in_boxes);
+        if (plain) {
+            eg_store_rows<K>(p, tile, acc, shared, consumer);
+        } else {
+            if (p.gemm.bias.data != 0) {
+                bias.put((float *)(memory + K::BIAS) + consumer * K::COLS);
+                eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
+            }
+            eg_finish_rows<K>(p, tile, acc, ring, memory, consumer, steps.in_boxes);
+        }
     }
-    eg_stores_have_written();
+    if (threadIdx.x % 128 == 0) eg_stores_have_written();
 }
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */
@@ -259,13 +273,15 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         eg_prefetch_map(p.right);
     }
     eg_sync_cluster();
+    eg_let_successor_start();
+    eg_wait_for_predecessor();
     /* 40 + 2 * 232 is what three warp groups of 168 have. */
     if (threadIdx.x < 128) {
         eg_fewer_registers<40>();
         if (threadIdx.x == 0) eg_produce<K>(p, shared, rank);
     } else {
         eg_more_registers<232>();
-        eg_consume<K>(p, shared, threadIdx.x / 128 - 1, rank);
+        eg_consume<K>(p, memory, shared, threadIdx.x / 128 - 1, rank);
     }
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }
