@@ -1,0 +1,64 @@
+# epigrad_webgpu(target): adds the WebGPU backend to a target in src/. The shaders are made from
+# src/webgpu/kernels by the C preprocessor, one text a row of the kernel table, and embedded as bytes.
+option(EPIGRAD_WEBGPU "Build the WebGPU backend (a webgpu.h library is looked for at run time)" ON)
+set(EPIGRAD_WEBGPU_LIBRARY ${PROJECT_BINARY_DIR}/webgpu/libwgpu_native.so CACHE STRING
+    "A WebGPU library to try where none of the usual names is found")
+
+set(EPIGRAD_WEBGPU_DIR ${PROJECT_SOURCE_DIR}/src/webgpu)
+
+# kernels/<source>.wgsl with these definitions, as the array eg_wgsl_<name> in a C file of `target`.
+function(epigrad_shader target name source)
+  set(kernels ${EPIGRAD_WEBGPU_DIR}/kernels)
+  set(made ${CMAKE_CURRENT_BINARY_DIR}/webgpu/${name}.wgsl)
+  file(GLOB texts CONFIGURE_DEPENDS ${kernels}/*.wgsl)
+  add_custom_command(
+    OUTPUT ${made}.c
+    COMMAND ${CMAKE_C_COMPILER} -E -P -undef -nostdinc -x c -I ${PROJECT_SOURCE_DIR}/include ${ARGN}
+            ${kernels}/${source}.wgsl -o ${made}
+    COMMAND ${CMAKE_COMMAND} -DINPUT=${made} -DOUTPUT=${made}.c -DNAME=eg_wgsl_${name}
+            -P ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake
+    DEPENDS ${texts} ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake
+            ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
+    COMMENT "Making shader ${name}"
+    VERBATIM)
+  target_sources(${target} PRIVATE ${made}.c)
+endfunction()
+
+# The rows X(name, source, rows, cols, depth, tall, wide, ...) of kernels.h.
+function(epigrad_kernel_shaders target)
+  set(table ${EPIGRAD_WEBGPU_DIR}/kernels.h)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
+  file(STRINGS ${table} rows REGEX "^ +X\\([a-z0-9_]+, gemm_")
+  string(REPLACE "\\;" ";" rows "${rows}") # the lines end in backslashes
+  foreach(row ${rows})
+    string(REGEX REPLACE "^ +X\\(([^)]*)\\).*" "\\1" row "${row}")
+    string(REGEX MATCHALL "[a-z0-9_]+" row "${row}")
+    list(GET row 0 name)
+    list(GET row 1 source)
+    set(definitions)
+    set(column 2)
+    foreach(definition EG_ROWS EG_COLS EG_DEPTH EG_TALL EG_WIDE)
+      list(GET row ${column} value)
+      list(APPEND definitions -D${definition}=${value})
+      math(EXPR column "${column} + 1")
+    endforeach()
+    epigrad_shader(${target} ${name} ${source} ${definitions})
+    epigrad_shader(${target} ${name}_vec4 ${source} ${definitions} -DEG_VEC4)
+  endforeach()
+endfunction()
+
+function(epigrad_webgpu target)
+  if(NOT EPIGRAD_WEBGPU)
+    return()
+  endif()
+  foreach(source backend cut device kernels launch loader lower peak pipelines select tune)
+    target_sources(${target} PRIVATE ${EPIGRAD_WEBGPU_DIR}/${source}.c)
+  endforeach()
+  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/webgpu)
+  epigrad_kernel_shaders(${target})
+  epigrad_shader(${target} finish finish -DEG_ROWS=8 -DEG_COLS=64)
+  epigrad_shader(${target} column_sum column_sum -DEG_COLS=16)
+  epigrad_shader(${target} peak peak)
+  target_compile_definitions(${target} PRIVATE EG_HAVE_WEBGPU
+                             EG_WEBGPU_DEFAULT_LIBRARY="${EPIGRAD_WEBGPU_LIBRARY}")
+endfunction()

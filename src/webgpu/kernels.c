@@ -1,0 +1,25 @@
+#include "kernels.h"
+
+#include <stddef.h>
+
+/* Made by the build from kernels/: NUL-terminated WGSL. */
+#define EG_ROW(name, source, rows, cols, depth, tall, wide, invocations, memory)                             \
+    extern const char eg_wgsl_##name[], eg_wgsl_##name##_vec4[];
+EG_WEBGPU_KERNELS(EG_ROW)
+#undef EG_ROW
+extern const char eg_wgsl_finish[], eg_wgsl_column_sum[];
+
+const eg_webgpu_kernel *eg_webgpu_kernel_row(int index) {
+    static const eg_webgpu_kernel rows[] = {
+#define EG_ROW(name, source, rows, cols, depth, tall, wide, invocations, memory)                             \
+    {#name, EG_SHAPE_PRODUCT, rows, cols, depth, invocations, memory, eg_wgsl_##name, eg_wgsl_##name##_vec4},
+        EG_WEBGPU_KERNELS(EG_ROW)
+#undef EG_ROW
+    };
+    return index >= 0 && index < (int)(sizeof rows / sizeof *rows) ? &rows[index] : NULL;
+}
+
+const eg_webgpu_kernel eg_webgpu_finish = {
+    "finish", EG_SHAPE_FINISH, EG_FINISH_ROWS, EG_FINISH_COLS, 1, 64, 0, eg_wgsl_finish, NULL};
+const eg_webgpu_kernel eg_webgpu_column_sum = {"column_sum", EG_SHAPE_COLUMN_SUM, 1,   EG_SUM_COLS, 1, 256,
+                                               1024,         eg_wgsl_column_sum,  NULL};

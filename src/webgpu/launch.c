@@ -1,0 +1,309 @@
+/* Passes to dispatches. Each block of a pass gets a record of parameters, followed by its part of the bias
+ * (so that a pass needs five bindings at most), and bindings that begin at an aligned offset. */
+#include <string.h>
+
+#include "../error.h"
+#include "device.h"
+
+/* As struct Walk and struct Params in kernels/common.wgsl. */
+typedef struct walk {
+    uint32_t base, row, col, depth, item;
+} walk;
+
+typedef struct parameters {
+    uint32_t rows, cols, depth, chunk, splits, limit, flags, bias_skip;
+    walk at[EG_BINDINGS];
+    uint32_t spare[4];
+} parameters;
+
+_Static_assert(sizeof(parameters) == 128, "the bias follows 32 words");
+
+enum { HAS_BIAS = 1, BIAS_IS_F16 = 2, HAS_EXTRA = 4, ACCUMULATE = 8, BIAS_BY_ROW = 16, PROPAGATE = 32 };
+
+struct eg_webgpu_recording {
+    WGPUCommandEncoder encoder;
+    unsigned char *params; /* host copy of the parameter buffer */
+    uint64_t capacity, used;
+    double work;
+};
+
+static uint64_t up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+/* ---- Submitting --------------------------------------------------------------------------------- */
+
+eg_status eg_webgpu_flush(eg_webgpu *gpu) {
+    struct eg_webgpu_recording *r = gpu->recording;
+    if (r == NULL || r->encoder == NULL) return EG_OK;
+    gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);
+    WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(r->encoder, NULL);
+    gpu->api.CommandEncoderRelease(r->encoder);
+    gpu->api.QueueSubmit(gpu->queue, 1, &commands);
+    gpu->api.CommandBufferRelease(commands);
+    r->encoder = NULL;
+    r->used = 0;
+    r->work = 0;
+    return EG_OK;
+}
+
+void eg_webgpu_free_recording(eg_webgpu *gpu) {
+    struct eg_webgpu_recording *r = gpu->recording;
+    if (r == NULL) return;
+    if (r->encoder != NULL) gpu->api.CommandEncoderRelease(r->encoder);
+    eg_host_free(gpu->context, r->params);
+    eg_host_free(gpu->context, r);
+    gpu->recording = NULL;
+}
+
+/* Room for a record of `bytes`, in a submission that `work` more does not make too long. */
+static eg_status begin_record(eg_webgpu *gpu, uint64_t bytes, double work) {
+    const uint64_t usual = (uint64_t)64 << 10;
+    struct eg_webgpu_recording *r = gpu->recording;
+    if (r == NULL) {
+        r = gpu->recording = eg_host_alloc(gpu->context, sizeof *r);
+        if (r == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory to record a call in");
+        *r = (struct eg_webgpu_recording){0};
+    }
+    if (r->used + bytes > r->capacity || r->work + work > gpu->caps.budget) EG_TRY(eg_webgpu_flush(gpu));
+    if (bytes > r->capacity) {
+        const uint64_t capacity = bytes > usual ? bytes : usual;
+        eg_host_free(gpu->context, r->params);
+        r->capacity = 0;
+        r->params = eg_host_alloc(gpu->context, (size_t)capacity);
+        if (r->params == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory to record a call in");
+        memset(r->params, 0, (size_t)capacity);
+        EG_TRY(
+            eg_webgpu_grow(gpu, &gpu->params, capacity, WGPUBufferUsage_Storage | WGPUBufferUsage_CopyDst));
+        r->capacity = capacity;
+    }
+    if (r->encoder == NULL) r->encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
+    r->work += work;
+    return EG_OK;
+}
+
+/* ---- One block ---------------------------------------------------------------------------------- */
+
+typedef struct launching {
+    eg_webgpu *gpu;
+    WGPUBuffer workspace;
+    size_t offset;
+} launching;
+
+typedef struct bound {
+    WGPUBuffer buffer;
+    uint64_t offset, bytes;
+    uint32_t base; /* elements from the offset to the first */
+} bound;
+
+static WGPUBuffer buffer_of(const launching *l, const eg_webgpu_operand *x, size_t *offset) {
+    *offset = x->offset;
+    switch (x->place) {
+    case EG_PLACE_USER:
+        return x->data;
+    case EG_PLACE_WORKSPACE:
+        *offset += l->offset;
+        return l->workspace;
+    case EG_PLACE_SCRATCH:
+        return l->gpu->scratch.buffer;
+    case EG_PLACE_NONE:
+        break;
+    }
+    return NULL;
+}
+
+static bound bind(const launching *l, const eg_webgpu_pass *pass, int binding, const eg_webgpu_block *block) {
+    const eg_webgpu_operand *x = &pass->at[binding];
+    const int64_t window = eg_webgpu_window(pass, binding, block);
+    const uint64_t element = eg_dtype_size(x->dtype), align = l->gpu->caps.align;
+    size_t offset;
+    bound b = {.buffer = buffer_of(l, x, &offset)};
+    if (window == 0 || b.buffer == NULL) return (bound){.buffer = l->gpu->dummy, .bytes = 16};
+    const uint64_t first = offset + (uint64_t)eg_webgpu_begin(pass, binding, block) * element;
+    b.offset = first / align * align;
+    b.base = (uint32_t)((first - b.offset) / element);
+    b.bytes = up(first - b.offset + (uint64_t)window * element, 4);
+    const uint64_t size =
+        l->gpu->api.BufferGetSize(b.buffer); /* a column sum's last window may reach past it */
+    if (b.offset + b.bytes > size && b.offset < size) b.bytes = size - b.offset;
+    return b;
+}
+
+/* A buffer that the pass writes cannot be read in it: what is read is copied first. */
+static eg_status part_from_output(eg_webgpu *gpu, bound *bounds) {
+    uint64_t need = 0, at[EG_BINDINGS] = {0};
+    for (int i = 0; i < EG_OUT; i++) {
+        if (bounds[i].buffer != bounds[EG_OUT].buffer) continue;
+        at[i] = need;
+        need += up(bounds[i].bytes, 256);
+    }
+    if (need == 0) return EG_OK;
+    EG_TRY(eg_webgpu_grow(gpu, &gpu->mirror, need, WGPUBufferUsage_Storage | WGPUBufferUsage_CopyDst));
+    for (int i = 0; i < EG_OUT; i++) {
+        if (bounds[i].buffer != bounds[EG_OUT].buffer) continue;
+        gpu->api.CommandEncoderCopyBufferToBuffer(gpu->recording->encoder, bounds[i].buffer, bounds[i].offset,
+                                                  gpu->mirror.buffer, at[i], bounds[i].bytes);
+        bounds[i].buffer = gpu->mirror.buffer;
+        bounds[i].offset = at[i];
+    }
+    return EG_OK;
+}
+
+static uint32_t stride(int64_t count, int64_t each) { return count > 1 ? (uint32_t)each : 0; }
+
+static walk walk_of(const eg_webgpu_pass *pass, int binding, const eg_webgpu_block *block, const bound *b) {
+    const eg_webgpu_operand *x = &pass->at[binding];
+    return (walk){.base = b->base,
+                  .row = stride(block->rows, x->row),
+                  .col = stride(block->cols, x->col),
+                  .depth = stride(binding == EG_OUT ? pass->splits : block->depth, x->depth),
+                  .item = stride(block->items, x->item)};
+}
+
+/* ---- The variant -------------------------------------------------------------------------------- */
+
+static bool fours(int64_t count, int64_t each) { return count <= 1 || each % 4 == 0; }
+
+/* Aligned fours along the dimension of stride `along` and extent `count`. */
+static bool aligned(const bound *b, int64_t along, int64_t count) {
+    return along == 1 && count % 4 == 0 && count > 0 && b->base % 4 == 0 && b->bytes % 4 == 0;
+}
+
+static bool reads_fours(const eg_webgpu_operand *x, const bound *b, const eg_webgpu_block *block,
+                        int64_t across, int64_t lines, bool *along_depth) {
+    if (block->depth == 0 || !fours(block->items, x->item)) return false;
+    *along_depth = aligned(b, x->depth, block->depth) && fours(lines, across);
+    return *along_depth || (aligned(b, across, lines) && fours(block->depth, x->depth));
+}
+
+static eg_webgpu_variant variant_of(const eg_webgpu_pass *pass, const eg_webgpu_block *block,
+                                    const bound *bounds) {
+    const eg_webgpu_operand *left = &pass->at[EG_LEFT], *right = &pass->at[EG_RIGHT],
+                            *out = &pass->at[EG_OUT];
+    eg_webgpu_variant v = {.kernel = pass->kernel};
+    for (int i = 0; i < EG_BINDINGS; i++) v.dtype[i] = pass->at[i].dtype == EG_F16 ? EG_F16 : EG_F32;
+    if (pass->kernel->shape == EG_SHAPE_COLUMN_SUM) return v;
+    v.epilogue = pass->epilogue;
+    v.activation = pass->epilogue == EG_EPILOGUE_STORE ? EG_ACT_NONE : pass->activation;
+    v.of_y = pass->of_y;
+    if (pass->kernel->shape != EG_SHAPE_PRODUCT || pass->kernel->depth == 1) return v;
+    v.vec4 = reads_fours(left, &bounds[EG_LEFT], block, left->row, block->rows, &v.left_along_depth) &&
+             reads_fours(right, &bounds[EG_RIGHT], block, right->col, block->cols, &v.right_along_depth) &&
+             aligned(&bounds[EG_OUT], out->col, block->cols) && fours(block->rows, out->row) &&
+             fours(block->items, out->item) && fours(pass->splits, out->depth);
+    if (!v.vec4) v.left_along_depth = left->depth == 1, v.right_along_depth = right->depth == 1;
+    return v;
+}
+
+/* ---- Dispatching -------------------------------------------------------------------------------- */
+
+static bool has(const eg_webgpu_operand *x) { return x->place != EG_PLACE_NONE; }
+
+static parameters parameters_of(const eg_webgpu_pass *pass, const eg_webgpu_block *block,
+                                const bound *bounds) {
+    const bool sums = pass->kernel->shape == EG_SHAPE_COLUMN_SUM;
+    const int64_t limit = sums ? pass->limit - block->row * pass->chunk : 0;
+    parameters p = {
+        .rows = (uint32_t)block->rows,
+        .cols = (uint32_t)block->cols,
+        .depth = (uint32_t)block->depth,
+        .chunk = (uint32_t)(sums || pass->splits > 1 ? pass->chunk : block->depth),
+        .splits = (uint32_t)pass->splits,
+        .limit = (uint32_t)(limit < UINT32_MAX ? limit : UINT32_MAX),
+        .flags = (has(&pass->at[EG_EXTRA]) ? HAS_EXTRA : 0U) | (pass->accumulate ? ACCUMULATE : 0U) |
+                 (pass->propagate ? PROPAGATE : 0U),
+    };
+    for (int i = 0; i < EG_BINDINGS; i++) p.at[i] = walk_of(pass, i, block, &bounds[i]);
+    return p;
+}
+
+/* Where the block's part of the bias lies: whole words, with an f16 perhaps to be skipped. */
+typedef struct bias_part {
+    WGPUBuffer buffer;
+    uint64_t offset, bytes;
+    uint32_t skip;
+} bias_part;
+
+static bias_part bias_of(const launching *l, const eg_webgpu_pass *pass, const eg_webgpu_block *block) {
+    if (!has(&pass->bias)) return (bias_part){0};
+    const uint64_t element = eg_dtype_size(pass->bias.dtype);
+    const int64_t first = pass->bias_by_row ? block->row : block->col,
+                  count = pass->bias_by_row ? block->rows : block->cols;
+    size_t offset;
+    bias_part part = {.buffer = buffer_of(l, &pass->bias, &offset)};
+    const uint64_t begin = offset + (uint64_t)first * element;
+    part.offset = begin / 4 * 4;
+    part.bytes = up(begin - part.offset + (uint64_t)count * element, 4);
+    part.skip = (uint32_t)((begin - part.offset) / element);
+    return part;
+}
+
+static uint32_t ceil_div(int64_t a, int64_t b) { return (uint32_t)((a + b - 1) / b); }
+
+static void encode(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBindGroupLayout layout,
+                   const WGPUBindGroupEntry *entries, size_t count, const uint32_t *groups) {
+    WGPUCommandEncoder encoder = gpu->recording->encoder;
+    WGPUBindGroup group = gpu->api.DeviceCreateBindGroup(
+        gpu->device, &(WGPUBindGroupDescriptor){.layout = layout, .entryCount = count, .entries = entries});
+    WGPUComputePassEncoder pass = gpu->api.CommandEncoderBeginComputePass(encoder, NULL);
+    gpu->api.ComputePassEncoderSetPipeline(pass, pipeline);
+    gpu->api.ComputePassEncoderSetBindGroup(pass, 0, group, 0, NULL);
+    gpu->api.ComputePassEncoderDispatchWorkgroups(pass, groups[0], groups[1], groups[2]);
+    gpu->api.ComputePassEncoderEnd(pass);
+    gpu->api.ComputePassEncoderRelease(pass);
+    gpu->api.BindGroupRelease(group);
+}
+
+static size_t entries_of(const eg_webgpu_pass *pass, const bound *bounds, WGPUBindGroupEntry *entries) {
+    const eg_webgpu_shape shape = pass->kernel->shape;
+    size_t count = 0;
+    for (uint32_t i = 0; i < EG_BINDINGS; i++) {
+        if (i == EG_RIGHT && shape != EG_SHAPE_PRODUCT) continue;
+        if (i == EG_EXTRA && shape == EG_SHAPE_COLUMN_SUM) continue;
+        entries[count++] = (WGPUBindGroupEntry){.binding = i + 1,
+                                                .buffer = bounds[i].buffer,
+                                                .offset = bounds[i].offset,
+                                                .size = bounds[i].bytes};
+    }
+    return count;
+}
+
+static eg_status run_block(void *arg, const eg_webgpu_pass *pass, const eg_webgpu_block *block) {
+    const launching *l = arg;
+    eg_webgpu *gpu = l->gpu;
+    WGPUComputePipeline pipeline;
+    WGPUBindGroupLayout layout;
+    WGPUBindGroupEntry entries[1 + EG_BINDINGS];
+    bound bounds[EG_BINDINGS];
+    for (int i = 0; i < EG_BINDINGS; i++) bounds[i] = bind(l, pass, i, block);
+    const eg_webgpu_variant variant = variant_of(pass, block, bounds);
+    EG_TRY(eg_webgpu_pipeline_of(gpu, &variant, &pipeline, &layout));
+
+    const bias_part bias = bias_of(l, pass, block);
+    const uint64_t bytes = up(sizeof(parameters) + bias.bytes + 4, gpu->caps.align);
+    const double work = (double)block->items * (double)block->rows * (double)block->cols *
+                        (double)(block->depth > 0 ? block->depth : 1);
+    EG_TRY(begin_record(gpu, bytes, work));
+    struct eg_webgpu_recording *r = gpu->recording;
+    parameters p = parameters_of(pass, block, bounds);
+    p.bias_skip = bias.skip;
+    if (bias.buffer != NULL) {
+        p.flags |= HAS_BIAS | (pass->bias.dtype == EG_F16 ? BIAS_IS_F16 : 0U) |
+                   (pass->bias_by_row ? BIAS_BY_ROW : 0U);
+        gpu->api.CommandEncoderCopyBufferToBuffer(r->encoder, bias.buffer, bias.offset, gpu->params.buffer,
+                                                  r->used + sizeof p, bias.bytes);
+    }
+    memcpy(r->params + r->used, &p, sizeof p);
+    entries[0] = (WGPUBindGroupEntry){.buffer = gpu->params.buffer, .offset = r->used, .size = bytes};
+    r->used += bytes;
+    EG_TRY(part_from_output(gpu, bounds));
+
+    const eg_webgpu_kernel *kernel = pass->kernel;
+    const uint32_t groups[3] = {ceil_div(block->cols, kernel->cols), ceil_div(block->rows, kernel->rows),
+                                (uint32_t)(block->items * pass->splits)};
+    encode(gpu, pipeline, layout, entries, 1 + entries_of(pass, bounds, entries + 1), groups);
+    return EG_OK;
+}
+
+eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_webgpu_pass *pass, WGPUBuffer workspace, size_t offset) {
+    launching l = {gpu, workspace, offset};
+    return eg_webgpu_cut(&gpu->caps, pass, run_block, &l);
+}

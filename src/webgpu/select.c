@@ -1,0 +1,142 @@
+/* WebGPU's part of a plan: the kernel of each step, the splits of its depth, and the workspace. Pure: it
+ * looks at eg_caps and the problem only. */
+#include <string.h>
+
+#include "../error.h"
+#include "pass.h"
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static bool usable(const eg_caps *caps, const eg_webgpu_kernel *kernel) {
+    const eg_webgpu_caps *device = caps->detail;
+    return kernel->invocations <= device->invocations && kernel->memory <= device->memory &&
+           (caps->only_kernel == NULL || strcmp(caps->only_kernel, kernel->name) == 0);
+}
+
+static int64_t tiles_of(const eg_webgpu_kernel *kernel, int64_t rows, int64_t cols) {
+    return ceil_div(rows, kernel->rows) * ceil_div(cols, kernel->cols);
+}
+
+/* The tuned kernel where it fills the device, split along the depth if need be; else the first smaller one
+ * that does, of those that are made for such a device. */
+static const eg_webgpu_kernel *choose(const eg_caps *caps, int64_t items, int64_t rows, int64_t cols,
+                                      int64_t depth) {
+    const eg_webgpu_caps *device = caps->detail;
+    const eg_webgpu_kernel *best = NULL;
+    for (int i = device->preferred;; i++) {
+        const eg_webgpu_kernel *row =
+            eg_webgpu_kernel_row(caps->only_kernel != NULL ? i - device->preferred : i);
+        if (row == NULL) return best;
+        if (!usable(caps, row)) continue;
+        if (best != NULL && row->memory == 0) return best;
+        best = row;
+        const int64_t parts = depth / device->part > 1 ? depth / device->part : 1;
+        if (items * tiles_of(row, rows, cols) * parts >= device->fill) return best;
+    }
+}
+
+/* Enough parts to fill the device twice over, if they fit in the scratch that can be bound. */
+static int64_t choose_chunk(const eg_webgpu_caps *device, const eg_webgpu_kernel *kernel, int64_t items,
+                            int64_t rows, int64_t cols, int64_t depth) {
+    const int64_t most = ((int64_t)1 << 28) < (int64_t)(device->binding - device->align)
+                             ? (int64_t)1 << 28
+                             : (int64_t)(device->binding - device->align);
+    const int64_t tiles = items * tiles_of(kernel, rows, cols);
+    int64_t parts = 1;
+    if (tiles > 0 && tiles < device->fill) parts = least(2 * device->fill / tiles, depth / device->part);
+    const double each = 4.0 * (double)items * (double)rows * (double)cols;
+    if (each * (double)parts > (double)most) parts = (int64_t)((double)most / each);
+    if (parts <= 1) return depth > 0 ? depth : 1;
+    return ceil_div(ceil_div(depth, parts), 16) * 16;
+}
+
+static eg_status choose_gemm(const eg_caps *caps, const eg_problem *p, eg_step *step) {
+    const eg_webgpu_caps *device = caps->detail;
+    int64_t rows = p->m, cols = p->n, depth = p->k, items = p->batch;
+    const eg_operand *summed = NULL;
+    if (step->product == EG_PRODUCT_D_A) cols = p->k, depth = p->n, summed = &p->operands[EG_OP_D_A];
+    if (step->product == EG_PRODUCT_D_B) rows = p->k, depth = p->m, summed = &p->operands[EG_OP_D_B];
+    if (summed != NULL && summed->batch_stride == 0) items = 1;
+    const eg_webgpu_kernel *kernel = choose(caps, items, rows, cols, depth);
+    if (kernel == NULL) {
+        return eg_fail(EG_ERR_UNSUPPORTED, "no kernel \"%s\" runs on this device",
+                       caps->only_kernel ? caps->only_kernel : "");
+    }
+    step->kernel = kernel;
+    step->name = kernel->name;
+    step->tile_rows = kernel->rows;
+    step->tile_cols = kernel->cols;
+    step->depth = choose_chunk(device, kernel, items, rows, cols, depth);
+    return EG_OK;
+}
+
+static eg_status check_dtype(const eg_caps *caps, eg_dtype dtype) {
+    const eg_webgpu_caps *device = caps->detail;
+    if (dtype == EG_F64 || dtype == EG_BF16) {
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "the layer's dtype is %s; WebGPU has f32 and, on some devices, f16",
+                       eg_dtype_name(dtype));
+    }
+    if (dtype == EG_F16 && !device->f16) {
+        return eg_fail(EG_ERR_UNSUPPORTED, "the layer's dtype is f16; this device has no shader-f16");
+    }
+    return EG_OK;
+}
+
+static bool keeps_grad_pre(const eg_problem *p) {
+    const bool used = eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B) || eg_wants(p, EG_OP_D_BIAS);
+    const bool given = eg_wants(p, EG_OP_GRAD_PRE) && p->dtype == EG_F32;
+    return p->backward && p->activation != EG_ACT_NONE && used && !given;
+}
+
+static bool add_sums(const eg_webgpu_caps *device, eg_plan *plan, eg_buffer_id id, int64_t stride,
+                     int64_t cols) {
+    const eg_problem *p = &plan->problem;
+    int64_t chunks = ceil_div(p->m, eg_webgpu_sum_chunk(device, p->m, stride));
+    if (__builtin_mul_overflow(chunks, p->batch, &chunks)) return false;
+    return eg_plan_region(plan, id, chunks, cols, 4, 256);
+}
+
+/* Rows of what the column sums are taken of lie this far apart: as in lower.c. */
+static int64_t grad_pre_stride(const eg_problem *p) {
+    if (p->activation == EG_ACT_NONE) return p->operands[EG_OP_GRAD].row_stride;
+    return keeps_grad_pre(p) ? p->n : p->operands[EG_OP_GRAD_PRE].row_stride;
+}
+
+static bool add_workspace(const eg_webgpu_caps *device, eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    if (eg_wants(p, EG_OP_D_BIAS)) { /* in the scratch, at its beginning */
+        if (!add_sums(device, plan, EG_BUFFER_SUMS, grad_pre_stride(p), p->n)) return false;
+        plan->workspace = 0;
+    }
+    int64_t rows;
+    if (__builtin_mul_overflow(p->m, p->batch, &rows)) return false;
+    if (keeps_grad_pre(p) && !eg_plan_region(plan, EG_BUFFER_GRAD_PRE, rows, p->n, 4, 256)) return false;
+    if (eg_wants(p, EG_OP_D_BIAS_BELOW)) {
+        const int64_t stride = p->dtype == EG_F16 ? p->k : p->operands[EG_OP_D_A].row_stride;
+        if (!add_sums(device, plan, EG_BUFFER_SUMS_BELOW, stride, p->k)) return false;
+    }
+    for (int i = 0; i < plan->steps; i++) {
+        eg_webgpu_passes passes;
+        if (eg_webgpu_lower(device, plan, &plan->step[i], &passes) != EG_OK) return false;
+        if (passes.scratch > plan->region[EG_BUFFER_SCRATCH].bytes)
+            plan->region[EG_BUFFER_SCRATCH] = (eg_region){0, passes.scratch};
+    }
+    return true;
+}
+
+eg_status eg_webgpu_select(const eg_caps *caps, eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    EG_TRY(check_dtype(caps, p->dtype));
+    for (int i = 0; i < plan->steps; i++) {
+        eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_GEMM) EG_TRY(choose_gemm(caps, p, step));
+        if (step->kind == EG_STEP_ACT_GRAD) step->name = eg_webgpu_finish.name;
+        if (step->kind == EG_STEP_COLUMN_SUM) step->name = eg_webgpu_column_sum.name;
+    }
+    if (add_workspace(caps->detail, plan)) return EG_OK;
+    return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+}
