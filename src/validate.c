@@ -334,9 +334,20 @@ static eg_status take_source(const eg_backward_args *args, eg_problem *problem) 
                        "function of y (none, relu, sigmoid, tanh)",
                        eg_activation_name(problem->activation));
     }
-    EG_TRY(take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y));
-    if (problem->activation == EG_ACT_NONE) return EG_OK;
-    return require(problem, EG_OP_SAVED, "as source says");
+    return take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y);
+}
+
+/* What the wanted outputs need: every one of them needs grad_pre. */
+static eg_status require_inputs(const eg_problem *problem) {
+    const bool d_a = eg_wants(problem, EG_OP_D_A), d_b = eg_wants(problem, EG_OP_D_B);
+    if (!d_a && !d_b && !eg_wants(problem, EG_OP_D_BIAS) && !eg_wants(problem, EG_OP_GRAD_PRE)) return EG_OK;
+    const bool acts = problem->activation != EG_ACT_NONE, recompute = problem->source == EG_SOURCE_RECOMPUTE;
+    EG_TRY(require(problem, EG_OP_GRAD, "to propagate"));
+    if (acts && !recompute) EG_TRY(require(problem, EG_OP_SAVED, "as source says"));
+    if (acts && recompute) EG_TRY(require(problem, EG_OP_A, "to recompute pre"));
+    if (acts && recompute) EG_TRY(require_b(problem, "to recompute pre"));
+    if (d_b) EG_TRY(require(problem, EG_OP_A, "for d_b"));
+    return d_a ? require_b(problem, "for d_a") : EG_OK;
 }
 
 eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
@@ -360,12 +371,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(take_chain(&args->chain, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 
-    EG_TRY(require(problem, EG_OP_GRAD, "to propagate"));
-    const bool recompute = problem->source == EG_SOURCE_RECOMPUTE && problem->activation != EG_ACT_NONE;
-    if (recompute || eg_wants(problem, EG_OP_D_B))
-        EG_TRY(require(problem, EG_OP_A, recompute ? "to recompute pre" : "for d_b"));
-    if (recompute || eg_wants(problem, EG_OP_D_A))
-        EG_TRY(require_b(problem, recompute ? "to recompute pre" : "for d_a"));
+    EG_TRY(require_inputs(problem));
     return check_overlaps(problem);
 }
 
