@@ -1,0 +1,384 @@
+/* Everything in the header but the operation itself: contexts, memory, packs, queries, names, and how each
+ * of them refuses what it cannot do. */
+#define _DEFAULT_SOURCE
+#include <pthread.h>
+
+#include "fixture.h"
+
+static void assert_message(const char *argument, const char *value, const char *expected) {
+    const char *message = eg_last_error();
+    if (strstr(message, argument) == NULL || strstr(message, value) == NULL ||
+        strstr(message, expected) == NULL)
+        fail_msg("\"%s\" lacks one of \"%s\", \"%s\", \"%s\"", message, argument, value, expected);
+    assert_null(strchr(message, '\n')); /* one line */
+}
+
+#define assert_refused(call, argument, value, expected)                                                      \
+    do {                                                                                                     \
+        assert_status(call, EG_ERR_ARGUMENT);                                                                \
+        assert_message(argument, value, expected);                                                           \
+    } while (0)
+
+/* ---- Names -------------------------------------------------------------------------------------- */
+
+static void names(void **state) {
+    (void)state;
+    assert_string_equal(eg_status_name(EG_OK), "EG_OK");
+    assert_string_equal(eg_status_name(EG_ERR_DEVICE), "EG_ERR_DEVICE");
+    assert_string_equal(eg_status_name((eg_status)6), "unknown status");
+    assert_string_equal(eg_status_name((eg_status)-1), "unknown status");
+    assert_string_equal(eg_backend_name(EG_BACKEND_CPU), "cpu");
+    assert_string_equal(eg_backend_name(EG_BACKEND_CUDA), "cuda");
+    assert_string_equal(eg_backend_name(EG_BACKEND_WEBGPU), "webgpu");
+    assert_string_equal(eg_backend_name((eg_backend)3), "unknown");
+    assert_string_equal(eg_dtype_name(EG_BF16), "bf16");
+    assert_string_equal(eg_dtype_name((eg_dtype)9), "unknown");
+    static const size_t sizes[] = {0, 4, 8, 2, 2, 0};
+    for (int i = 0; i < 6; i++) assert_int_equal(eg_dtype_size((eg_dtype)i), sizes[i]);
+    assert_null(eg_activation_name((eg_activation)ACTIVATIONS));
+    assert_null(eg_activation_name((eg_activation)-1));
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", EG_VERSION_MAJOR, EG_VERSION_MINOR, EG_VERSION_PATCH);
+    assert_string_equal(eg_version(), version);
+}
+
+/* The table is ABI: these numbers never change. */
+static void activations_are_pinned(void **state) {
+    (void)state;
+    static const char *const pinned[] = {"none",     "relu",       "gelu",  "silu",     "sigmoid",   "tanh",
+                                         "gelu_erf", "quick_gelu", "relu2", "softplus", "hardswish", "mish"};
+    for (size_t i = 0; i < LENGTH(pinned); i++) {
+        const eg_activation activation = (eg_activation)i;
+        assert_string_equal(eg_activation_name(activation), pinned[i]);
+        const bool from_y = i == EG_ACT_NONE || i == EG_ACT_RELU || i == EG_ACT_SIGMOID || i == EG_ACT_TANH;
+        assert_int_equal(eg_activation_from_y(activation), from_y);
+    }
+    assert_int_equal(eg_activation_from_y((eg_activation)99), 0);
+}
+
+static void *error_of_a_new_thread(void *unused) {
+    (void)unused;
+    static char copy[64];
+    snprintf(copy, sizeof copy, "%s", eg_last_error());
+    return copy;
+}
+
+static void errors_are_per_thread(void **state) {
+    (void)state;
+    assert_status(eg_sync(NULL), EG_ERR_ARGUMENT);
+    assert_true(strlen(eg_last_error()) > 0);
+    pthread_t thread;
+    void *text = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, error_of_a_new_thread, NULL), 0);
+    assert_int_equal(pthread_join(thread, &text), 0);
+    assert_string_equal(text, "");
+    assert_message("context is NULL", "", "expected");
+}
+
+/* ---- Contexts ----------------------------------------------------------------------------------- */
+
+static void refuse_open(eg_open_info info, eg_status expected, const char *argument, const char *value) {
+    eg_context *context = (eg_context *)&info;
+    assert_status(eg_open(&info, &context), expected);
+    assert_null(context);
+    assert_message(argument, value, "");
+}
+
+static void *some_alloc(size_t bytes, void *user) {
+    (void)bytes;
+    (void)user;
+    return NULL;
+}
+
+static void open_refuses(void **state) {
+    (void)state;
+    enum { SIZE = sizeof(eg_open_info) };
+    assert_refused(eg_open(NULL, NULL), "context", "NULL", "expected");
+    refuse_open((eg_open_info){.size = 0}, EG_ERR_ARGUMENT, "info.size", "0");
+    refuse_open((eg_open_info){.size = SIZE, .backend = (eg_backend)7}, EG_ERR_ARGUMENT, "info.backend", "7");
+    refuse_open((eg_open_info){.size = SIZE, .backend = (eg_backend)-1}, EG_ERR_ARGUMENT, "info.backend",
+                "-1");
+    refuse_open((eg_open_info){.size = SIZE, .threads = -1}, EG_ERR_ARGUMENT, "info.threads", "-1");
+    refuse_open((eg_open_info){.size = SIZE, .threads = 1000000}, EG_ERR_ARGUMENT, "info.threads", "1000000");
+    refuse_open((eg_open_info){.size = SIZE, .device = -1}, EG_ERR_ARGUMENT, "info.device", "-1");
+    refuse_open((eg_open_info){.size = SIZE, .allocator = {.alloc = some_alloc}}, EG_ERR_ARGUMENT,
+                "info.allocator", "");
+}
+
+/* A backend that this build or machine lacks is refused by its name. */
+static void open_names_what_is_missing(void **state) {
+    (void)state;
+    for (int i = EG_BACKEND_CUDA; i <= EG_BACKEND_WEBGPU; i++) {
+        eg_context *context = NULL;
+        const eg_open_info info = {.size = sizeof info, .backend = (eg_backend)i};
+        const eg_status status = eg_open(&info, &context);
+        if (status != EG_OK) {
+            assert_int_equal(status, EG_ERR_UNAVAILABLE);
+            assert_null(context);
+            assert_true(strlen(eg_last_error()) > 10);
+        }
+        eg_close(context);
+    }
+    eg_context *context = NULL;
+    assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = "no_such_row"}, &context));
+    fixture f;
+    fixture_make(&f, small_layer());
+    fixture_poison(&f);
+    assert_status(eg_forward(context, &f.layer, &f.forward), EG_ERR_UNSUPPORTED);
+    assert_message("no_such_row", "f32", "");
+    eg_packed *packed = NULL;
+    assert_status(eg_pack_b(context, &f.layer, &f.forward.b, &packed), EG_ERR_UNSUPPORTED);
+    assert_true(fixture_untouched(&f));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+static void instruction_sets_can_be_capped(void **state) {
+    (void)state;
+    const char *was = getenv("EPIGRAD_CPU_ISA");
+    char saved[64];
+    snprintf(saved, sizeof saved, "%s", was != NULL ? was : "");
+    eg_context *context = NULL;
+    setenv("EPIGRAD_CPU_ISA", "mmx", 1);
+    assert_refused(eg_open(NULL, &context), "EPIGRAD_CPU_ISA", "mmx", "expected portable");
+    assert_null(context);
+    setenv("EPIGRAD_CPU_ISA", "portable", 1);
+    assert_ok(eg_open(NULL, &context));
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(context, i, &row) == EG_OK; i++) {
+        assert_int_equal(row.usable, strcmp(row.needs, "portable") == 0);
+    }
+    eg_device_info device = {.size = sizeof device};
+    assert_ok(eg_get_device_info(context, &device));
+    assert_string_equal(device.features, "portable");
+    eg_close(context);
+    if (was != NULL) {
+        setenv("EPIGRAD_CPU_ISA", saved, 1);
+    } else {
+        unsetenv("EPIGRAD_CPU_ISA");
+    }
+}
+
+static void nothing_is_closed_and_freed(void **state) {
+    (void)state;
+    eg_close(NULL);
+    eg_free(NULL, NULL);
+    eg_packed_free(NULL, NULL);
+    eg_context *context = open_cpu(1);
+    eg_free(context, NULL);
+    eg_packed_free(context, NULL);
+    assert_ok(eg_sync(context));
+    eg_close(context);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------- */
+
+static void memory_goes_there_and_back(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    void *memory = NULL;
+    assert_ok(eg_alloc(context, 100, &memory));
+    assert_int_equal((uintptr_t)memory % 64, 0);
+    const char sent[5] = "sent";
+    char got[5] = "";
+    assert_ok(eg_upload(context, memory, 95, sent, sizeof sent));
+    assert_ok(eg_download(context, got, memory, 95, sizeof got));
+    assert_string_equal(got, "sent");
+    assert_ok(eg_upload(context, NULL, 0, NULL, 0));
+    assert_ok(eg_download(context, NULL, NULL, 0, 0));
+    void *empty = NULL;
+    assert_ok(eg_alloc(context, 0, &empty));
+    eg_free(context, empty);
+
+    assert_refused(eg_alloc(NULL, 1, &empty), "context", "NULL", "expected");
+    assert_refused(eg_alloc(context, 1, NULL), "memory", "NULL", "expected");
+    assert_refused(eg_upload(NULL, memory, 0, sent, 1), "context", "NULL", "expected");
+    assert_refused(eg_upload(context, NULL, 0, sent, 1), "memory", "NULL", "expected");
+    assert_refused(eg_upload(context, memory, 0, NULL, 1), "host", "NULL", "expected");
+    assert_refused(eg_download(NULL, got, memory, 0, 1), "context", "NULL", "expected");
+    assert_refused(eg_download(context, NULL, memory, 0, 1), "host", "NULL", "expected");
+    assert_refused(eg_download(context, got, NULL, 0, 1), "memory", "NULL", "expected");
+    eg_free(context, memory);
+    eg_close(context);
+}
+
+/* ---- Packs -------------------------------------------------------------------------------------- */
+
+static void packs_refuse(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    const eg_matrix b = f.forward.b, absent = {.data = NULL};
+    eg_packed *packed = NULL;
+    assert_refused(eg_pack_b(NULL, &f.layer, &b, &packed), "context", "NULL", "expected");
+    assert_refused(eg_pack_b(context, NULL, &b, &packed), "layer", "NULL", "expected");
+    assert_refused(eg_pack_b(context, &f.layer, NULL, &packed), "b", "NULL", "expected");
+    assert_refused(eg_pack_b(context, &f.layer, &b, NULL), "packed", "NULL", "expected");
+    assert_refused(eg_pack_b(context, &f.layer, &absent, &packed), "b is absent", "NULL", "7 x 6");
+    eg_matrix narrow = b;
+    narrow.ld = 5;
+    assert_refused(eg_pack_b(context, &f.layer, &narrow, &packed), "b.ld", "5", "expected at least 6");
+    assert_null(packed);
+
+    assert_ok(eg_pack_b(context, &f.layer, &b, &packed));
+    assert_refused(eg_packed_update(NULL, packed, &b), "context", "NULL", "expected");
+    assert_refused(eg_packed_update(context, NULL, &b), "packed", "NULL", "expected");
+    assert_refused(eg_packed_update(context, packed, NULL), "b", "NULL", "expected");
+    assert_refused(eg_packed_update(context, packed, &narrow), "b.ld", "5", "expected at least 6");
+    eg_matrix shared = b;
+    shared.batch_stride = 0;
+    assert_refused(eg_packed_update(context, packed, &shared), "b.batch_stride", "0", "expected a batch");
+    eg_packed_free(context, packed);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+static void check_misfit(eg_context *context, const fixture *f, const eg_packed *packed, eg_layer layer) {
+    eg_forward_args args = f->forward;
+    args.packed_b = packed;
+    args.b.data = NULL;
+    assert_refused(eg_forward(context, &layer, &args), "packed_b", "", "expected");
+    assert_true(fixture_untouched(f));
+}
+
+/* A pack serves layers that agree in k, n, batch, dtype and math; m is free. */
+static void packs_fit_their_layer(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1), *other = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    fixture_poison(&f);
+    eg_packed *packed = NULL;
+    assert_ok(eg_pack_b(context, &f.layer, &f.forward.b, &packed));
+    check_misfit(other, &f, packed, f.layer);
+    eg_layer layer = f.layer;
+    layer.k = 6;
+    check_misfit(context, &f, packed, layer);
+    layer = f.layer;
+    layer.n = 5;
+    check_misfit(context, &f, packed, layer);
+    layer = f.layer;
+    layer.batch = 1;
+    check_misfit(context, &f, packed, layer);
+    layer = f.layer;
+    layer.dtype = EG_F16;
+    check_misfit(context, &f, packed, layer);
+    layer = f.layer;
+    layer.math = EG_MATH_STRICT;
+    check_misfit(context, &f, packed, layer);
+    layer = f.layer;
+    layer.m = 3;
+    f.forward.packed_b = packed;
+    assert_ok(eg_forward(context, &layer, &f.forward));
+    eg_packed_free(context, packed);
+    fixture_free(&f);
+    eg_close(other);
+    eg_close(context);
+}
+
+/* ---- Queries ------------------------------------------------------------------------------------ */
+
+static void calls_refuse_null(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    fixture_poison(&f);
+    size_t bytes;
+    char text[64];
+    assert_refused(eg_forward(NULL, &f.layer, &f.forward), "context", "NULL", "expected");
+    assert_refused(eg_forward(context, NULL, &f.forward), "layer", "NULL", "expected");
+    assert_refused(eg_forward(context, &f.layer, NULL), "args", "NULL", "expected");
+    assert_refused(eg_backward(NULL, &f.layer, &f.backward), "context", "NULL", "expected");
+    assert_refused(eg_backward(context, NULL, &f.backward), "layer", "NULL", "expected");
+    assert_refused(eg_backward(context, &f.layer, NULL), "args", "NULL", "expected");
+    assert_refused(eg_forward_workspace(NULL, &f.layer, &f.forward, &bytes), "context", "NULL", "expected");
+    assert_refused(eg_forward_workspace(context, &f.layer, &f.forward, NULL), "bytes", "NULL", "expected");
+    assert_refused(eg_backward_workspace(context, &f.layer, NULL, &bytes), "args", "NULL", "expected");
+    assert_refused(eg_backward_workspace(context, &f.layer, &f.backward, NULL), "bytes", "NULL", "expected");
+    assert_refused(eg_forward_plan(context, NULL, &f.forward, text, sizeof text), "layer", "NULL",
+                   "expected");
+    assert_refused(eg_forward_plan(context, &f.layer, &f.forward, NULL, 64), "text", "64", "expected");
+    assert_refused(eg_backward_plan(context, &f.layer, &f.backward, text, 0), "text", "0", "expected");
+    assert_refused(eg_sync(NULL), "context", "NULL", "expected");
+    assert_true(fixture_untouched(&f));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+static void devices_and_kernels_are_described(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(3);
+    eg_device_info device = {.size = sizeof device};
+    assert_ok(eg_get_device_info(context, &device));
+    assert_int_equal(device.backend, EG_BACKEND_CPU);
+    assert_int_equal(device.threads, 3);
+    assert_true(device.size == sizeof device && strlen(device.name) > 0 && strlen(device.features) > 0);
+    eg_kernel_info row = {.size = sizeof row};
+    int rows = 0, usable = 0;
+    for (; eg_get_kernel_info(context, rows, &row) == EG_OK; rows++) {
+        assert_true(row.size == sizeof row && strlen(row.name) > 0 && strlen(row.tile) > 0);
+        assert_true(strlen(row.needs) > 0 && eg_dtype_size(row.compute) > 0);
+        usable += row.usable;
+    }
+    assert_true(usable >= 2); /* f32 and f64 at least */
+    char past[16];
+    snprintf(past, sizeof past, "%d", rows);
+    assert_message("index", past, "expected");
+    assert_refused(eg_get_kernel_info(context, -1, &row), "index", "-1", "expected");
+    assert_refused(eg_get_kernel_info(context, 0, NULL), "info", "NULL", "expected");
+    assert_refused(eg_get_kernel_info(NULL, 0, &row), "context", "NULL", "expected");
+    row.size = 1;
+    assert_refused(eg_get_kernel_info(context, 0, &row), "info.size", "1", "expected");
+    device.size = 1;
+    assert_refused(eg_get_device_info(context, &device), "info.size", "1", "expected");
+    assert_refused(eg_get_device_info(context, NULL), "info", "NULL", "expected");
+    assert_refused(eg_get_device_info(NULL, &device), "context", "NULL", "expected");
+    eg_close(context);
+}
+
+static void the_peak_is_measured(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    double f32 = 0, f64 = 0;
+    assert_ok(eg_measure_peak(context, EG_F32, &f32));
+    assert_ok(eg_measure_peak(context, EG_F64, &f64));
+    assert_true(f32 > 0.1 && f32 < 1e5 && f64 > 0.1 && f64 < 1e5);
+    assert_refused(eg_measure_peak(context, EG_DTYPE_DEFAULT, &f32), "dtype", "0", "EG_F32");
+    assert_refused(eg_measure_peak(context, (eg_dtype)9, &f32), "dtype", "9", "EG_F32");
+    assert_refused(eg_measure_peak(context, EG_F32, NULL), "gflops", "NULL", "expected");
+    assert_refused(eg_measure_peak(NULL, EG_F32, &f32), "context", "NULL", "expected");
+    eg_close(context);
+}
+
+static void convert_refuses(void **state) {
+    (void)state;
+    float x = 1, y = 2;
+    assert_refused(eg_convert(&y, EG_DTYPE_DEFAULT, &x, EG_F32, 1), "to", "0", "EG_F32");
+    assert_refused(eg_convert(&y, EG_F32, &x, (eg_dtype)5, 1), "from", "5", "EG_F32");
+    assert_refused(eg_convert(NULL, EG_F32, &x, EG_F32, 1), "dst", "NULL", "expected");
+    assert_refused(eg_convert(&y, EG_F32, NULL, EG_F32, 1), "src", "NULL", "expected");
+    assert_true(y == 2);
+    assert_ok(eg_convert(NULL, EG_F32, NULL, EG_F16, 0));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names),
+        cmocka_unit_test(activations_are_pinned),
+        cmocka_unit_test(errors_are_per_thread),
+        cmocka_unit_test(open_refuses),
+        cmocka_unit_test(open_names_what_is_missing),
+        cmocka_unit_test(instruction_sets_can_be_capped),
+        cmocka_unit_test(nothing_is_closed_and_freed),
+        cmocka_unit_test(memory_goes_there_and_back),
+        cmocka_unit_test(packs_refuse),
+        cmocka_unit_test(packs_fit_their_layer),
+        cmocka_unit_test(calls_refuse_null),
+        cmocka_unit_test(devices_and_kernels_are_described),
+        cmocka_unit_test(the_peak_is_measured),
+        cmocka_unit_test(convert_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,298 @@
+/* Every documented rule about the arguments of the operation, one row each: what is bent, and what the
+ * message must name (the argument, its value, what was expected). A refused call has written nothing, and
+ * the workspace and plan queries refuse it in the same words. */
+#include "fixture.h"
+
+typedef struct rule {
+    const char *name;
+    void (*bend)(fixture *f);
+    const char *argument, *value, *expected;
+} rule;
+
+/* Spoils the memory that the fixture does not own: a place for what must not be aligned, or be anywhere. */
+#define SHIFTED(pointer, bytes) ((void *)((char *)(pointer) + (bytes)))
+
+/* ---- The layer, in both calls ------------------------------------------------------------------- */
+
+#define LAYER_RULES(X)                                                                                       \
+    X(layer_size_0, f->layer.size = 0, "layer.size", "0", "expected sizeof the struct")                      \
+    X(layer_size_short, f->layer.size -= 1, "layer.size", "", "expected sizeof the struct")                  \
+    X(m_negative, f->layer.m = -3, "layer.m", "-3", "expected 0")                                            \
+    X(k_negative, f->layer.k = -1, "layer.k", "-1", "expected 0")                                            \
+    X(n_negative, f->layer.n = INT64_MIN, "layer.n", "-9223372036854775808", "expected 0")                   \
+    X(batch_negative, f->layer.batch = -2, "layer.batch", "-2", "expected 0")                                \
+    X(dtype_negative, f->layer.dtype = (eg_dtype)-1, "layer.dtype", "-1", "EG_F32")                          \
+    X(dtype_past, f->layer.dtype = (eg_dtype)5, "layer.dtype", "5", "EG_F32")                                \
+    X(activation_past, f->layer.activation = (eg_activation)ACTIVATIONS, "layer.activation", "12",           \
+      "EG_ACT_")                                                                                             \
+    X(activation_wild, f->layer.activation = (eg_activation)-7, "layer.activation", "-7", "EG_ACT_")         \
+    X(math_past, f->layer.math = (eg_math)3, "layer.math", "3", "EG_MATH_")                                  \
+    X(nonfinite_past, f->layer.nonfinite = (eg_nonfinite)2, "layer.nonfinite", "2", "EG_NONFINITE_")
+
+/* ---- Forward ------------------------------------------------------------------------------------ */
+
+#define FORWARD_RULES(X)                                                                                     \
+    X(f_args_size, f->forward.size = 8, "args.size", "8", "expected sizeof the struct")                      \
+    X(f_a_absent, f->forward.a.data = NULL, "a is absent", "NULL", "5 x 7")                                  \
+    X(f_b_absent, f->forward.b.data = NULL, "b is absent", "NULL", "7 x 6")                                  \
+    X(f_y_absent, f->forward.y.data = NULL, "y is absent", "NULL", "5 x 6")                                  \
+    X(f_a_dtype, f->forward.a.dtype = EG_F64, "a.dtype", "f64", "expected the layer's, f32")                 \
+    X(f_b_dtype_wild, f->forward.b.dtype = (eg_dtype)99, "b", "99", "expected a dtype")                      \
+    X(f_bias_dtype, f->forward.bias.dtype = EG_F16, "bias.dtype", "f16", "expected the layer's, f32")        \
+    X(f_y_dtype, f->forward.y.dtype = EG_BF16, "y.dtype", "bf16", "expected the layer's, f32")               \
+    X(f_layout, f->forward.b.layout = (eg_layout)2, "b.layout", "2", "EG_ROW_MAJOR or EG_COL_MAJOR")         \
+    X(f_a_ld, f->forward.a.ld = 6, "a.ld", "6", "expected at least 7")                                       \
+    X(f_b_ld_column, (f->forward.b.ld = 6, f->forward.b.layout = EG_COL_MAJOR), "b.ld", "6",                 \
+      "expected at least 7")                                                                                 \
+    X(f_ld_negative, f->forward.y.ld = -6, "y.ld", "-6", "expected at least 6")                              \
+    X(f_stride_negative, f->forward.a.batch_stride = -35, "a.batch_stride", "-35", "expected 0 or more")     \
+    X(f_y_shared, f->forward.y.batch_stride = 0, "y.batch_stride", "0", "expected at least 30")              \
+    X(f_y_stride_short, f->forward.y.batch_stride = 29, "y.batch_stride", "29", "expected at least 30")      \
+    X(f_pre_shared, f->forward.pre.batch_stride = 0, "pre.batch_stride", "0", "expected at least 30")        \
+    X(f_offset_odd, f->forward.a.offset = 2, "a", "2", "expected a multiple of 4")                           \
+    X(f_bias_offset_odd, f->forward.bias.offset = 3, "bias", "3", "expected a multiple of 4")                \
+    X(f_residual_and_gelu, f->forward.residual = f->below, "residual", "gelu", "expected EG_ACT_NONE")       \
+    X(f_ld_overflow, f->forward.a.ld = INT64_MAX / 4, "a is too large", "5 x 7", "")                         \
+    X(f_bytes_overflow, f->forward.a.ld = INT64_MAX / 16, "a is too large", "5 x 7", "")                     \
+    X(f_stride_overflow, f->forward.b.batch_stride = INT64_MAX, "b is too large", "9223372036854775807", "") \
+    X(f_offset_overflow, f->forward.y.offset = SIZE_MAX - 3, "y is too large", "18446744073709551612", "")   \
+    X(f_sizes_overflow, (f->layer.m = INT64_MAX / 2, f->layer.k = INT64_MAX / 2), "layer.m",                 \
+      "4611686018427387903", "expected 0 to 2^60")
+
+/* These have to do with addresses, which the queries do not look at. */
+#define FORWARD_ADDRESS_RULES(X)                                                                             \
+    X(f_data_odd, f->forward.y.data = SHIFTED(f->forward.y.data, 1), "y at", "0x",                           \
+      "expected a multiple of 4")                                                                            \
+    X(f_address_overflow, f->forward.a.data = (void *)(UINTPTR_MAX - 3), "a is too large", "", "")           \
+    X(f_y_is_a, f->forward.y.data = f->forward.a.data, "y at", "overlaps a", "expected separate memory")     \
+    X(f_y_is_bias, f->forward.y.data = f->forward.bias.data, "y at", "overlaps bias", "expected separate")   \
+    X(f_y_into_b, f->forward.y.data = SHIFTED(f->forward.b.data, 4), "y at", "overlaps b",                   \
+      "expected separate")                                                                                   \
+    X(f_pre_is_y, f->forward.pre = f->forward.y, "pre at", "overlaps y", "expected separate memory")         \
+    X(f_workspace_odd, (f->forward.workspace = (eg_workspace){f->outputs, 32, 1 << 20}), "workspace", "32",  \
+      "expected a multiple of 64")                                                                           \
+    X(f_workspace_small, (f->forward.workspace = (eg_workspace){f->outputs, 0, 1}), "workspace.bytes", "1",  \
+      "expected at least")
+
+/* ---- Backward ----------------------------------------------------------------------------------- */
+
+#define CHAIN(...) (f->backward.chain = (eg_chain){.saved = f->below, .d_bias = f->d_bias_below, __VA_ARGS__})
+
+#define BACKWARD_RULES(X)                                                                                    \
+    X(b_args_size, f->backward.size = 0, "args.size", "0", "expected sizeof the struct")                     \
+    X(b_a_absent, f->backward.a.data = NULL, "a is absent", "NULL", "5 x 7")                                 \
+    X(b_b_absent, f->backward.b.data = NULL, "b is absent", "NULL", "7 x 6")                                 \
+    X(b_grad_absent, f->backward.grad.data = NULL, "grad is absent", "NULL", "5 x 6")                        \
+    X(b_a_absent_for_d_b, (f->backward.source = EG_SOURCE_PRE, f->backward.a.data = NULL), "a is absent",    \
+      "NULL", "for d_b")                                                                                     \
+    X(b_b_absent_for_d_a, (f->backward.source = EG_SOURCE_PRE, f->backward.b.data = NULL), "b is absent",    \
+      "NULL", "for d_a")                                                                                     \
+    X(b_source_wild, f->backward.source = (eg_source)3, "source", "3", "EG_SOURCE_RECOMPUTE")                \
+    X(b_source_negative, f->backward.source = (eg_source)-1, "source", "-1", "EG_SOURCE_RECOMPUTE")          \
+    X(b_pre_absent, (f->backward.source = EG_SOURCE_PRE, f->backward.pre.data = NULL), "pre is absent",      \
+      "NULL", "5 x 6")                                                                                       \
+    X(b_y_absent,                                                                                            \
+      (f->backward.source = EG_SOURCE_Y, f->layer.activation = EG_ACT_TANH, f->backward.y.data = NULL),      \
+      "y is absent", "NULL", "5 x 6")                                                                        \
+    X(b_y_of_gelu, f->backward.source = EG_SOURCE_Y, "source", "gelu", "function of y")                      \
+    X(b_accumulate, f->backward.accumulate = 2, "accumulate", "2", "expected 0 or 1")                        \
+    X(b_accumulate_negative, f->backward.accumulate = -1, "accumulate", "-1", "expected 0 or 1")             \
+    X(b_d_a_dtype, f->backward.d_a.dtype = EG_F16, "d_a.dtype", "f16", "expected the layer's, f32")          \
+    X(b_d_b_dtype, f->backward.d_b.dtype = EG_F64, "d_b.dtype", "f64", "expected the layer's, f32")          \
+    X(b_d_bias_dtype, f->backward.d_bias.dtype = EG_BF16, "d_bias.dtype", "bf16", "expected the layer's")    \
+    X(b_grad_layout, f->backward.grad.layout = (eg_layout)-1, "grad.layout", "-1", "EG_ROW_MAJOR")           \
+    X(b_d_a_ld, f->backward.d_a.ld = 1, "d_a.ld", "1", "expected at least 7")                                \
+    X(b_d_b_stride, f->backward.d_b.batch_stride = 5, "d_b.batch_stride", "5", "expected at least 42")       \
+    X(b_grad_pre_shared, f->backward.grad_pre.batch_stride = 0, "grad_pre.batch_stride", "0",                \
+      "expected at least 30")                                                                                \
+    X(b_d_bias_offset, f->backward.d_bias.offset = 1, "d_bias", "1", "expected a multiple of 4")             \
+    X(b_d_a_overflow, f->backward.d_a.ld = INT64_MAX / 8, "d_a is too large", "5 x 7", "")                   \
+    X(c_saved_without_d_a, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = NULL), "chain.saved",     \
+      "without d_a", "expected both")                                                                        \
+    X(c_d_bias_alone, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.saved.data = NULL), "chain.d_bias", \
+      "without chain.saved", "expected both")                                                                \
+    X(c_source_recompute, CHAIN(.source = EG_SOURCE_RECOMPUTE), "chain.source", "0", "EG_SOURCE_PRE")        \
+    X(c_source_wild, CHAIN(.source = (eg_source)8), "chain.source", "8", "EG_SOURCE_PRE")                    \
+    X(c_activation_wild, CHAIN(.source = EG_SOURCE_PRE, .activation = (eg_activation)77),                    \
+      "chain.activation", "77", "EG_ACT_")                                                                   \
+    X(c_y_of_mish, CHAIN(.source = EG_SOURCE_Y, .activation = EG_ACT_MISH), "chain.source", "mish",          \
+      "function of y")                                                                                       \
+    X(c_d_a_summed, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.batch_stride = 0), "d_a.batch_stride",  \
+      "0", "not summed")                                                                                     \
+    X(c_saved_ld, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.saved.ld = 3), "chain.saved.ld", "3",   \
+      "expected at least 7")                                                                                 \
+    X(c_d_bias_dtype, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.d_bias.dtype = EG_F64),             \
+      "chain.d_bias.dtype", "f64", "expected the layer's")
+
+#define BACKWARD_ADDRESS_RULES(X)                                                                            \
+    X(b_d_a_is_a, f->backward.d_a.data = f->backward.a.data, "d_a at", "overlaps a", "expected separate")    \
+    X(b_d_b_is_b, f->backward.d_b.data = f->backward.b.data, "d_b at", "overlaps b", "expected separate")    \
+    X(b_d_a_is_d_b, f->backward.d_a.data = f->backward.d_b.data, "overlaps", "0x", "expected separate")      \
+    X(b_d_bias_in_grad, f->backward.d_bias.data = f->backward.grad.data, "d_bias at", "overlaps grad",       \
+      "expected separate")                                                                                   \
+    X(b_grad_pre_beside_grad, f->backward.grad_pre.data = SHIFTED(f->backward.grad.data, 4), "grad_pre at",  \
+      "overlaps grad", "expected separate")                                                                  \
+    X(b_grad_pre_over_grad,                                                                                  \
+      (f->backward.grad_pre.data = f->backward.grad.data, f->backward.grad_pre.layout = EG_COL_MAJOR),       \
+      "grad_pre at", "overlaps grad", "expected separate")                                                   \
+    X(b_grad_pre_is_pre,                                                                                     \
+      (f->backward.source = EG_SOURCE_PRE, f->backward.grad_pre.data = f->backward.pre.data), "grad_pre at", \
+      "overlaps pre", "expected separate")                                                                   \
+    X(c_d_a_is_saved, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = f->below.data), "d_a at",      \
+      "overlaps chain.saved", "expected separate")                                                           \
+    X(b_workspace_small, (f->backward.workspace = (eg_workspace){f->outputs, 64, 64}), "workspace.bytes",    \
+      "64", "expected at least")
+
+/* ---- Running them ------------------------------------------------------------------------------- */
+
+#define BEND(name, edit, argument, value, expected)                                                          \
+    static void name(fixture *f) { edit; }
+LAYER_RULES(BEND)
+FORWARD_RULES(BEND)
+FORWARD_ADDRESS_RULES(BEND)
+BACKWARD_RULES(BEND)
+BACKWARD_ADDRESS_RULES(BEND)
+
+#define ROW(name, edit, argument, value, expected) {#name, name, argument, value, expected},
+static const rule layer_rules[] = {LAYER_RULES(ROW)};
+static const rule forward_rules[] = {FORWARD_RULES(ROW)};
+static const rule forward_address_rules[] = {FORWARD_ADDRESS_RULES(ROW)};
+static const rule backward_rules[] = {BACKWARD_RULES(ROW)};
+static const rule backward_address_rules[] = {BACKWARD_ADDRESS_RULES(ROW)};
+
+static void check_refused(const rule *r, const char *call, eg_status status, const fixture *f) {
+    const char *message = eg_last_error();
+    if (status != EG_ERR_ARGUMENT)
+        fail_msg("%s: %s said %s; expected EG_ERR_ARGUMENT", r->name, call, eg_status_name(status));
+    const bool named = strstr(message, r->argument) != NULL && strstr(message, r->value) != NULL;
+    if (!named || strstr(message, r->expected) == NULL)
+        fail_msg("%s: %s said \"%s\", which lacks one of \"%s\", \"%s\", \"%s\"", r->name, call, message,
+                 r->argument, r->value, r->expected);
+    if (!fixture_untouched(f)) fail_msg("%s: %s was refused, and has written", r->name, call);
+}
+
+static void check_queries_refuse(eg_context *context, const rule *r, bool backward, const fixture *f) {
+    size_t bytes = 77;
+    char text[256] = "untouched";
+    if (backward) {
+        check_refused(r, "workspace", eg_backward_workspace(context, &f->layer, &f->backward, &bytes), f);
+        check_refused(r, "plan", eg_backward_plan(context, &f->layer, &f->backward, text, sizeof text), f);
+    } else {
+        check_refused(r, "workspace", eg_forward_workspace(context, &f->layer, &f->forward, &bytes), f);
+        check_refused(r, "plan", eg_forward_plan(context, &f->layer, &f->forward, text, sizeof text), f);
+    }
+    assert_true(bytes == 77);
+    assert_string_equal(text, "untouched");
+}
+
+static void check_rules(const rule *rules, size_t count, bool backward, bool queries) {
+    eg_context *context = open_cpu(1);
+    for (size_t i = 0; i < count; i++) {
+        fixture f;
+        fixture_make(&f, small_layer());
+        fixture_poison(&f);
+        rules[i].bend(&f);
+        const eg_status status = backward ? eg_backward(context, &f.layer, &f.backward)
+                                          : eg_forward(context, &f.layer, &f.forward);
+        check_refused(&rules[i], backward ? "eg_backward" : "eg_forward", status, &f);
+        if (queries) check_queries_refuse(context, &rules[i], backward, &f);
+        fixture_free(&f);
+    }
+    eg_close(context);
+}
+
+static void rules_of_the_layer(void **state) {
+    (void)state;
+    check_rules(layer_rules, LENGTH(layer_rules), false, true);
+    check_rules(layer_rules, LENGTH(layer_rules), true, true);
+}
+
+static void rules_of_forward(void **state) {
+    (void)state;
+    check_rules(forward_rules, LENGTH(forward_rules), false, true);
+    check_rules(forward_address_rules, LENGTH(forward_address_rules), false, false);
+}
+
+static void rules_of_backward(void **state) {
+    (void)state;
+    check_rules(backward_rules, LENGTH(backward_rules), true, true);
+    check_rules(backward_address_rules, LENGTH(backward_address_rules), true, false);
+}
+
+/* ---- What is allowed ---------------------------------------------------------------------------- */
+
+static void a_longer_struct_of_zeros_is_this_one(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    struct {
+        eg_layer layer;
+        int64_t newer;
+    } later = {.layer = f.layer};
+    later.layer.size = sizeof later;
+    assert_ok(eg_forward(context, &later.layer, &f.forward));
+    later.newer = 1;
+    fixture_poison(&f);
+    assert_status(eg_forward(context, &later.layer, &f.forward), EG_ERR_UNSUPPORTED);
+    assert_non_null(strstr(eg_last_error(), "layer.size"));
+    assert_true(fixture_untouched(&f));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* f32 gradients of a 16-bit layer are the only mixture of types. */
+static void mixtures_of_types(void **state) {
+    (void)state;
+    static const eg_dtype layers[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
+    eg_context *context = open_cpu(1);
+    for (size_t i = 0; i < LENGTH(layers) * 4; i++) {
+        const eg_dtype of_layer = layers[i / 4], of_d_b = layers[i % 4];
+        const bool wide = of_d_b == EG_F32 && (of_layer == EG_F16 || of_layer == EG_BF16);
+        char mark;
+        const eg_matrix there = {.data = &mark}, d_b = {.data = &mark, .dtype = of_d_b};
+        const eg_layer layer = {.size = sizeof layer, .m = 2, .k = 2, .n = 2, .batch = 1, .dtype = of_layer};
+        const eg_backward_args args = {.size = sizeof args, .a = there, .grad = there, .d_b = d_b};
+        size_t bytes;
+        const eg_status expected = wide || of_layer == of_d_b ? EG_OK : EG_ERR_ARGUMENT;
+        assert_status(eg_backward_workspace(context, &layer, &args, &bytes), expected);
+    }
+    eg_close(context);
+}
+
+/* Windows of one larger matrix, and matrices of a batch that interleave, do not overlap. */
+static void memory_may_be_shared_without_overlap(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    static float left[4 * 10], right[3 * 5]; /* a and y are columns 0..2 and 3..7 of rows of 10 */
+    const eg_layer layer = {.size = sizeof layer, .m = 4, .k = 3, .n = 5, .batch = 1};
+    const eg_forward_args side_by_side = {.size = sizeof side_by_side,
+                                          .a = {.data = left, .ld = 10},
+                                          .b = {.data = right},
+                                          .y = {.data = left, .offset = 3 * sizeof(float), .ld = 10}};
+    assert_ok(eg_forward(context, &layer, &side_by_side));
+    eg_forward_args touching = side_by_side;
+    touching.y.offset = 2 * sizeof(float);
+    assert_status(eg_forward(context, &layer, &touching), EG_ERR_ARGUMENT);
+    eg_layer pair = layer;
+    pair.batch = 2;
+    static float a[4 * 3], y[4 * 10];
+    const eg_forward_args interleaved = {.size = sizeof interleaved,
+                                         .a = {.data = a},
+                                         .b = {.data = right},
+                                         .y = {.data = y, .ld = 10, .batch_stride = 5}};
+    assert_ok(eg_forward(context, &pair, &interleaved));
+    eg_forward_args colliding = interleaved;
+    colliding.y.batch_stride = 4;
+    assert_status(eg_forward(context, &pair, &colliding), EG_ERR_ARGUMENT);
+    eg_close(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rules_of_the_layer), cmocka_unit_test(rules_of_forward),
+        cmocka_unit_test(rules_of_backward),  cmocka_unit_test(a_longer_struct_of_zeros_is_this_one),
+        cmocka_unit_test(mixtures_of_types),  cmocka_unit_test(memory_may_be_shared_without_overlap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
