@@ -4,7 +4,7 @@
 import {Chart} from './chart.js';
 import {Pad, show} from './pad.js';
 
-const EPOCHS = 30, TEST = 360, TURN = 60 /* ms */;
+const EPOCHS = 30, TEST = 360, TURN = 60 /* ms */, RECENT = 16 /* turns */;
 const $ = (id) => document.getElementById(id);
 
 // ---- An engine: a worker that answers calls ------------------------------------------------------------
@@ -77,7 +77,8 @@ class Lane {
 
   async begin(activation, seed) {
     this.steps = await this.engine.call('begin', activation, seed, EPOCHS);
-    this.taken = this.seconds = 0;
+    this.taken = 0;
+    this.recent = []; // the last turns: what the figures on the card are of
     this.tested = -1;
     for (const key of ['accuracy', 'speed', 'loss', 'check']) this.value(key, '–');
     this.card.querySelector('progress').value = 0;
@@ -89,12 +90,13 @@ class Lane {
   /** Trains for a moment, and tests once an epoch. */
   async turn() {
     const {losses, seconds} = await this.engine.call('train', TURN);
+    const first = this.taken === 0; // it has compiled the shaders too
     const epoch = Math.floor((this.taken += losses.length) * EPOCHS / this.steps);
-    this.seconds += seconds;
     chart.add(this.backend, losses);
-    const mean = losses.reduce((sum, loss) => sum + loss, 0) / losses.length;
-    this.value('loss', mean.toPrecision(3));
-    this.value('speed', this.taken < 3 ? '–' : rate(this.taken / this.seconds));
+    if (!first) this.recent = [...this.recent.slice(1 - RECENT), {losses, seconds}];
+    const steps = sum(this.recent.map((turn) => turn.losses.length)), time = sum(this.recent.map((turn) => turn.seconds));
+    this.value('loss', (steps ? sum(this.recent.flatMap((turn) => turn.losses)) / steps : losses[0]).toPrecision(2));
+    this.value('speed', steps ? rate(steps / time) : '–');
     this.card.querySelector('progress').value = this.taken / this.steps;
     if (epoch !== this.tested) await this.test(epoch);
   }
@@ -110,14 +112,15 @@ class Lane {
   async check() {
     this.value('check', 'running …');
     const {good, worst, limit, count, bits, otherWorst} = await this.engine.call('check');
-    const error = bits === 64 ? Math.max(worst, otherWorst) : worst;
-    const against = bits === 64 ? `f64: ${worst.toExponential(1)}, f32: ${otherWorst.toExponential(1)}`
-      : `f32: ${error.toExponential(1)} (limit ${limit.toExponential(0)})`;
-    this.value('check', `${good ? '✓ passed' : '✗ WRONG'}, ${count} gradients, worst error in ${against}`, good ? 'good' : 'bad');
+    const errors = bits === 64 ? `${tiny(worst)} in f64, ${tiny(otherWorst)} in f32`
+      : `${tiny(worst)} in f32 (limit ${tiny(limit)})`;
+    this.value('check', `${good ? '✓' : '✗ WRONG:'} ${count} against finite differences, off by ${errors}`, good ? 'good' : 'bad');
   }
 }
 
+const sum = (values) => values.reduce((total, value) => total + value, 0);
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? '' : '.');
+const tiny = (value) => value.toExponential(0);
 const rate = (value) => (value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString('en'));
 
 // ---- The page --------------------------------------------------------------------------------------------
@@ -169,9 +172,10 @@ async function train() {
   if (!begun || usable().every((lane) => lane.finished)) await begin();
   running = true;
   enable();
-  say('Training …');
+  say('Training: compiling the shaders …');
   while (running && usable().some((lane) => !lane.finished)) {
     for (const lane of usable()) if (!lane.finished) await attempt(lane, () => lane.turn());
+    say('Training …');
     read();
   }
   running = false;
@@ -214,7 +218,7 @@ function showWrong(wrong) {
 let drawn = null, reading = null;
 const bars = Array.from({length: 10}, (_, digit) => {
   const row = document.createElement('li'), bar = document.createElement('span');
-  row.append(String(digit), bar);
+  row.append(bar, String(digit));
   $('bars').append(row);
   return {row, bar};
 });
@@ -233,21 +237,24 @@ async function read() {
   if (reading) return (reading.again = true);
   if (!drawn || !lane || !begun) return verdict();
   reading = {again: false};
+  $('said').ariaBusy = 'true';
   await attempt(lane, async () => {
     const {digit, probabilities} = await lane.engine.call('read', drawn);
     if (drawn) verdict(digit, probabilities);
     $('reader').textContent = lane.taken
-      ? `Read by the network on ${lane.backend === 'webgpu' ? 'WebGPU' : 'the CPU'} after ${lane.taken} steps. The small picture is all it sees.`
+      ? `Read by the network on ${lane.backend === 'webgpu' ? 'WebGPU' : 'the CPU'} after ${lane.taken} steps.`
       : 'Train first: until then the network guesses.';
   });
   const {again} = reading;
   reading = null;
-  if (again) await read();
+  if (again) return read();
+  $('said').ariaBusy = 'false';
 }
 
 const pad = new Pad($('pad'), (pixels) => {
   drawn = pixels;
   $('hint').hidden = !!pixels;
+  $('clear').hidden = !pixels;
   show($('seen'), pixels);
   read();
 });

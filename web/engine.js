@@ -27,6 +27,14 @@ async function instantiate(backend) {
   instance.exports._initialize();
 }
 
+/** What a visitor can understand, before the library would say it in its own terms. */
+async function requireWebgpu() {
+  if (!navigator.gpu) throw new Error('This browser has no WebGPU.');
+  if (!await navigator.gpu.requestAdapter()) throw new Error('This browser has WebGPU, but no GPU that it would use.');
+  if (!WebAssembly.Suspending)
+    throw new Error('This browser has WebGPU, but its WebAssembly cannot wait for it yet (JavaScript Promise Integration).');
+}
+
 /** The digits, decompressed into the library's memory. */
 async function readDigits() {
   const packed = (await fetch('digits.csv.gz')).body;
@@ -37,11 +45,7 @@ async function readDigits() {
 
 const calls = {
   async open(backend) {
-    if (backend === 'webgpu') {
-      if (!navigator.gpu) throw new Error('This browser has no WebGPU.');
-      if (!WebAssembly.Suspending)
-        throw new Error('This browser has WebGPU, but its WebAssembly cannot wait for it (no JSPI).');
-    }
+    if (backend === 'webgpu') await requireWebgpu();
     await instantiate(backend);
     await readDigits();
     await run('web_open', BACKENDS[backend]);

@@ -1,27 +1,40 @@
 // A pad to draw a digit on, and what the network is shown of it: the digits it has learnt from were scanned,
 // fitted to 32 x 32 dots and counted in squares of 4 x 4, so a drawing is treated in the same way.
 
-const DOTS = 32, SIDE = 8, RADIUS = 2.1; // of the pen, in dots: as thick as the strokes of the data
-const WIDEST = 27;                       // dots; the data's digits are taller than wide
+const SIDE = 8, DOTS = 32;
+// The data's digits are as high as the field and at most this wide, and hold about the same ink, a 1 as much
+// as an 8: the pen is made as thick as that takes, within what pens are.
+const WIDEST = 26, INK = 19, THINNEST = 1.9, THICKEST = 4;
 
 /** 64 values 0..1, row by row, of strokes [[x, y], ...] in any unit; null if nothing is drawn. */
 export function digitOf(strokes) {
-  const points = strokes.flat();
-  if (points.length === 0) return null;
-  const xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
+  if (strokes.length === 0) return null;
+  for (let radius = THINNEST; ; radius += 0.2) {
+    const pixels = count(fit(strokes, radius), radius);
+    if (radius >= THICKEST || pixels.reduce((sum, ink) => sum + ink) >= INK) return pixels;
+  }
+}
+
+/** The lines [from, to] of the strokes, so placed that a pen of this radius just fills the field. */
+function fit(strokes, radius) {
+  const xs = strokes.flat().map(([x]) => x), ys = strokes.flat().map(([, y]) => y);
   const left = Math.min(...xs), right = Math.max(...xs), top = Math.min(...ys), bottom = Math.max(...ys);
-  const scale = Math.min((DOTS - 2 * RADIUS) / Math.max(bottom - top, 1e-6),
-                         (WIDEST - 2 * RADIUS) / Math.max(right - left, 1e-6));
+  const scale = Math.min((DOTS - 2 * radius) / Math.max(bottom - top, 1e-6),
+                         (WIDEST - 2 * radius) / Math.max(right - left, 1e-6));
   const place = ([x, y]) => [DOTS / 2 + scale * (x - (left + right) / 2),
                              DOTS / 2 + scale * (y - (top + bottom) / 2)];
-  const lines = strokes.flatMap((stroke) => {
+  return strokes.flatMap((stroke) => {
     const at = stroke.map(place);
     return at.length === 1 ? [[at[0], at[0]]] : at.slice(1).map((end, i) => [at[i], end]);
   });
+}
+
+/** The share of each square's dots that the pen has touched. */
+function count(lines, radius) {
   const pixels = new Float32Array(SIDE * SIDE);
   for (let y = 0; y < DOTS; y++) {
     for (let x = 0; x < DOTS; x++) {
-      if (lines.some(([a, b]) => distance([x + 0.5, y + 0.5], a, b) <= RADIUS))
+      if (lines.some(([a, b]) => distance([x + 0.5, y + 0.5], a, b) <= radius))
         pixels[SIDE * Math.floor(y / 4) + Math.floor(x / 4)] += 1 / 16;
     }
   }
