@@ -66,12 +66,13 @@ static void sums_over_nothing_are_0(void **state) {
 /* n = 0: d_a is a sum over nothing, too. */
 static void d_a_over_nothing_is_0(void **state) {
     (void)state;
-    float d_a[2 * 3];
+    float a[2 * 3], d_a[2 * 3];
+    fill_ones(a, 6);
     fill_ones(d_a, 6);
     eg_context *context = open_cpu(0);
     const eg_layer layer = {
         .size = sizeof layer, .m = 2, .k = 3, .n = 0, .batch = 1, .activation = EG_ACT_TANH};
-    const eg_backward_args args = {.size = sizeof args, .a = {.data = d_a + 6}, .d_a = {.data = d_a}};
+    const eg_backward_args args = {.size = sizeof args, .a = {.data = a}, .d_a = {.data = d_a}};
     assert_ok(eg_backward(context, &layer, &args));
     assert_all(d_a, 6, 0);
     eg_close(context);
