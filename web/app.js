@@ -3,6 +3,7 @@
 
 import {Chart} from './chart.js';
 import {Pad, show} from './pad.js';
+import {paintWeights} from './weights.js';
 
 const EPOCHS = 30, TEST = 360, TURN = 60 /* ms */, RECENT = 16 /* turns */;
 const $ = (id) => document.getElementById(id);
@@ -156,7 +157,17 @@ async function begin() {
   $('wrong').replaceChildren(note('Of the 360 digits held out, those that it misreads at the end appear here.'));
   begun = true;
   enable();
-  await read();
+  await Promise.all([read(), look()]);
+}
+
+/** What the first layer has learnt: its weights, less the random ones it began with. */
+async function look() {
+  const lane = usable()[0];
+  if (lane) await attempt(lane, async () => {
+    const weights = await lane.engine.call('weights');
+    if (lane.taken === 0) lane.first = weights;
+    paintWeights($('weights'), weights.map((weight, i) => weight - lane.first[i]));
+  });
 }
 
 /** A lane that fails leaves; the other goes on. */
@@ -176,7 +187,7 @@ async function train() {
   while (running && usable().some((lane) => !lane.finished)) {
     for (const lane of usable()) if (!lane.finished) await attempt(lane, () => lane.turn());
     say('Training …');
-    read();
+    await Promise.all([read(), look()]);
   }
   running = false;
   enable();
@@ -201,16 +212,16 @@ function note(text) {
 }
 
 function showWrong(wrong) {
-  const figures = wrong.map(({label, said, probability, pixels}) => {
+  const figures = wrong.map(({label, said, probability}) => {
     const figure = document.createElement('figure'), canvas = document.createElement('canvas');
     canvas.role = 'img';
     canvas.ariaLabel = `a handwritten ${label}`;
-    show(canvas, pixels);
     figure.append(canvas, `${label} read as `, Object.assign(document.createElement('b'), {textContent: said}),
                   document.createElement('br'), `sure: ${Math.round(100 * probability)} %`);
     return figure;
   });
   $('wrong').replaceChildren(...(figures.length ? figures : [note('Nothing: all 360 are read rightly.')]));
+  figures.forEach((figure, i) => show(figure.firstChild, wrong[i].pixels));
 }
 
 // ---- The pad ---------------------------------------------------------------------------------------------
@@ -270,6 +281,13 @@ $('controls').addEventListener('submit', (event) => {
 $('reset').addEventListener('click', () => begin().then(() => say('Ready.')));
 $('activation').addEventListener('change', () => begin().then(() => say('Ready.')));
 $('seed').addEventListener('change', () => begin().then(() => say('Ready.')));
+
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => {
+  for (const canvas of document.querySelectorAll('canvas')) {
+    if (canvas.pixels) show(canvas, canvas.pixels);
+    if (canvas.weights) paintWeights(canvas, canvas.weights);
+  }
+});
 
 await Promise.all(lanes.map((lane) => lane.open()));
 if (usable().length) await begin();

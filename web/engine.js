@@ -90,6 +90,9 @@ const calls = {
     return {good, count, worst, limit, otherWorst, otherLimit, bits};
   },
 
+  /** The first layer's weights, [64, 256]. */
+  weights: async () => new Float32Array(memory().buffer, instance.exports.web_weights(), PIXELS * 256).slice(),
+
   plan: async () => string(instance.exports.web_plan()),
 };
 

@@ -111,6 +111,7 @@ export class Pad {
 
 /** Shows 64 pixels on a canvas of 8 x 8, in the colour of its text. */
 export function show(canvas, pixels) {
+  canvas.pixels = pixels; // to be shown again when the colours change
   canvas.width = canvas.height = SIDE;
   const pen = canvas.getContext('2d');
   pen.fillStyle = getComputedStyle(canvas).color;

@@ -95,6 +95,7 @@ export function webgpu(memory) {
 
     create_buffer: (device, usage, size) => put(get(device).createBuffer({usage, size})),
     buffer_size: (buffer) => get(buffer).size,
+    buffer_usage: (buffer) => get(buffer).usage,
     write_buffer: (queue, buffer, offset, at, size) =>
       get(queue).writeBuffer(get(buffer), offset, memory().buffer, at, size),
     read_mapped: (buffer, offset, size, at) =>

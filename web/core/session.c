@@ -121,6 +121,9 @@ WEB_EXPORT(web_train) int web_train(int count) {
 
 WEB_EXPORT(web_reply) const double *web_reply(void) { return reply; }
 
+/* The master copy of the first layer's weights, [64, 256]. */
+WEB_EXPORT(web_weights) const float *web_weights(void) { return s.master; }
+
 /* ---- Asking the network ---------------------------------------------------------------------------- */
 
 /* How many of the TEST digits it reads rightly. Those it does not are listed in web_wrong. */

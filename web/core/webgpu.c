@@ -29,6 +29,7 @@ WEB_IMPORT(release) void page_release(handle object);
 
 WEB_IMPORT(create_buffer) handle page_create_buffer(handle device, uint32_t usage, double bytes);
 WEB_IMPORT(buffer_size) double page_buffer_size(handle buffer);
+WEB_IMPORT(buffer_usage) uint32_t page_buffer_usage(handle buffer);
 WEB_IMPORT(write_buffer)
 void page_write_buffer(handle queue, handle buffer, double offset, const void *data, size_t bytes);
 WEB_IMPORT(read_mapped) void page_read_mapped(handle buffer, size_t offset, size_t bytes, void *to);
@@ -170,6 +171,7 @@ static WGPUBuffer wgpuDeviceCreateBuffer(WGPUDevice device, const WGPUBufferDesc
     return OBJECT(page_create_buffer(device, (uint32_t)wanted->usage, (double)wanted->size));
 }
 static uint64_t wgpuBufferGetSize(WGPUBuffer buffer) { return (uint64_t)page_buffer_size(buffer); }
+static WGPUFlags wgpuBufferGetUsage(WGPUBuffer buffer) { return page_buffer_usage(buffer); }
 
 static void wgpuQueueWriteBuffer(WGPUQueue queue, WGPUBuffer buffer, uint64_t offset, const void *data,
                                  size_t bytes) {

@@ -1,0 +1,31 @@
+// The first layer at a glance: one small picture for each of its units, the weight of every pixel.
+
+const SIDE = 8, UNITS = 256, ACROSS = 16, STEP = SIDE + 1;
+const FAINT = 0.02; // weights of this size are never painted in full
+
+/** weights: [64, 256]. Those above zero are painted in one colour, those below in the other. */
+export function paintWeights(canvas, weights) {
+  canvas.weights = weights; // to be painted again when the colours change
+  canvas.width = canvas.height = ACROSS * STEP - 1;
+  const pen = canvas.getContext('2d'), style = getComputedStyle(canvas);
+  const image = pen.createImageData(canvas.width, canvas.height);
+  const above = channels(pen, style.borderTopColor), below = channels(pen, style.borderBottomColor);
+  const full = Math.max(FAINT, 2.5 * Math.sqrt(weights.reduce((sum, w) => sum + w * w, 0) / weights.length));
+  for (let unit = 0; unit < UNITS; unit++) {
+    const left = unit % ACROSS * STEP, top = Math.floor(unit / ACROSS) * STEP;
+    for (let pixel = 0; pixel < SIDE * SIDE; pixel++) {
+      const w = weights[pixel * UNITS + unit];
+      const at = 4 * ((top + Math.floor(pixel / SIDE)) * canvas.width + left + pixel % SIDE);
+      image.data.set(w > 0 ? above : below, at);
+      image.data[at + 3] = 255 * Math.min(1, Math.abs(w) / full);
+    }
+  }
+  pen.putImageData(image, 0, 0);
+}
+
+/** A colour as the canvas understands it, in bytes. */
+function channels(pen, color) {
+  pen.fillStyle = color;
+  pen.fillRect(0, 0, 1, 1);
+  return pen.getImageData(0, 0, 1, 1).data.slice(0, 3);
+}
