@@ -6,18 +6,20 @@ set(EPIGRAD_WEBGPU_LIBRARY ${PROJECT_BINARY_DIR}/webgpu/libwgpu_native.so CACHE 
 
 set(EPIGRAD_WEBGPU_DIR ${PROJECT_SOURCE_DIR}/src/webgpu)
 
-# kernels/<source>.wgsl with these definitions, as the array eg_wgsl_<name> in a C file of `target`.
+# <source>.wgsl, by default of kernels/, with these definitions, as the array eg_wgsl_<name> in a C file of
+# `target`.
 function(epigrad_shader target name source)
   set(kernels ${EPIGRAD_WEBGPU_DIR}/kernels)
   set(made ${CMAKE_CURRENT_BINARY_DIR}/webgpu/${name}.wgsl)
   file(GLOB texts CONFIGURE_DEPENDS ${kernels}/*.wgsl)
+  cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${kernels} NORMALIZE)
   add_custom_command(
     OUTPUT ${made}.c
     COMMAND ${CMAKE_C_COMPILER} -E -P -undef -nostdinc -x c -I ${PROJECT_SOURCE_DIR}/include ${ARGN}
-            ${kernels}/${source}.wgsl -o ${made}
+            ${source}.wgsl -o ${made}
     COMMAND ${CMAKE_COMMAND} -DINPUT=${made} -DOUTPUT=${made}.c -DNAME=eg_wgsl_${name}
             -P ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake
-    DEPENDS ${texts} ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake
+    DEPENDS ${texts} ${source}.wgsl ${PROJECT_SOURCE_DIR}/cmake/EmbedText.cmake
             ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
     COMMENT "Making shader ${name}"
     VERBATIM)
@@ -61,4 +63,19 @@ function(epigrad_webgpu target)
   epigrad_shader(${target} peak peak)
   target_compile_definitions(${target} PRIVATE EG_HAVE_WEBGPU
                              EG_WEBGPU_DEFAULT_LIBRARY="${EPIGRAD_WEBGPU_LIBRARY}")
+endfunction()
+
+# bench_webgpu: not part of `all`. It compares with a straightforward shader and looks inside the backend.
+function(epigrad_webgpu_bench)
+  if(NOT EPIGRAD_WEBGPU)
+    return()
+  endif()
+  set(bench ${PROJECT_SOURCE_DIR}/bench/webgpu)
+  add_executable(bench_webgpu EXCLUDE_FROM_ALL ${bench}/bench_webgpu.c)
+  foreach(pass 1 2 3 4)
+    epigrad_shader(bench_webgpu reference_${pass} ${bench}/reference -DPASS=${pass})
+  endforeach()
+  target_include_directories(bench_webgpu PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(bench_webgpu PRIVATE epigrad_static m)
+  epigrad_options(bench_webgpu)
 endfunction()

@@ -6,9 +6,9 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The product's splits are the depth of its output. */
+/* The product's splits are the depth of its output; what the epilogue reads has none. */
 static int64_t extent_depth(const eg_webgpu_pass *pass, int binding, int64_t depth) {
-    return binding == EG_OUT ? pass->splits : depth;
+    return binding == EG_OUT ? pass->splits : binding == EG_EXTRA ? 1 : depth;
 }
 
 static int64_t span(int64_t count, int64_t stride) { return count > 1 ? (count - 1) * stride : 0; }

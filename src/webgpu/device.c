@@ -282,7 +282,9 @@ eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, e
     if (gpu->instance == NULL) return eg_fail(EG_ERR_UNAVAILABLE, "the WebGPU library made no instance");
     if (info->native_device != NULL) {
         gpu->device = info->native_device;
-        if (gpu->api.DeviceGetAdapterInfo != NULL) gpu->api.DeviceGetAdapterInfo(gpu->device, &adapter.info);
+        /* wgpu-native, known by DevicePoll, has this entry point and aborts in it. */
+        if (gpu->api.DeviceGetAdapterInfo != NULL && gpu->api.DevicePoll == NULL)
+            gpu->api.DeviceGetAdapterInfo(gpu->device, &adapter.info);
     } else {
         EG_TRY(open_own(gpu, info->device, &adapter.info));
     }
@@ -357,10 +359,10 @@ static eg_status read_part(eg_webgpu *gpu, void *host, WGPUBuffer buffer, uint64
     gpu->api.CommandEncoderCopyBufferToBuffer(encoder, buffer, offset, gpu->staging.buffer, 0, bytes);
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(encoder, NULL);
     gpu->api.CommandEncoderRelease(encoder);
-    gpu->api.QueueSubmit(gpu->queue, 1, &commands);
+    const eg_status encoded = eg_webgpu_check(gpu, "copying from a buffer");
+    if (encoded == EG_OK) gpu->api.QueueSubmit(gpu->queue, 1, &commands);
     gpu->api.CommandBufferRelease(commands);
-    const eg_status submitted = eg_webgpu_check(gpu, "copying from a buffer");
-    if (submitted != EG_OK) return submitted;
+    if (encoded != EG_OK) return encoded;
     gpu->api.BufferMapAsync(gpu->staging.buffer, WGPUMapMode_Read, 0, (size_t)bytes,
                             (WGPUBufferMapCallbackInfo){.mode = WGPUCallbackMode_AllowProcessEvents,
                                                         .callback = on_map,
@@ -391,10 +393,24 @@ eg_status eg_webgpu_wait(eg_webgpu *gpu) {
     return read_part(gpu, &word, gpu->dummy, 0, sizeof word);
 }
 
+/* Nothing may be submitted to a device that is lost, or wgpu-native aborts; only making things tells. */
+eg_status eg_webgpu_alive(eg_webgpu *gpu) {
+    gpu->api.InstanceProcessEvents(gpu->instance);
+    eg_webgpu_guard(gpu);
+    WGPUCommandEncoder encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
+    WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(encoder, NULL);
+    gpu->api.CommandEncoderRelease(encoder);
+    gpu->api.CommandBufferRelease(commands);
+    return eg_webgpu_check(gpu, "starting a call");
+}
+
 /* An empty submission lets the implementation give back what it staged. */
 eg_status eg_webgpu_write(eg_webgpu *gpu, WGPUBuffer buffer, uint64_t offset, const void *host,
                           uint64_t bytes) {
     const uint64_t most = (uint64_t)64 << 20;
+    if ((gpu->api.BufferGetUsage(buffer) & WGPUBufferUsage_CopyDst) == 0)
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "the buffer was made without the usage CopyDst; expected it for an upload");
     eg_webgpu_guard(gpu);
     while (bytes > 0) {
         const uint64_t part = bytes < most ? bytes : most;

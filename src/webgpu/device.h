@@ -42,6 +42,9 @@ void eg_webgpu_close_device(eg_webgpu *gpu);
 void eg_webgpu_guard(eg_webgpu *gpu);
 eg_status eg_webgpu_check(eg_webgpu *gpu, const char *doing);
 
+/* Whether the device is still there. */
+eg_status eg_webgpu_alive(eg_webgpu *gpu);
+
 eg_status eg_webgpu_make_buffer(eg_webgpu *gpu, uint64_t bytes, WGPUFlags usage, WGPUBuffer *buffer);
 eg_status eg_webgpu_grow(eg_webgpu *gpu, eg_webgpu_growing *growing, uint64_t bytes, WGPUFlags usage);
 /* Waits for all that was submitted, by mapping what is copied last. */

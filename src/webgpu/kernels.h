@@ -15,6 +15,13 @@
     X(direct_8x64, gemm_direct, 8, 64, 4, 0, 0, 16, 0)                                                       \
     X(ref, gemm_ref, 8, 8, 1, 0, 0, 64, 0)
 
+/* EG_ROW_shared_128x128, ...: their places in the table. */
+enum {
+#define EG_ROW(name, source, rows, cols, depth, tall, wide, invocations, memory) EG_ROW_##name,
+    EG_WEBGPU_KERNELS(EG_ROW)
+#undef EG_ROW
+};
+
 /* The element-wise kernel and the column sums: FINISH_ROWS x FINISH_COLS elements and SUM_COLS columns a
  * workgroup. */
 enum { EG_FINISH_ROWS = 8, EG_FINISH_COLS = 64, EG_SUM_COLS = 16 };

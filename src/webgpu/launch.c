@@ -34,21 +34,29 @@ static uint64_t up(uint64_t value, uint64_t unit) { return (value + unit - 1) / 
 eg_status eg_webgpu_flush(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
     if (r == NULL || r->encoder == NULL) return EG_OK;
-    gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(r->encoder, NULL);
     gpu->api.CommandEncoderRelease(r->encoder);
-    gpu->api.QueueSubmit(gpu->queue, 1, &commands);
-    gpu->api.CommandBufferRelease(commands);
     r->encoder = NULL;
+    /* Before anything is submitted: wgpu-native aborts on an error in a submission, instead of reporting it.
+     */
+    const eg_status status = eg_webgpu_check(gpu, "enqueuing a call");
+    if (status == EG_OK) {
+        gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);
+        gpu->api.QueueSubmit(gpu->queue, 1, &commands);
+    }
+    gpu->api.CommandBufferRelease(commands);
     r->used = 0;
     r->work = 0;
-    return EG_OK;
+    return status;
 }
 
 void eg_webgpu_free_recording(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
     if (r == NULL) return;
-    if (r->encoder != NULL) gpu->api.CommandEncoderRelease(r->encoder);
+    if (r->encoder != NULL) {
+        gpu->api.CommandEncoderRelease(r->encoder);
+        eg_webgpu_check(gpu, "giving up a call");
+    }
     eg_host_free(gpu->context, r->params);
     eg_host_free(gpu->context, r);
     gpu->recording = NULL;
@@ -75,7 +83,10 @@ static eg_status begin_record(eg_webgpu *gpu, uint64_t bytes, double work) {
             eg_webgpu_grow(gpu, &gpu->params, capacity, WGPUBufferUsage_Storage | WGPUBufferUsage_CopyDst));
         r->capacity = capacity;
     }
-    if (r->encoder == NULL) r->encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
+    if (r->encoder == NULL) {
+        eg_webgpu_guard(gpu); /* until it is flushed */
+        r->encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
+    }
     r->work += work;
     return EG_OK;
 }

@@ -46,6 +46,7 @@
     X(void, QueueWriteBuffer, (WGPUQueue, WGPUBuffer, uint64_t, const void *, size_t))                       \
     X(void, QueueRelease, (WGPUQueue))                                                                       \
     X(uint64_t, BufferGetSize, (WGPUBuffer))                                                                 \
+    X(WGPUFlags, BufferGetUsage, (WGPUBuffer))                                                               \
     X(WGPUFuture, BufferMapAsync, (WGPUBuffer, WGPUFlags, size_t, size_t, WGPUBufferMapCallbackInfo))        \
     X(const void *, BufferGetConstMappedRange, (WGPUBuffer, size_t, size_t))                                 \
     X(void, BufferUnmap, (WGPUBuffer))                                                                       \

@@ -258,6 +258,8 @@ static eg_webgpu_pass product_pass(const lowering *l) {
         pass.items = 1, pass.depth = 0;
     pass.chunk = l->step->depth;
     pass.splits = pass.depth > 0 ? ceil_div(pass.depth, pass.chunk) : 1;
+    /* Splits are parts of one dispatch: what one cannot reach is done part after part instead. */
+    if (eg_webgpu_reach(l->caps, &pass) < pass.depth) pass.splits = 1, pass.chunk = pass.depth;
     return pass;
 }
 

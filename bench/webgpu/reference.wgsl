@@ -1,0 +1,73 @@
+/* What the benchmark compares with: a straightforward backward pass in four kernels, PASS 1 to 4. 16x16
+ * tiles in workgroup memory, one result a thread; pre is computed again for grad_pre; the operands of d_a
+ * and d_b are read across their rows; d_bias has one thread a column. GELU in its tanh form. */
+struct Sizes { m: u32, k: u32, n: u32, unused: u32 }
+
+@group(0) @binding(0) var<storage, read> sizes: Sizes;
+@group(0) @binding(1) var<storage, read> first: array<f32>;
+#if PASS != 4
+@group(0) @binding(2) var<storage, read> second: array<f32>;
+#endif
+#if PASS == 1
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read> grad: array<f32>;
+#endif
+@group(0) @binding(5) var<storage, read_write> result: array<f32>;
+
+#if PASS == 1 /* grad_pre[m, n] from A[m, k] B[k, n] */
+#define ROWS sizes.m
+#define COLS sizes.n
+#define DEPTH sizes.k
+#define LEFT(row, term)  first[(row) * sizes.k + (term)]
+#define RIGHT(term, col) second[(term) * sizes.n + (col)]
+#elif PASS == 2 /* d_a[m, k] from grad_pre[m, n] B[k, n] */
+#define ROWS sizes.m
+#define COLS sizes.k
+#define DEPTH sizes.n
+#define LEFT(row, term)  first[(row) * sizes.n + (term)]
+#define RIGHT(term, col) second[(col) * sizes.n + (term)]
+#elif PASS == 3 /* d_b[k, n] from A[m, k] grad_pre[m, n] */
+#define ROWS sizes.k
+#define COLS sizes.n
+#define DEPTH sizes.m
+#define LEFT(row, term)  first[(term) * sizes.k + (row)]
+#define RIGHT(term, col) second[(term) * sizes.n + (col)]
+#endif
+
+#if PASS == 4
+@compute @workgroup_size(256)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    if (id.x >= sizes.n) { return; }
+    var sum = 0.0;
+    for (var i = 0u; i < sizes.m; i++) { sum += first[i * sizes.n + id.x]; }
+    result[id.x] = sum;
+}
+#else
+var<workgroup> left: array<f32, 256>;
+var<workgroup> right: array<f32, 256>;
+
+@compute @workgroup_size(16, 16)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {
+    let at = local.y * 16u + local.x;
+    var sum = 0.0;
+    for (var k = 0u; k < DEPTH; k += 16u) {
+        left[at] = 0.0;
+        right[at] = 0.0;
+        if (id.y < ROWS && k + local.x < DEPTH) { left[at] = LEFT(id.y, k + local.x); }
+        if (id.x < COLS && k + local.y < DEPTH) { right[at] = RIGHT(k + local.y, id.x); }
+        workgroupBarrier();
+        for (var i = 0u; i < 16u; i++) { sum += left[local.y * 16u + i] * right[i * 16u + local.x]; }
+        workgroupBarrier();
+    }
+    if (id.y >= ROWS || id.x >= COLS) { return; }
+#if PASS == 1
+    let x = sum + bias[id.x];
+    let inner = clamp(0.7978845608 * (x + 0.044715 * x * x * x), -15.0, 15.0);
+    let t = tanh(inner);
+    let slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608 * (1.0 + 0.134145 * x * x);
+    result[id.y * COLS + id.x] = grad[id.y * COLS + id.x] * slope;
+#else
+    result[id.y * COLS + id.x] = sum;
+#endif
+}
+#endif
