@@ -105,6 +105,9 @@ static eg_status detect(eg_context *context, eg_cuda_device *device) {
 
 static void dispose(eg_context *context, eg_cuda_device *device) {
     if (device->context != NULL && device->driver->cuCtxPushCurrent(device->context) == CUDA_SUCCESS) {
+        if (device->fork != NULL) device->driver->cuEventDestroy(device->fork);
+        if (device->join != NULL) device->driver->cuEventDestroy(device->join);
+        if (device->side != NULL) device->driver->cuStreamDestroy(device->side);
         eg_cuda_unload_kernels(device);
         eg_cuda_lt_close(context, device->lt);
         leave(device, EG_OK);
@@ -113,10 +116,21 @@ static void dispose(eg_context *context, eg_cuda_device *device) {
     eg_host_free(context, device);
 }
 
+static eg_status make_side_stream(eg_cuda_device *device) {
+    const eg_cuda_driver *driver = device->driver;
+    EG_TRY(eg_cuda_check(device, driver->cuStreamCreate(&device->side, CU_STREAM_NON_BLOCKING),
+                         "cuStreamCreate"));
+    EG_TRY(eg_cuda_check(device, driver->cuEventCreate(&device->fork, CU_EVENT_DISABLE_TIMING),
+                         "cuEventCreate"));
+    return eg_cuda_check(device, driver->cuEventCreate(&device->join, CU_EVENT_DISABLE_TIMING),
+                         "cuEventCreate");
+}
+
 static eg_status start(eg_context *context, eg_cuda_device *device, const eg_open_info *info) {
     EG_TRY(find_device(device, info));
     EG_TRY(enter(device));
     eg_status status = detect(context, device);
+    if (status == EG_OK) status = make_side_stream(device);
     if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
     return leave(device, status);
 }

@@ -22,6 +22,8 @@ typedef struct eg_cuda_device {
     CUcontext context;
     bool primary; /* retained by us */
     CUstream stream;
+    CUstream side; /* for what runs beside the products */
+    CUevent fork, join;
     eg_cuda_caps caps;
     CUmodule modules[EG_CUDA_MAX_MODULES];
     CUfunction functions[EG_CUDA_MAX_KERNELS]; /* by row of the kernel table */

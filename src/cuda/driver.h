@@ -20,6 +20,9 @@
     X(cuCtxPushCurrent)                                                                                      \
     X(cuCtxPopCurrent)                                                                                       \
     X(cuCtxGetDevice)                                                                                        \
+    X(cuStreamCreate)                                                                                        \
+    X(cuStreamDestroy)                                                                                       \
+    X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamSynchronize)                                                                                   \
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \

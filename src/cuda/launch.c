@@ -16,8 +16,10 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
 
-/* `blocks` may be any number: kernels stride over what the grid leaves. */
-static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int64_t blocks, void *parameter) {
+/* `blocks` may be any number: kernels stride over what the grid leaves. On the main stream a kernel is set
+ * up while its predecessor drains (order.cuh). */
+static eg_status enqueue_on(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row,
+                            int64_t blocks, void *parameter) {
     enum { MOST_BLOCKS = 0x7fffffff };
     if (blocks == 0) return EG_OK;
     CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
@@ -29,15 +31,19 @@ static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int6
                                    .blockDimY = 1,
                                    .blockDimZ = 1,
                                    .sharedMemBytes = (unsigned)row->shared,
-                                   .hStream = run->device->stream,
+                                   .hStream = stream,
                                    .attrs = &overlap,
-                                   .numAttrs = 1};
+                                   .numAttrs = stream == run->device->stream ? 1 : 0};
     void *parameters[] = {parameter};
     run->device->last = row->name;
     return eg_cuda_check(run->device,
                          run->device->driver->cuLaunchKernelEx(
                              &config, run->device->functions[row_index(row)], parameters, NULL),
                          row->name);
+}
+
+static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int64_t blocks, void *parameter) {
+    return enqueue_on(run, run->device->stream, row, blocks, parameter);
 }
 
 /* ---- Products ------------------------------------------------------------------------------------- */
@@ -99,8 +105,8 @@ static eg_status launch_act_grad(const eg_cuda_run *run, const eg_step *step) {
                           .rows = p->m,
                           .cols = p->n,
                           .items = p->batch,
-                          .chunks = ceil_div(p->m, row->tile_rows),
-                          .chunk_rows = row->tile_rows,
+                          .chunks = ceil_div(p->m, step->tile_rows),
+                          .chunk_rows = step->tile_rows,
                           .activation = (int32_t)p->activation,
                           .source = (int32_t)p->source,
                           .propagate = p->propagate};
@@ -112,14 +118,13 @@ static int64_t chunk_rows(const eg_plan *plan, eg_buffer_id buffer) {
     const eg_epilogue epilogue = buffer == EG_BUFFER_SUMS ? EG_EPILOGUE_ACT_GRAD : EG_EPILOGUE_CHAIN;
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
-        const bool element_wise = step->kind == EG_STEP_ACT_GRAD && buffer == EG_BUFFER_SUMS;
-        if (element_wise || (step->kind == EG_STEP_GEMM && step->epilogue == epilogue))
-            return step->tile_rows;
+        if (step->kind == EG_STEP_ACT_GRAD && buffer == EG_BUFFER_SUMS) return step->tile_rows;
+        if (step->kind == EG_STEP_GEMM && step->epilogue == epilogue) return eg_cuda_sum_rows(step->kernel);
     }
     return 1;
 }
 
-static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step) {
+static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step, CUstream stream) {
     const eg_problem *p = run->problem;
     const eg_cuda_kernel *row = step->kernel;
     const bool below = step->buffer == EG_BUFFER_SUMS_BELOW;
@@ -128,7 +133,46 @@ static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step) 
                             .rows = p->batch * ceil_div(p->m, chunk_rows(run->plan, step->buffer)),
                             .cols = below ? p->k : p->n,
                             .accumulate = p->accumulate};
-    return enqueue(run, row, ceil_div(x.cols, row->tile_cols), &x);
+    return enqueue_on(run, stream, row, ceil_div(x.cols, row->tile_cols), &x);
+}
+
+/* ---- A call ---------------------------------------------------------------------------------------- */
+
+/* The stream `later` goes on when what `earlier` has now is done. Events are captured like kernels. */
+static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later, CUevent event) {
+    const eg_cuda_driver *driver = run->device->driver;
+    EG_TRY(eg_cuda_check(run->device, driver->cuEventRecord(event, earlier), "cuEventRecord"));
+    return eg_cuda_check(run->device, driver->cuStreamWaitEvent(later, event, 0), "cuStreamWaitEvent");
+}
+
+static const eg_step *find_column_sum(const eg_plan *plan) {
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_COLUMN_SUM && step->buffer == EG_BUFFER_SUMS) return step;
+    }
+    return NULL;
+}
+
+/* The short sum of d_bias runs on a stream of its own beside the products, which leave room for it: after
+ * them it would cost its whole length. */
+static eg_status launch_beside(const eg_cuda_run *run, const eg_step *sum) {
+    eg_cuda_device *device = run->device;
+    EG_TRY(follow(run, device->stream, device->side, device->fork));
+    return launch_column_sum(run, sum, device->side);
+}
+
+static eg_status launch_step(const eg_cuda_run *run, const eg_step *step) {
+    switch (step->kind) {
+    case EG_STEP_PACK: /* the kernels read operands as they are */
+        return EG_OK;
+    case EG_STEP_GEMM:
+        return launch_gemm(run, step);
+    case EG_STEP_ACT_GRAD:
+        return launch_act_grad(run, step);
+    case EG_STEP_COLUMN_SUM:
+        return launch_column_sum(run, step, run->device->stream);
+    }
+    return EG_OK;
 }
 
 eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
@@ -136,21 +180,17 @@ eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspa
                              .plan = plan,
                              .problem = &plan->problem,
                              .workspace = (uint64_t)(uintptr_t)workspace + offset};
+    const eg_step *sum = find_column_sum(plan);
+    bool beside = false;
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
-        switch (step->kind) {
-        case EG_STEP_PACK:
-            break; /* the kernels read operands as they are */
-        case EG_STEP_GEMM:
-            EG_TRY(launch_gemm(&run, step));
-            break;
-        case EG_STEP_ACT_GRAD:
-            EG_TRY(launch_act_grad(&run, step));
-            break;
-        case EG_STEP_COLUMN_SUM:
-            EG_TRY(launch_column_sum(&run, step));
-            break;
+        if (step == sum && beside) continue;
+        EG_TRY(launch_step(&run, step));
+        /* The first step of a backward call makes the sums; products follow it. */
+        if (i == 0 && sum != NULL && sum != &plan->step[1]) {
+            EG_TRY(launch_beside(&run, sum));
+            beside = true;
         }
     }
-    return EG_OK;
+    return beside ? follow(&run, run.device->side, run.device->stream, run.device->join) : EG_OK;
 }

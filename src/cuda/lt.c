@@ -74,7 +74,7 @@ typedef struct lt_key {
     int64_t ld[3], stride[3]; /* left, right, result */
     int64_t scratch;
     int32_t dtype, result_dtype, math;
-    uint8_t transposed[2], accumulate, alignment; /* of all addresses: 16 bytes, or log2 of less */
+    uint8_t transposed[2], accumulate, alignment; /* of all addresses: 256 bytes, or log2 of less */
 } lt_key;
 
 typedef struct lt_product {
@@ -222,7 +222,7 @@ static eg_cuda_matrix flipped(eg_cuda_matrix x) {
 }
 
 static uint8_t alignment_of(const eg_cuda_matrix *x, const eg_cuda_matrix *y, const eg_cuda_matrix *z) {
-    const uint64_t bits = x->data | y->data | z->data | 16;
+    const uint64_t bits = x->data | y->data | z->data | 256;
     return (uint8_t)__builtin_ctzll(bits);
 }
 

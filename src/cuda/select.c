@@ -216,26 +216,78 @@ static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *
     return eg_cuda_takes(row, &x);
 }
 
+/* One wave of blocks: four a multiprocessor, as act_grad.cu is built for. */
+static int64_t chunk_of(const eg_caps *caps, const eg_problem *p, const eg_cuda_kernel *row) {
+    const int64_t room = 4 * (int64_t)((const eg_cuda_caps *)caps->detail)->multiprocessors;
+    const int64_t strips = ceil_div(p->n, row->tile_cols) * p->batch;
+    const int64_t chunks = strips > 0 && room > strips ? room / strips : 1, rows = ceil_div(p->m, chunks);
+    return rows < row->tile_rows ? row->tile_rows : (rows < 1 << 14 ? rows : 1 << 14);
+}
+
+/* Whole waves of clusters of two blocks that a product takes. */
+static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                        double *tiles) {
+    const double clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
+    *tiles = (double)ceil_div(x->rows, 2 * (int64_t)row->tile_rows) *
+             (double)ceil_div(x->cols, row->tile_cols) * (double)x->items;
+    return (double)(int64_t)((*tiles + clusters - 1) / clusters);
+}
+
+/* Its time in tiles of one column, with what narrow tiles cost in loads. Where cublasLt could do it too, ours
+ * is measured faster on products of some size that fill their last wave, and else slower. */
+static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const double least_flops = 1.5e8 * ((const eg_cuda_caps *)caps->detail)->multiprocessors,
+                 least_fill = 0.9;
+    const double slow = 2e15;
+    double tiles;
+    const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
+    const double room = waves * (((const eg_cuda_caps *)caps->detail)->multiprocessors / 2);
+    const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
+    const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
+    return plain && (flops < least_flops || tiles < least_fill * room) ? slow + cost : cost;
+}
+
+/* Lower is better: products of ours where they are faster than the library's, the library, products of ours
+ * where they are not, and last the rows that take more, in the table's order. Numbers are exact below 2^53.
+ */
+static double cost_of(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
+                      const eg_step *step, int index) {
+    if (step->kind != EG_STEP_GEMM || row->family == EG_CUDA_STRIDED) return 4e15 + index;
+    if (row->family == EG_CUDA_LIBRARY) return 1e15 + index;
+    const eg_cuda_gemm x = eg_cuda_product(plan, step, 0);
+    return tma_cost(caps, row, &x);
+}
+
+static void take_row(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row, eg_step *step) {
+    step->kernel = row;
+    step->name = row->name;
+    step->tile_rows = row->tile_rows;
+    step->tile_cols = row->tile_cols;
+    step->depth = row->depth;
+    if (row->family == EG_CUDA_VECTORS) step->tile_rows = chunk_of(caps, &plan->problem, row);
+}
+
 static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
     const eg_problem *p = &plan->problem;
-    const eg_cuda_kernel *row;
+    const eg_cuda_kernel *row, *best = NULL;
+    double least = 0;
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (!named(caps, row) || !allows(caps, p, row, step) || !fits(plan, row, step)) continue;
-        step->kernel = row;
-        step->name = row->name;
-        step->tile_rows = row->tile_rows;
-        step->tile_cols = row->tile_cols;
-        step->depth = row->depth;
-        return EG_OK;
+        const double cost = cost_of(caps, plan, row, step, i);
+        if (best == NULL || cost < least) best = row, least = cost;
     }
-    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
-                   caps->only_kernel != NULL ? caps->only_kernel : "any", eg_dtype_name(p->dtype));
+    if (best == NULL) {
+        return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
+                       caps->only_kernel != NULL ? caps->only_kernel : "any", eg_dtype_name(p->dtype));
+    }
+    take_row(caps, plan, best, step);
+    return EG_OK;
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------------ */
 
 /* No row that makes column sums has smaller chunks. */
-enum { LEAST_CHUNK = 64 };
+enum { LEAST_CHUNK = 32 };
 
 static bool add_sums(eg_plan *plan, eg_buffer_id id, int64_t cols) {
     const eg_problem *p = &plan->problem;

@@ -3,9 +3,41 @@
 
 #include "kernels.h"
 
-#define STORES     (1U << EG_EPILOGUE_STORE)
-#define EPILOGUES  (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
+#define STORES    (1U << EG_EPILOGUE_STORE)
+#define EPILOGUES (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
+/* Of hopper_gemm.cuh: a ring of slots, boxes for the epilogue, barriers. */
+#define EG_HOPPER_SLOT(cols)   (128 * 64 * 2 + 64 * (cols)*2)
+#define EG_HOPPER_STAGES(cols) (192 * 1024 / EG_HOPPER_SLOT(cols))
+#define EG_HOPPER_SHARED(cols)                                                                               \
+    (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) + 4 * 64 * 128 + 8 * (cols))
+
 #define EVERYTHING (STORES | EPILOGUES)
+
+/* Two letters: left and right are row-major (r) or column-major (c). */
+#define r_LEFT  EG_CUDA_LEFT_ROWS
+#define c_LEFT  EG_CUDA_LEFT_COLS
+#define r_RIGHT EG_CUDA_RIGHT_ROWS
+#define c_RIGHT EG_CUDA_RIGHT_COLS
+#define HOPPER(type, storage, left, right, cols, bytes, what)                                                \
+    {.name = "hopper_" #type "_" #left #right "_128x" #cols,                                                 \
+     .kind = EG_STEP_GEMM,                                                                                   \
+     .family = EG_CUDA_TMA,                                                                                  \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM90A,                                                                                 \
+     .epilogues = what,                                                                                      \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | left##_LEFT |     \
+              right##_RIGHT,                                                                                 \
+     .tile_rows = 128,                                                                                       \
+     .tile_cols = cols,                                                                                      \
+     .depth = 64,                                                                                            \
+     .threads = 384,                                                                                         \
+     .shared = bytes,                                                                                        \
+     .sum_rows = 64},
+#define HOPPER_WIDTHS(type, storage, left, right, what)                                                      \
+    HOPPER(type, storage, left, right, 256, EG_HOPPER_SHARED(256), what)                                     \
+    HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), what)                                     \
+    HOPPER(type, storage, left, right, 128, EG_HOPPER_SHARED(128), what)
 
 static const eg_cuda_kernel rows[] = {
     /* Plain products by the vendor's library. */
@@ -41,6 +73,34 @@ static const eg_cuda_kernel rows[] = {
      .needs = EG_CUDA_LT,
      .epilogues = STORES,
      .takes = EG_CUDA_NO_REDUCTION},
+    /* The fused products of 16-bit layers on Hopper. */
+    HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
+        HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES)
+    /* The fused products of f32 and f64 layers, of any strides. */
+    {.name = "fma_f32_128x128",
+     .kind = EG_STEP_GEMM,
+     .family = EG_CUDA_STRIDED,
+     .compute = EG_F32,
+     .dtype = EG_F32,
+     .needs = EG_CUDA_SM80,
+     .epilogues = EVERYTHING,
+     .tile_rows = 128,
+     .tile_cols = 128,
+     .depth = 16,
+     .threads = 256,
+     .shared = 4 * 2 * 16 * 132 * 4},
+    {.name = "mma_f64_128x128",
+     .kind = EG_STEP_GEMM,
+     .family = EG_CUDA_STRIDED,
+     .compute = EG_F64,
+     .dtype = EG_F64,
+     .needs = EG_CUDA_SM80,
+     .epilogues = EVERYTHING,
+     .tile_rows = 128,
+     .tile_cols = 128,
+     .depth = 16,
+     .threads = 256,
+     .shared = 128 * 132 * 8},
     /* Any product. */
     {.name = "ref_f32",
      .kind = EG_STEP_GEMM,
@@ -66,7 +126,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_VECTORS,
      .compute = EG_F32,
      .dtype = EG_BF16,
-     .tile_rows = 64,
+     .tile_rows = 32,
      .tile_cols = 256,
      .threads = 256},
     {.name = "act_grad_f16",
@@ -74,7 +134,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_VECTORS,
      .compute = EG_F32,
      .dtype = EG_F16,
-     .tile_rows = 64,
+     .tile_rows = 32,
      .tile_cols = 256,
      .threads = 256},
     {.name = "act_grad_f32",
@@ -82,7 +142,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_VECTORS,
      .compute = EG_F32,
      .dtype = EG_F32,
-     .tile_rows = 64,
+     .tile_rows = 32,
      .tile_cols = 128,
      .threads = 256},
     {.name = "act_grad_f64",
@@ -90,7 +150,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_VECTORS,
      .compute = EG_F64,
      .dtype = EG_F64,
-     .tile_rows = 64,
+     .tile_rows = 32,
      .tile_cols = 64,
      .threads = 256},
     {.name = "ref_act_grad_f32",

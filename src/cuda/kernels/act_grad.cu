@@ -1,14 +1,16 @@
 /* grad_pre = grad * act'(saved) at the speed of memory, with the column sums of its row chunks on the way.
  *
- *     a warp reads 32 vectors of 16 bytes side by side     one row, 256 columns of bf16
- *     a block's 8 warps take every eighth row of the chunk; a thread keeps ROWS rows of both operands in
- *     flight, adds its column sums in registers, and the warps' sums are added in order at the end.
+ *     a warp reads 32 vectors of 16 bytes side by side: one row of 256 columns of bf16
+ *     a block's 8 warps take every eighth row of a chunk; a thread has ROWS rows of both operands in flight
+ *     and adds its column sums in registers; the warps' sums are added in order at the end
  *
- * The sums are of the unrounded products. Rows of 16-byte vectors only; all else is ref_act_grad's. */
+ * The host cuts the rows into as many chunks as make one wave of blocks: all of them stream until the end,
+ * and there are few sums to add. What was read is not read again (ldcs), so that L2 keeps grad_pre for the
+ * products. Sums are of the unrounded numbers. Rows of 16-byte vectors only; all else is ref_act_grad's. */
 #include "matrix.cuh"
 #include "order.cuh"
 
-enum { WARPS = 8, ROWS = 4 };
+enum { WARPS = 8, ROWS = 2, BLOCKS = 4 }; /* a thread's rows in flight; blocks a multiprocessor */
 
 /* 16 bytes of each storage type, as the compute type. */
 struct bf16x8 {
@@ -67,70 +69,140 @@ struct f64x2 {
     }
 };
 
-/* A chunk of rows at one strip of columns; `first` is where the thread's vector stands in each matrix. */
-template <typename V>
-EG_DEVICE void chunk_strip(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t end, int64_t strip,
-                           typename V::real (&sums)[V::COUNT]) {
-    const int64_t bytes = 16 / V::COUNT;
-    const char *grad = (const char *)p.grad.data + (item * p.grad.item_stride + strip) * bytes;
-    const char *saved = (const char *)p.saved.data + (item * p.saved.item_stride + strip) * bytes;
-    char *out = (char *)p.out.data + (item * p.out.item_stride + strip) * bytes;
-    const bool reads_saved = p.activation != EG_ACT_NONE, of_y = p.source == EG_SOURCE_Y;
-    for (; row < end; row += WARPS * ROWS) {
+/* ---- One activation ---------------------------------------------------------------------------------- */
+
+/* What a thread walks: its vector in the first of its rows, and the bytes from one of its rows to the next. */
+struct walk {
+    const char *grad, *saved;
+    char *out; /* NULL: not wanted */
+    int64_t grad_step, saved_step, out_step;
+    int rows; /* of the thread */
+    bool propagate;
+};
+
+/* product = grad * act'(saved) for one row of the thread; the sums are of the unrounded products. */
+template <typename V, typename F>
+EG_DEVICE void finish_row(const walk &w, const F &derivative, const uint4 &g, const uint4 &s, int row,
+                          typename V::real (&sums)[V::COUNT]) {
+    typename V::real product[V::COUNT], from[V::COUNT];
+    V::widen(g, product);
+    V::widen(s, from);
+#pragma unroll
+    for (int j = 0; j < V::COUNT; j++) {
+        product[j] *= derivative(from[j], w.propagate);
+        sums[j] += product[j];
+    }
+    if (w.out != nullptr) *(uint4 *)(w.out + row * w.out_step) = V::round(product);
+}
+
+template <typename V, bool READS, typename F>
+EG_DEVICE void walk_rows(const walk &w, const F &derivative, typename V::real (&sums)[V::COUNT]) {
+    int row = 0;
+    for (; row + ROWS <= w.rows; row += ROWS) {
         uint4 g[ROWS], s[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
-            const int64_t at = row + i * WARPS;
-            if (at >= end) break;
-            g[i] = *(const uint4 *)(grad + at * p.grad.row_stride * bytes);
-            if (reads_saved) s[i] = __ldcs((const uint4 *)(saved + at * p.saved.row_stride * bytes));
+            g[i] = __ldcs((const uint4 *)(w.grad + (row + i) * w.grad_step));
+            s[i] = READS ? __ldcs((const uint4 *)(w.saved + (row + i) * w.saved_step)) : g[i];
         }
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            const int64_t at = row + i * WARPS;
-            if (at >= end) break;
-            typename V::real product[V::COUNT], from[V::COUNT] = {};
-            V::widen(g[i], product);
-            if (reads_saved) V::widen(s[i], from);
-            eg_act_grad(p.activation, of_y, p.propagate != 0, product, from);
-#pragma unroll
-            for (int j = 0; j < V::COUNT; j++) sums[j] += product[j];
-            if (p.out.data != 0) *(uint4 *)(out + at * p.out.row_stride * bytes) = V::round(product);
-        }
+        for (int i = 0; i < ROWS; i++) finish_row<V>(w, derivative, g[i], s[i], row + i, sums);
+    }
+    for (; row < w.rows; row++) {
+        const uint4 g = *(const uint4 *)(w.grad + row * w.grad_step);
+        const uint4 s = READS ? *(const uint4 *)(w.saved + row * w.saved_step) : g;
+        finish_row<V>(w, derivative, g, s, row, sums);
     }
 }
 
-template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
+/* The derivative, by the sources there are; each has a loop of its own, so that none waits for a branch. */
+template <typename V>
+EG_DEVICE void walk_activation(int activation, bool of_y, const walk &w, typename V::real (&sums)[V::COUNT]) {
+    typedef typename V::real real;
+#define EG_WALK(derivative)                                                                                  \
+    walk_rows<V, true>(                                                                                      \
+        w,                                                                                                   \
+        [](real x, bool propagate) {                                                                         \
+            const real slope = derivative(x);                                                                \
+            return eg_is_nan(x) ? (propagate ? x : (real)0) : slope;                                         \
+        },                                                                                                   \
+        sums)
+#define EG_WALK_Y_0(name) EG_WALK(eg_act_grad_##name)
+#define EG_WALK_Y_1(name)                                                                                    \
+    if (of_y) {                                                                                              \
+        EG_WALK(eg_act_grad_y_##name);                                                                       \
+    } else {                                                                                                 \
+        EG_WALK(eg_act_grad_##name);                                                                         \
+    }
+    if (activation == EG_ACT_NONE) {
+        walk_rows<V, false>(w, [](real, bool) { return (real)1; }, sums);
+        return;
+    }
+    switch (activation) {
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    case value:                                                                                              \
+        EG_WALK_Y_##from_y(name);                                                                            \
+        break;
+        EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+    }
+}
+
+/* ---- The kernel -------------------------------------------------------------------------------------- */
+
+template <typename V>
+EG_DEVICE walk walk_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t rows, int64_t col) {
+    const int64_t bytes = 16 / V::COUNT;
+    const auto at = [&](const eg_cuda_matrix &x) {
+        return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * bytes;
+    };
+    return {at(p.grad),
+            at(p.saved),
+            p.out.data != 0 ? at(p.out) : nullptr,
+            p.grad.row_stride * bytes * WARPS,
+            p.saved.row_stride * bytes * WARPS,
+            p.out.row_stride * bytes * WARPS,
+            rows > 0 ? (int)((rows + WARPS - 1) / WARPS) : 0,
+            p.propagate != 0};
+}
+
+/* The warps' sums in order. */
+template <typename V>
+EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t strip,
+                         const typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
     __shared__ real shared[WARPS][32 * V::COUNT];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int64_t strips = (p.cols + 32 * V::COUNT - 1) / (32 * V::COUNT);
-    eg_wait_for_predecessor();
-    eg_let_successor_start();
-    for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
-        const int64_t row_of_sums = index / strips, strip = index % strips * 32 * V::COUNT;
-        const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * p.chunk_rows;
-        const int64_t end = row + p.chunk_rows < p.rows ? row + p.chunk_rows : p.rows;
-        const int64_t col = strip + lane * V::COUNT;
-        real sums[V::COUNT] = {};
-        if (col < p.cols) chunk_strip<V>(p, item, row + warp, end, col, sums);
-        if (p.sums == 0) continue;
 #pragma unroll
-        for (int j = 0; j < V::COUNT; j++) shared[warp][j * 32 + lane] = sums[j];
-        __syncthreads();
-        if (threadIdx.x < 32 * V::COUNT) {
-            const int j = threadIdx.x % V::COUNT, from = threadIdx.x / V::COUNT;
-            real total = 0;
-            for (int i = 0; i < WARPS; i++) total += shared[i][j * 32 + from];
-            if (strip + threadIdx.x < p.cols)
-                ((real *)p.sums)[row_of_sums * p.cols + strip + threadIdx.x] = total;
-        }
-        __syncthreads();
+    for (int j = 0; j < V::COUNT; j++) shared[threadIdx.x / 32][j * 32 + threadIdx.x % 32] = sums[j];
+    __syncthreads();
+    const int col = threadIdx.x;
+    if (col < 32 * V::COUNT && strip + col < p.cols) {
+        real total = 0;
+        for (int i = 0; i < WARPS; i++) total += shared[i][col % V::COUNT * 32 + col / V::COUNT];
+        ((real *)p.sums)[row_of_sums * p.cols + strip + col] = total;
+    }
+    __syncthreads();
+}
+
+template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
+    const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
+    const int64_t strips = (p.cols + width - 1) / width;
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
+        const int64_t row_of_sums = index / strips, strip = index % strips * width;
+        const int64_t item = row_of_sums / p.chunks, first = row_of_sums % p.chunks * p.chunk_rows;
+        const int64_t end = min(first + p.chunk_rows, p.rows), row = first + warp;
+        const int64_t col = strip + threadIdx.x % 32 * V::COUNT;
+        typename V::real sums[V::COUNT] = {};
+        if (col < p.cols)
+            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, end - row, col),
+                               sums);
+        if (p.sums != 0) sum_warps<V>(p, row_of_sums, strip, sums);
     }
 }
 
 #define EG_ENTRY(name, vector)                                                                               \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS)                                                 \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                               \
         eg_act_grad_##name(const __grid_constant__ eg_cuda_act_grad p) {                                     \
         run<vector>(p);                                                                                      \
     }

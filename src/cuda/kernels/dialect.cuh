@@ -29,10 +29,16 @@ EG_DEVICE float eg_exp_fast(float x) {
     return y;
 }
 
-/* By the bits: no compiler option can remove the test. */
-EG_DEVICE bool eg_is_nan(float x) { return (__float_as_uint(x) & 0x7fffffffU) > 0x7f800000U; }
+/* One instruction that no compiler option can remove. */
+EG_DEVICE bool eg_is_nan(float x) {
+    int answer;
+    asm("{.reg .pred p; setp.nan.f32 p, %1, %1; selp.s32 %0, 1, 0, p;}" : "=r"(answer) : "f"(x));
+    return answer != 0;
+}
 EG_DEVICE bool eg_is_nan(double x) {
-    return ((unsigned long long)__double_as_longlong(x) & 0x7fffffffffffffffULL) > 0x7ff0000000000000ULL;
+    int answer;
+    asm("{.reg .pred p; setp.nan.f64 p, %1, %1; selp.s32 %0, 1, 0, p;}" : "=r"(answer) : "d"(x));
+    return answer != 0;
 }
 
 #define EG_ACTIVATION_FORMULAS
@@ -73,7 +79,8 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     case value:                                                                                              \
         _Pragma("unroll") for (int i = 0; i < N; i++) {                                                      \
-            if (value != 0) values[i] = eg_is_nan(values[i]) ? values[i] : eg_act_##name(values[i]);         \
+            const T y = eg_act_##name(values[i]);                                                            \
+            values[i] = eg_is_nan(values[i]) ? values[i] : y;                                                \
         }                                                                                                    \
         break;
         EG_ACTIVATION_TABLE(EG_ROW)
@@ -85,7 +92,7 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
 #define EG_GRAD_LOOP(derivative)                                                                             \
     _Pragma("unroll") for (int i = 0; i < N; i++) {                                                          \
         const T slope = derivative(saved[i]);                                                                \
-        grad[i] *= eg_is_nan(saved[i]) ? (propagate ? saved[i] : (T)0) : slope;                              \
+        grad[i] *= eg_is_nan(saved[i]) ? poison : slope;                                                    \
     }
 #define EG_GRAD_OF_Y_0(name) EG_GRAD_LOOP(eg_act_grad_##name)
 #define EG_GRAD_OF_Y_1(name)                                                                                 \
@@ -97,6 +104,7 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
 template <int N, typename T>
 EG_DEVICE void eg_act_grad(int activation, bool of_y, bool propagate, T (&grad)[N], const T (&saved)[N]) {
     if (activation == EG_ACT_NONE) return; /* the derivative is 1 for every pre, NaN as well */
+    const T poison = propagate ? (T)__int_as_float(0x7fffffff) : (T)0;
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     case value:                                                                                              \

@@ -1,0 +1,93 @@
+"""epigrad's C interface through ctypes: what the benchmarks call, on device pointers."""
+
+import ctypes as c
+
+F32, F64, F16, BF16 = 1, 2, 3, 4
+CUDA = 1
+RECOMPUTE, PRE, Y = 0, 1, 2
+COL_MAJOR = 1
+ACTIVATIONS = ["none", "relu", "gelu", "silu", "sigmoid", "tanh", "gelu_erf", "quick_gelu", "relu2",
+               "softplus", "hardswish", "mish"]
+
+
+class Allocator(c.Structure):
+    _fields_ = [("alloc", c.c_void_p), ("free", c.c_void_p), ("user", c.c_void_p)]
+
+
+class OpenInfo(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("backend", c.c_int), ("device", c.c_int), ("threads", c.c_int),
+                ("kernel", c.c_char_p), ("allocator", Allocator), ("native_device", c.c_void_p),
+                ("native_queue", c.c_void_p)]
+
+
+class Layer(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("m", c.c_int64), ("k", c.c_int64), ("n", c.c_int64),
+                ("batch", c.c_int64), ("dtype", c.c_int), ("activation", c.c_int), ("math", c.c_int),
+                ("nonfinite", c.c_int)]
+
+
+class Matrix(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("offset", c.c_size_t), ("ld", c.c_int64), ("batch_stride", c.c_int64),
+                ("layout", c.c_int), ("dtype", c.c_int)]
+
+
+class Vector(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("offset", c.c_size_t), ("dtype", c.c_int)]
+
+
+class Workspace(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("offset", c.c_size_t), ("bytes", c.c_size_t)]
+
+
+class Chain(c.Structure):
+    _fields_ = [("saved", Matrix), ("source", c.c_int), ("activation", c.c_int), ("d_bias", Vector)]
+
+
+class BackwardArgs(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("grad", Matrix),
+                ("source", c.c_int), ("pre", Matrix), ("y", Matrix), ("d_a", Matrix), ("d_b", Matrix),
+                ("d_bias", Vector), ("grad_pre", Matrix), ("accumulate", c.c_int), ("chain", Chain),
+                ("packed_b", c.c_void_p), ("workspace", Workspace)]
+
+
+class Library:
+    """A context on a CUDA stream."""
+
+    def __init__(self, path, stream, kernel=None):
+        self.lib = c.CDLL(path)
+        self.lib.eg_last_error.restype = c.c_char_p
+        self.context = c.c_void_p()
+        info = OpenInfo(size=c.sizeof(OpenInfo), backend=CUDA, native_queue=stream,
+                        kernel=kernel.encode() if kernel else None)
+        self.check(self.lib.eg_open(c.byref(info), c.byref(self.context)))
+
+    def check(self, status):
+        if status != 0:
+            raise RuntimeError(f"epigrad: status {status}: {self.lib.eg_last_error().decode()}")
+
+    def backward(self, layer, args):
+        self.check(self.lib.eg_backward(self.context, c.byref(layer), c.byref(args)))
+
+    def workspace(self, layer, args):
+        size = c.c_size_t()
+        self.check(self.lib.eg_backward_workspace(self.context, c.byref(layer), c.byref(args), c.byref(size)))
+        return size.value
+
+    def plan(self, layer, args):
+        text = c.create_string_buffer(4096)
+        self.check(self.lib.eg_backward_plan(self.context, c.byref(layer), c.byref(args), text, 4096))
+        return text.value.decode()
+
+    def close(self):
+        self.lib.eg_close(self.context)
+
+
+def matrix(tensor):
+    """A row-major 2-D tensor, or the transpose of one."""
+    across = tensor.stride(1) == 1
+    return Matrix(data=tensor.data_ptr(), ld=tensor.stride(0) if across else tensor.stride(1),
+                  layout=0 if across else COL_MAJOR)
+
+
+def vector(tensor):
+    return Vector(data=tensor.data_ptr())

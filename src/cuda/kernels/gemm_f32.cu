@@ -1,0 +1,157 @@
+/* The fused product in f32 on the FMA units.
+ *
+ *     a block of 256 threads makes 128 x 128 results, a thread 8 x 8 of them, 16 terms at a time:
+ *     for each term it reads 8 numbers of left and 8 of right from shared memory, and does 64 FMAs
+ *
+ *     a warp is 4 x 8 threads, each with two quads of rows and of columns, 64 apart: the quads of a warp lie
+ *     side by side, so that a read of 16 bytes by each thread meets every bank once
+ *
+ * Strips come by cp.async into a ring of slots, term by term whichever way memory runs: 16 bytes at once
+ * where neighbours in memory are neighbours in the tile, else number by number, which turns them round on
+ * the way. A line has 132 numbers: 8 terms of 4 rows, as a warp writes them, then differ in bank. */
+#include "epilogue.cuh"
+#include "order.cuh"
+
+enum { SIDE = 128, TERMS = 16, THREADS = 256, SLOTS = 4, LINE = SIDE + 4, STRIP = TERMS * LINE };
+
+/* A strip of an operand as a thread copies it: its first number, the way to its others, and which of them
+ * the matrix has. A number that is not there is written as 0 and its address not read. */
+struct strip {
+    const float *from;
+    int64_t term_stride, hop, leap; /* elements from term to term, and from copy to copy */
+    int to, term;                   /* the first one's place in the slot, and its term */
+    int lines;                      /* numbers of a vector that are there; or a bit for each of 4 lines */
+    bool vector;                    /* four lines lie side by side, on 16 bytes */
+};
+
+EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                         int64_t end) {
+    strip s = {};
+    const int thread = threadIdx.x;
+    s.vector = eg_vectors(x, line_stride, term_stride);
+    const int line = s.vector ? thread % 32 * 4 : thread / 8;
+    s.term = s.vector ? thread / 32 : thread % 8; /* a warp: one term, or 8 terms of 4 lines */
+    s.to = s.term * LINE + line;
+    s.from = (const float *)x.data + (first + line) * line_stride + s.term * term_stride;
+    s.term_stride = term_stride;
+    s.hop = 32 * line_stride;
+    s.leap = 8 * term_stride;
+    const int64_t left = end - first - line;
+    if (s.vector) s.lines = left < 0 ? 0 : (left < 4 ? (int)left : 4);
+    for (int i = 0; i < 4 && !s.vector; i++) s.lines |= (left > i * 32) << i;
+    return s;
+}
+
+template <int BYTES> EG_DEVICE void copy_async(float *to, const float *from, int bytes) {
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(BYTES),
+                 "r"(bytes));
+}
+
+/* `left` terms are left of the depth, from the one that `from` begins with. */
+EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float *slot) {
+    float *to = slot + s.to;
+    const int terms = left < TERMS ? (int)left : TERMS;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const bool there = s.term + half * 8 < terms;
+        if (s.vector) {
+            copy_async<16>(to + half * 8 * LINE, from, there ? s.lines * 4 : 0);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                copy_async<4>(to + half * 8 * LINE + i * 32, from + i * s.hop,
+                              there && (s.lines >> i & 1) ? 4 : 0);
+            }
+        }
+        from += s.leap;
+    }
+}
+
+/* Thread's rows: row .. row + 3 and 64 further; likewise columns. */
+struct place {
+    int row, col;
+};
+EG_DEVICE place place_of_thread() {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    return {warp / 2 * 16 + lane / 8 * 4, warp % 2 * 32 + lane % 8 * 4};
+}
+
+EG_DEVICE void read_octet(const float *line, float (&v)[8]) {
+    const float4 low = *(const float4 *)line, high = *(const float4 *)(line + 64);
+    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
+    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+}
+
+EG_DEVICE void multiply_slot(float (&acc)[8][8], const float *left, const float *right) {
+#pragma unroll
+    for (int t = 0; t < TERMS; t++) {
+        float l[8], r[8];
+        read_octet(left + t * LINE, l);
+        read_octet(right + t * LINE, r);
+#pragma unroll
+        for (int i = 0; i < 64; i++) acc[i / 8][i % 8] = fmaf(l[i / 8], r[i % 8], acc[i / 8][i % 8]);
+    }
+}
+
+/* Where the loads stand: some steps ahead of the products. */
+struct course {
+    const float *left, *right;
+    int64_t term, summand;
+};
+
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place, float (&acc)[8][8],
+                             float *ring) {
+    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
+    const int64_t item = p.summed > 1 ? 0 : at.item;
+    course c = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0, 0};
+    const auto load = [&](int slot) {
+        if (c.summand < p.summed && p.depth > 0) {
+            load_strip(left, c.left, p.depth - c.term, ring + slot * 2 * STRIP);
+            load_strip(right, c.right, p.depth - c.term, ring + slot * 2 * STRIP + STRIP);
+            c.term += TERMS;
+            c.left += TERMS * left.term_stride;
+            c.right += TERMS * right.term_stride;
+            if (c.term >= p.depth) {
+                c.term = 0;
+                c.summand++;
+                c.left = left.from + c.summand * p.left.item_stride;
+                c.right = right.from + c.summand * p.right.item_stride;
+            }
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    for (int i = 0; i < SLOTS - 1; i++) load(i);
+    int slot = 0;
+    for (int64_t step = 0; step < steps; step++, slot = slot + 1 == SLOTS ? 0 : slot + 1) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+        __syncthreads();
+        load(slot == 0 ? SLOTS - 1 : slot - 1);
+        const float *from = ring + slot * 2 * STRIP;
+        multiply_slot(acc, from + place.row, from + STRIP + place.col);
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    eg_fma_f32_128x128(const __grid_constant__ eg_cuda_gemm p) {
+    extern __shared__ __align__(16) float memory[];
+    const place place = place_of_thread();
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        float acc[8][8] = {};
+        multiply_tile(p, at, place, acc, memory);
+#pragma unroll
+        for (int i = 0; i < 16; i++) { /* four neighbours at once */
+            const int row = place.row + i / 2 % 4 + i / 8 * 64, col = place.col + i % 2 * 64;
+            const float *from = acc[i / 2] + i % 2 * 4;
+            *(float4 *)(memory + row * LINE + col) = make_float4(from[0], from[1], from[2], from[3]);
+        }
+        __syncthreads();
+        eg_finish_tile<float, SIDE, SIDE, LINE, THREADS>(p, at, memory);
+    }
+}

@@ -1,0 +1,161 @@
+/* The fused product in f64 on the matrix unit, which multiplies and adds in full f64 (every step is an FMA).
+ *
+ *     a block of 256 threads makes 128 x 128 results, 16 terms at a time
+ *
+ *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync
+ *             4 5 6 7
+ *
+ * Strips of left (128 x 16) and right (16 x 128) come by cp.async into a ring of three slots, in whichever
+ * direction memory runs, so that any stride is one case: a strip is kept [row][term] or [term][row]. Lines
+ * are padded so that the 16 lanes that a bank conflict could be among, 4 rows by 4 terms, differ in bank:
+ * 20 and 132 doubles are both 4 modulo 16. */
+#include "epilogue.cuh"
+#include "order.cuh"
+
+enum { SIDE = 128, TERMS = 16, THREADS = 256, SLOTS = 3, LINE_TERMS = 20, LINE_SIDE = 132 };
+enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, COPIES = SIDE * TERMS / THREADS }; /* doubles; [term][row] takes less */
+
+/* A strip of an operand as a thread copies it: its first number, and the way to its seven others, down the
+ * lines or along the terms. A number that is not there is written as 0 and its address not read. */
+struct strip {
+    const double *from;
+    int64_t term_stride, hop;
+    int to, to_hop, term, lines; /* place in the slot, and steps there; the thread's term; a bit for each line */
+    bool by_term;                /* kept [line][term], else [term][line] */
+};
+
+EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                         int64_t end) {
+    strip s = {};
+    const int thread = threadIdx.x;
+    s.by_term = term_stride == 1;
+    const int line = s.by_term ? thread / TERMS : thread % SIDE;
+    s.term = s.by_term ? thread % TERMS : thread / SIDE;
+    s.to = s.by_term ? line * LINE_TERMS + s.term : s.term * LINE_SIDE + line;
+    s.to_hop = s.by_term ? THREADS / TERMS * LINE_TERMS : THREADS / SIDE * LINE_SIDE;
+    s.from = (const double *)x.data + (first + line) * line_stride + s.term * term_stride;
+    s.term_stride = term_stride;
+    s.hop = s.by_term ? THREADS / TERMS * line_stride : THREADS / SIDE * term_stride;
+    for (int i = 0; i < COPIES; i++) {
+        s.lines |= (first + line + (s.by_term ? i * (THREADS / TERMS) : 0) < end) << i;
+    }
+    return s;
+}
+
+EG_DEVICE void copy_async(double *to, const double *from, bool there) {
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    const int bytes = there ? 8 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+
+/* `left` terms are left of the depth, from the one that `from` begins with. */
+EG_DEVICE void load_strip(const strip &s, const double *from, int64_t left, double *slot) {
+    const int terms = left < TERMS ? (int)left : TERMS;
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+        const bool there = s.term + (s.by_term ? 0 : i * (THREADS / SIDE)) < terms && (s.lines >> i & 1);
+        copy_async(slot + s.to + i * s.to_hop, from + i * s.hop, there);
+    }
+}
+
+/* acc (16 x 8) += left (16 x 4) · right (4 x 8). Lane l holds left rows l/4 and l/4 + 8 of term l%4, right
+ * term l%4 of column l/4, and results of columns 2 (l%4) and the next in rows l/4 and l/4 + 8. */
+EG_DEVICE void multiply(double (&acc)[4], double low, double high, double right) {
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(acc[0]), "+d"(acc[1]), "+d"(acc[2]), "+d"(acc[3])
+        : "d"(low), "d"(high), "d"(right));
+#else
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(acc[0]), "+d"(acc[1])
+        : "d"(low), "d"(right));
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(acc[2]), "+d"(acc[3])
+        : "d"(high), "d"(right));
+#endif
+}
+
+EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int left_row, int left_term,
+                             const double *right, int right_col, int right_term) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const double *l = left + (warp / 4 * 64 + lane / 4) * left_row + lane % 4 * left_term;
+    const double *r = right + (warp % 4 * 32 + lane / 4) * right_col + lane % 4 * right_term;
+#pragma unroll
+    for (int t = 0; t < TERMS; t += 4) {
+        double a[4][2], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i][0] = l[i * 16 * left_row + t * left_term];
+            a[i][1] = l[(i * 16 + 8) * left_row + t * left_term];
+            b[i] = r[i * 8 * right_col + t * right_term];
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], a[i / 4][0], a[i / 4][1], b[i % 4]);
+    }
+}
+
+/* Where the loads stand: some steps ahead of the products. */
+struct course {
+    const double *left, *right;
+    int64_t term, summand;
+};
+
+/* The products of a tile: steps of TERMS, summand after summand, SLOTS - 1 of them on their way. */
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, double (&acc)[4][4][4], double *ring) {
+    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
+    const int64_t item = p.summed > 1 ? 0 : at.item;
+    const int left_row = left.by_term ? LINE_TERMS : 1, left_term = left.by_term ? 1 : LINE_SIDE;
+    const int right_col = right.by_term ? LINE_TERMS : 1, right_term = right.by_term ? 1 : LINE_SIDE;
+    course c = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0, 0};
+    const auto load = [&](int slot) {
+        if (c.summand < p.summed && p.depth > 0) {
+            load_strip(left, c.left, p.depth - c.term, ring + slot * SLOT);
+            load_strip(right, c.right, p.depth - c.term, ring + slot * SLOT + STRIP);
+            c.term += TERMS;
+            c.left += TERMS * left.term_stride;
+            c.right += TERMS * right.term_stride;
+            if (c.term >= p.depth) {
+                c.term = 0;
+                c.summand++;
+                c.left = left.from + c.summand * p.left.item_stride;
+                c.right = right.from + c.summand * p.right.item_stride;
+            }
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    for (int i = 0; i < SLOTS - 1; i++) load(i);
+    int slot = 0;
+    for (int64_t step = 0; step < steps; step++, slot = slot + 1 == SLOTS ? 0 : slot + 1) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+        __syncthreads();
+        load(slot == 0 ? SLOTS - 1 : slot - 1);
+        multiply_slot(acc, ring + slot * SLOT, left_row, left_term, ring + slot * SLOT + STRIP, right_col,
+                      right_term);
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+}
+
+enum { WIDE = SIDE + 4 };
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    eg_mma_f64_128x128(const __grid_constant__ eg_cuda_gemm p) {
+    extern __shared__ __align__(16) double memory[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        double acc[4][4][4] = {};
+        multiply_tile(p, at, acc, memory);
+#pragma unroll
+        for (int i = 0; i < 64; i++) {
+            const int row = warp / 4 * 64 + i / 16 * 16 + i / 2 % 2 * 8 + lane / 4;
+            const int col = warp % 4 * 32 + i / 4 % 4 * 8 + lane % 4 * 2 + i % 2;
+            memory[row * WIDE + col] = acc[i / 16][i / 4 % 4][i % 4];
+        }
+        __syncthreads();
+        eg_finish_tile<double, SIDE, SIDE, WIDE, THREADS>(p, at, memory);
+    }
+}

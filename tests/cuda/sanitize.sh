@@ -1,0 +1,16 @@
+#!/bin/sh
+# Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools.
+#
+#     tests/cuda/sanitize.sh BUILD_DIRECTORY
+#
+# cublasLt is switched off, so that every product is a kernel of ours.
+set -eu
+build=${1:?usage: $0 BUILD_DIRECTORY}
+table=$build/tests/test_table
+test -x "$table" || { echo "$table is not built" >&2; exit 1; }
+command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer is not installed" >&2; exit 1; }
+export EPIGRAD_CUBLASLT=off EPIGRAD_TEST_SHORT=1
+for tool in memcheck racecheck initcheck synccheck; do
+    echo "== $tool"
+    compute-sanitizer --tool $tool --error-exitcode 1 "$table" --backend cuda
+done
