@@ -1,0 +1,290 @@
+/* Any layer and any arguments: planned whatever they say, and run where every operand is small, on buffers
+ * that end with their last element, so that the address sanitizer sees one touched outside. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "epigrad/epigrad.h"
+
+static void require(bool condition) {
+    if (!condition) abort();
+}
+
+/* ---- Choices, drawn from the fuzzed bytes -------------------------------------------------------- */
+
+typedef struct source {
+    const uint8_t *at;
+    size_t left;
+} source;
+
+/* 0 once the bytes are used up. */
+static unsigned next(source *s) {
+    if (s->left == 0) return 0;
+    s->left--;
+    return *s->at++;
+}
+
+static unsigned choose(source *s, unsigned count) { return next(s) % count; }
+
+/* Seldom anything but 0 to count - 1. */
+static int choose_enum(source *s, int count) {
+    static const int wrong[] = {-1, 99, INT32_MAX, INT32_MIN};
+    const unsigned byte = next(s);
+    return byte >= 252 ? wrong[byte - 252] : (int)(byte % (unsigned)count);
+}
+
+static int64_t choose_size(source *s) {
+    static const int64_t rare[] = {-1, INT64_MIN, INT64_MAX, INT64_C(1) << 31, INT64_C(1) << 62, 3000000000};
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 33, 48, 49, 0};
+    const unsigned byte = next(s);
+    return byte >= 250 ? rare[byte - 250] : sizes[byte % 16];
+}
+
+static int64_t choose_stride(source *s, int64_t dense) {
+    const int64_t choices[] = {
+        0, dense, dense, (int64_t)((uint64_t)dense + 1), (int64_t)((uint64_t)dense + 5), 1, -1, INT64_MAX};
+    return choices[choose(s, 8)];
+}
+
+/* ---- Operands ----------------------------------------------------------------------------------- */
+
+enum { MAX_BUFFERS = 24, LARGEST = 1 << 18 };
+
+typedef struct operands {
+    source *source;
+    const eg_layer *layer;
+    void *buffers[MAX_BUFFERS];
+    int count;
+    bool small; /* every operand so far can be run on */
+} operands;
+
+/* Elements from the first to the last, or -1 where there is no such number or it is large. */
+static int64_t extent(int64_t rows, int64_t cols, int64_t batch, const eg_matrix *m) {
+    const int64_t lines = m->layout == EG_COL_MAJOR ? cols : rows,
+                  length = m->layout == EG_COL_MAJOR ? rows : cols;
+    const int64_t ld = m->ld == 0 ? length : m->ld;
+    if (rows < 0 || cols < 0 || batch < 0 || ld < 0 || m->batch_stride < 0) return -1;
+    const int64_t matrices =
+        m->batch_stride == 0 ? 1 : batch; /* one shared by no batch is still written, as 0 */
+    if (rows == 0 || cols == 0 || matrices == 0) return 0;
+    const __int128 last = (__int128)(lines - 1) * ld + (__int128)(matrices - 1) * m->batch_stride + length;
+    return last <= LARGEST ? (int64_t)last : -1;
+}
+
+/* Memory for an operand that can be run on; a mere mark for one that can only be planned. */
+static void *buffer_for(operands *o, const eg_matrix *m, int64_t elements) {
+    static char mark[64];
+    const eg_dtype dtype = m->dtype != EG_DTYPE_DEFAULT          ? m->dtype
+                           : o->layer->dtype != EG_DTYPE_DEFAULT ? o->layer->dtype
+                                                                 : EG_F32;
+    const size_t element = eg_dtype_size(dtype);
+    if (elements < 0 || element == 0 || m->offset > LARGEST) {
+        o->small = false;
+        return mark;
+    }
+    const size_t bytes = m->offset + (size_t)elements * element;
+    char *buffer = malloc(bytes > 0 ? bytes : 1);
+    require(buffer != NULL && o->count < MAX_BUFFERS);
+    for (size_t i = 0; i < bytes; i++) buffer[i] = (char)(i * 37 + bytes);
+    o->buffers[o->count++] = buffer;
+    return buffer;
+}
+
+static eg_matrix choose_matrix(operands *o, int64_t rows, int64_t cols, bool usual) {
+    static const size_t offsets[] = {0, 0, 0, 0, 0, 8, 16, 4, 1, SIZE_MAX};
+    source *s = o->source;
+    const unsigned style = next(s);
+    if (style < (usual ? 8 : 128)) return (eg_matrix){0}; /* absent */
+    eg_matrix m = {.layout = style & 1 ? EG_COL_MAJOR : EG_ROW_MAJOR};
+    const int64_t length = m.layout == EG_COL_MAJOR ? rows : cols,
+                  lines = m.layout == EG_COL_MAJOR ? cols : rows;
+    if (style & 2) m.ld = choose_stride(s, length);
+    int64_t dense = 0;
+    if (__builtin_mul_overflow(lines, m.ld == 0 ? length : m.ld, &dense)) dense = INT64_MAX;
+    m.batch_stride = style & 4 ? choose_stride(s, dense) : dense;
+    if (style & 8) m.offset = offsets[choose(s, 10)];
+    if (style & 16) m.dtype = (eg_dtype)choose_enum(s, 5);
+    if (style & 32 && choose(s, 16) == 0) m.layout = (eg_layout)choose_enum(s, 3);
+    const int64_t elements = extent(rows, cols, o->layer->batch, &m);
+    const bool shared = o->count > 0 && (style & 64) != 0 && choose(s, 8) == 0;
+    m.data = buffer_for(o, &m, elements);
+    if (shared) { /* memory that another operand has too: to be refused, unless it happens to fit */
+        o->small = false;
+        m.data = o->buffers[choose(s, (unsigned)o->count)];
+    }
+    return m;
+}
+
+static eg_vector choose_vector(operands *o, int64_t elements, bool usual) {
+    eg_matrix m = choose_matrix(o, 1, elements, usual);
+    if (m.data == NULL) return (eg_vector){0};
+    m.ld = 0;
+    m.batch_stride = 0;
+    m.layout = EG_ROW_MAJOR;
+    m.data = buffer_for(o, &m, extent(1, elements, 1, &m));
+    return (eg_vector){.data = m.data, .offset = m.offset, .dtype = m.dtype};
+}
+
+static void free_operands(operands *o) {
+    for (int i = 0; i < o->count; i++) free(o->buffers[i]);
+}
+
+/* ---- Descriptors -------------------------------------------------------------------------------- */
+
+static size_t choose_struct_size(source *s, size_t right) {
+    const unsigned byte = next(s);
+    return byte == 255 ? right - 1 : byte == 254 ? 0 : byte == 253 ? right + 16 : right;
+}
+
+static eg_layer choose_layer(source *s) {
+    eg_layer layer = {.size = choose_struct_size(s, sizeof layer)};
+    layer.m = choose_size(s);
+    layer.k = choose_size(s);
+    layer.n = choose_size(s);
+    const unsigned batch = next(s);
+    layer.batch = batch < 128 ? 1 : batch < 250 ? (int64_t)(batch % 5) : choose_size(s);
+    layer.dtype = (eg_dtype)choose_enum(s, 5);
+    layer.activation = (eg_activation)choose_enum(s, 12);
+    layer.math = (eg_math)choose_enum(s, 3);
+    layer.nonfinite = (eg_nonfinite)choose_enum(s, 2);
+    return layer;
+}
+
+static eg_forward_args choose_forward(operands *o) {
+    const eg_layer *l = o->layer;
+    eg_forward_args args = {.size = choose_struct_size(o->source, sizeof args)};
+    args.a = choose_matrix(o, l->m, l->k, true);
+    args.b = choose_matrix(o, l->k, l->n, true);
+    args.bias = choose_vector(o, l->n, false);
+    args.residual = choose_matrix(o, l->m, l->n, false);
+    args.y = choose_matrix(o, l->m, l->n, true);
+    args.pre = choose_matrix(o, l->m, l->n, false);
+    return args;
+}
+
+static eg_backward_args choose_backward(operands *o) {
+    const eg_layer *l = o->layer;
+    source *s = o->source;
+    eg_backward_args args = {.size = choose_struct_size(s, sizeof args)};
+    args.source = (eg_source)choose_enum(s, 3);
+    args.accumulate = choose_enum(s, 2);
+    args.a = choose_matrix(o, l->m, l->k, true);
+    args.b = choose_matrix(o, l->k, l->n, true);
+    args.bias = choose_vector(o, l->n, false);
+    args.grad = choose_matrix(o, l->m, l->n, true);
+    args.pre = choose_matrix(o, l->m, l->n, true);
+    args.y = choose_matrix(o, l->m, l->n, true);
+    args.d_a = choose_matrix(o, l->m, l->k, false);
+    args.d_b = choose_matrix(o, l->k, l->n, false);
+    args.d_bias = choose_vector(o, l->n, false);
+    args.grad_pre = choose_matrix(o, l->m, l->n, false);
+    if (choose(s, 4) == 0) {
+        args.chain.saved = choose_matrix(o, l->m, l->k, true);
+        args.chain.source = (eg_source)choose_enum(s, 3);
+        args.chain.activation = (eg_activation)choose_enum(s, 12);
+        args.chain.d_bias = choose_vector(o, l->k, false);
+    }
+    return args;
+}
+
+/* ---- Calls -------------------------------------------------------------------------------------- */
+
+enum { MAX_CONTEXTS = 32 };
+static eg_context *contexts[MAX_CONTEXTS]; /* the first chooses among all kernels */
+static int context_count;
+
+static void open_context(const char *kernel) {
+    const eg_open_info info = {.size = sizeof info, .threads = 1, .kernel = kernel};
+    require(context_count < MAX_CONTEXTS);
+    require(eg_open(&info, &contexts[context_count++]) == EG_OK);
+}
+
+static void open_contexts(void) {
+    open_context(NULL);
+    eg_kernel_info kernel = {.size = sizeof kernel};
+    for (int i = 0; eg_get_kernel_info(contexts[0], i, &kernel) == EG_OK; i++) {
+        if (kernel.usable) open_context(kernel.name);
+    }
+}
+
+static eg_context *choose_context(source *s) {
+    if (context_count == 0) open_contexts();
+    const unsigned byte = next(s);
+    return contexts[byte < 64 ? 0 : byte % (unsigned)context_count];
+}
+
+/* A struct, and room for a `size` that claims more than the library knows. */
+typedef union padded {
+    eg_forward_args forward;
+    eg_backward_args backward;
+    char room[sizeof(eg_backward_args) + 64];
+} padded;
+
+static eg_status plan(eg_context *context, bool backward, const eg_layer *layer, const padded *args,
+                      size_t *bytes) {
+    char text[256];
+    const eg_status status = backward ? eg_backward_workspace(context, layer, &args->backward, bytes)
+                                      : eg_forward_workspace(context, layer, &args->forward, bytes);
+    const eg_status again = backward ? eg_backward_plan(context, layer, &args->backward, text, sizeof text)
+                                     : eg_forward_plan(context, layer, &args->forward, text, sizeof text);
+    require(status == again);
+    require(status == EG_OK || eg_last_error()[0] != '\0');
+    return status;
+}
+
+/* Exactly the workspace that was asked for, or, to be refused, less. */
+static void run(eg_context *context, source *s, bool backward, const eg_layer *layer, padded *args,
+                size_t bytes) {
+    const bool own = choose(s, 2) == 0, less = choose(s, 8) == 0 && bytes > 0;
+    if (bytes > (64U << 20)) return;
+    eg_workspace workspace = {.bytes = less ? bytes - 1 : bytes};
+    if (own && posix_memalign(&workspace.data, 64, bytes > 0 ? bytes : 64) != 0) abort();
+    if (backward) args->backward.workspace = workspace;
+    if (!backward) args->forward.workspace = workspace;
+    const eg_status status =
+        backward ? eg_backward(context, layer, &args->backward) : eg_forward(context, layer, &args->forward);
+    require(status != EG_OK || !(own && less));
+    free(workspace.data);
+}
+
+/* A pack of this b, used by a layer that may have changed since. */
+static eg_packed *choose_pack(eg_context *context, source *s, bool backward, eg_layer *layer, padded *args) {
+    eg_packed *packed = NULL;
+    const unsigned style = next(s);
+    if (style < 192) return NULL;
+    const eg_matrix *b = backward ? &args->backward.b : &args->forward.b;
+    if (eg_pack_b(context, layer, b, &packed) != EG_OK) return NULL;
+    if (backward) args->backward.packed_b = packed;
+    if (!backward) args->forward.packed_b = packed;
+    if (style & 1) layer->dtype = (eg_dtype)choose_enum(s, 5);
+    return packed;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    source s = {data, size};
+    eg_context *context = choose_context(&s);
+    const bool backward = choose(&s, 2) == 1;
+    struct {
+        eg_layer layer;
+        char room[64];
+    } described = {.layer = choose_layer(&s)};
+    operands o = {.source = &s, .layer = &described.layer, .small = true};
+    padded args;
+    memset(&args, 0, sizeof args);
+    if (backward) args.backward = choose_backward(&o);
+    if (!backward) args.forward = choose_forward(&o);
+
+    size_t bytes = 0;
+    const eg_dtype dtype = described.layer.dtype;
+    eg_packed *packed = o.small ? choose_pack(context, &s, backward, &described.layer, &args) : NULL;
+    const eg_status status = plan(context, backward, &described.layer, &args, &bytes);
+    /* A layer that changed after its operands were made may honestly need more than they have. */
+    const bool changed = described.layer.dtype != dtype;
+    if (status == EG_OK && o.small && !changed) run(context, &s, backward, &described.layer, &args, bytes);
+    eg_packed_free(context, packed);
+    free_operands(&o);
+    return 0;
+}
