@@ -36,7 +36,8 @@ setup-%:
 $(BUILD)/build.ninja:
 	@cmake -S . -B $(BUILD) -G Ninja $(CMAKE_OPTIONS) >/dev/null
 
-demo: all
+demo: setup-build $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target digits
 	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
 
 bench: all

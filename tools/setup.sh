@@ -38,7 +38,7 @@ elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
     as_root=(sudo -n)
 else
     echo "setup: some packages are missing; please type" >&2
-    echo "    sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    echo "    sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
     echo "and try again." >&2
     exit 1
 fi
