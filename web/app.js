@@ -201,7 +201,7 @@ async function conclude() {
   say('Trained. Draw a digit; meanwhile the gradients are checked …');
   await read();
   for (const each of usable()) await attempt(each, () => each.check());
-  say('Trained, and the gradients are checked. Now draw a digit.');
+  if (!running && usable().every((each) => each.finished)) say('Trained, and the gradients are checked. Now draw a digit.');
 }
 
 function note(text) {
@@ -275,8 +275,9 @@ $('clear').addEventListener('click', () => pad.clear());
 
 $('controls').addEventListener('submit', (event) => {
   event.preventDefault();
-  if (running) running = false;
-  else train();
+  if (!running) return train();
+  running = false;
+  $('train').disabled = true; // until the turn that is on its way has ended
 });
 $('reset').addEventListener('click', () => begin().then(() => say('Ready.')));
 $('activation').addEventListener('change', () => begin().then(() => say('Ready.')));

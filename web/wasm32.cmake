@@ -1,4 +1,4 @@
-# CMake toolchain: Debian's clang, wasm-ld and wasi-libc. `make web` uses it.
+# CMake toolchain: Debian's clang, wasm-ld and wasi-libc.
 set(CMAKE_SYSTEM_NAME Generic)
 set(CMAKE_SYSTEM_PROCESSOR wasm32)
 set(CMAKE_C_COMPILER clang)

@@ -89,7 +89,7 @@ export function webgpu(memory) {
     queue: (device) => put(get(device).queue),
     release(handle) {
       if (!handle) return;
-      objects[handle] = null; // the browser's garbage collection does the rest
+      objects[handle] = null; // not destroyed: what is recorded may still use it. Garbage collection does the rest
       free.push(handle);
     },
 
