@@ -5,11 +5,12 @@
 
 #define STORES    (1U << EG_EPILOGUE_STORE)
 #define EPILOGUES (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
-/* Of hopper_gemm.cuh: a ring of slots, boxes for the epilogue, barriers. */
+/* Of hopper_gemm.cuh: a ring of slots; for two consumers boxes, column sums of four warps, the bias; barriers. */
 #define EG_HOPPER_SLOT(cols)   (128 * 64 * 2 + 64 * (cols)*2)
-#define EG_HOPPER_STAGES(cols) (192 * 1024 / EG_HOPPER_SLOT(cols))
+#define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
 #define EG_HOPPER_SHARED(cols)                                                                               \
-    (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) + 4 * 64 * 128 + 8 * (cols))
+    (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) +                                                  \
+     2 * ((cols) / 64 * (64 * 128 + 8) + 4 * 4 * (cols) + 4 * (cols)))
 
 #define EVERYTHING (STORES | EPILOGUES)
 
@@ -87,7 +88,7 @@ static const eg_cuda_kernel rows[] = {
      .tile_rows = 128,
      .tile_cols = 128,
      .depth = 16,
-     .threads = 256,
+     .threads = 128,
      .shared = 4 * 2 * 16 * 132 * 4},
     {.name = "mma_f64_128x128",
      .kind = EG_STEP_GEMM,

@@ -1,9 +1,9 @@
 /* The fused product in f32 on the FMA units.
  *
- *     a block of 256 threads makes 128 x 128 results, a thread 8 x 8 of them, 16 terms at a time:
- *     for each term it reads 8 numbers of left and 8 of right from shared memory, and does 64 FMAs
+ *     a block of 128 threads makes 128 x 128 results, a thread 16 x 8 of them, 16 terms at a time:
+ *     for each term it reads 16 numbers of left and 8 of right from shared memory, and does 128 FMAs
  *
- *     a warp is 4 x 8 threads, each with two quads of rows and of columns, 64 apart: the quads of a warp lie
+ *     a warp is 4 x 8 threads, each with four quads of rows, 32 apart, and two of columns, 64 apart: the quads of a warp lie
  *     side by side, so that a read of 16 bytes by each thread meets every bank once
  *
  * Strips come by cp.async into a ring of slots, term by term whichever way memory runs: 16 bytes at once
@@ -12,7 +12,8 @@
 #include "epilogue.cuh"
 #include "order.cuh"
 
-enum { SIDE = 128, TERMS = 16, THREADS = 256, SLOTS = 4, LINE = SIDE + 4, STRIP = TERMS * LINE };
+enum { SIDE = 128, TERMS = 16, THREADS = 128, SLOTS = 4, LINE = SIDE + 4, STRIP = TERMS * LINE };
+enum { LINES_AT_ONCE = THREADS / 8, TERMS_AT_ONCE = THREADS / 32 }; /* of the two ways to copy a strip */
 
 /* A strip of an operand as a thread copies it: its first number, the way to its others, and which of them
  * the matrix has. A number that is not there is written as 0 and its address not read. */
@@ -20,7 +21,7 @@ struct strip {
     const float *from;
     int64_t term_stride, hop, leap; /* elements from term to term, and from copy to copy */
     int to, term;                   /* the first one's place in the slot, and its term */
-    int lines;                      /* numbers of a vector that are there; or a bit for each of 4 lines */
+    int lines;                      /* numbers of a vector that are there; or a bit for each line */
     bool vector;                    /* four lines lie side by side, on 16 bytes */
 };
 
@@ -34,11 +35,11 @@ EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t t
     s.to = s.term * LINE + line;
     s.from = (const float *)x.data + (first + line) * line_stride + s.term * term_stride;
     s.term_stride = term_stride;
-    s.hop = 32 * line_stride;
-    s.leap = 8 * term_stride;
+    s.hop = LINES_AT_ONCE * line_stride;
+    s.leap = (s.vector ? TERMS_AT_ONCE : 8) * term_stride;
     const int64_t left = end - first - line;
     if (s.vector) s.lines = left < 0 ? 0 : (left < 4 ? (int)left : 4);
-    for (int i = 0; i < 4 && !s.vector; i++) s.lines |= (left > i * 32) << i;
+    for (int i = 0; i < SIDE / LINES_AT_ONCE && !s.vector; i++) s.lines |= (left > i * LINES_AT_ONCE) << i;
     return s;
 }
 
@@ -52,23 +53,25 @@ template <int BYTES> EG_DEVICE void copy_async(float *to, const float *from, int
 EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float *slot) {
     float *to = slot + s.to;
     const int terms = left < TERMS ? (int)left : TERMS;
+    if (s.vector) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const bool there = s.term + half * 8 < terms;
-        if (s.vector) {
-            copy_async<16>(to + half * 8 * LINE, from, there ? s.lines * 4 : 0);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                copy_async<4>(to + half * 8 * LINE + i * 32, from + i * s.hop,
-                              there && (s.lines >> i & 1) ? 4 : 0);
-            }
+        for (int t = 0; t < TERMS; t += TERMS_AT_ONCE, from += s.leap) {
+            copy_async<16>(to + t * LINE, from, s.term + t < terms ? s.lines * 4 : 0);
         }
-        from += s.leap;
+        return;
+    }
+#pragma unroll
+    for (int t = 0; t < TERMS; t += 8, from += s.leap) {
+        const float *line = from;
+#pragma unroll
+        for (int i = 0; i < SIDE / LINES_AT_ONCE; i++, line += s.hop) {
+            copy_async<4>(to + t * LINE + i * LINES_AT_ONCE, line,
+                          s.term + t < terms && (s.lines >> i & 1) ? 4 : 0);
+        }
     }
 }
 
-/* Thread's rows: row .. row + 3 and 64 further; likewise columns. */
+/* The first of the thread's rows and columns. */
 struct place {
     int row, col;
 };
@@ -77,20 +80,23 @@ EG_DEVICE place place_of_thread() {
     return {warp / 2 * 16 + lane / 8 * 4, warp % 2 * 32 + lane % 8 * 4};
 }
 
-EG_DEVICE void read_octet(const float *line, float (&v)[8]) {
-    const float4 low = *(const float4 *)line, high = *(const float4 *)(line + 64);
-    v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
-    v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
+/* COUNT quads, STEP apart. */
+template <int COUNT, int STEP> EG_DEVICE void read_quads(const float *line, float (&v)[COUNT * 4]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        const float4 quad = *(const float4 *)(line + i * STEP);
+        v[i * 4] = quad.x, v[i * 4 + 1] = quad.y, v[i * 4 + 2] = quad.z, v[i * 4 + 3] = quad.w;
+    }
 }
 
-EG_DEVICE void multiply_slot(float (&acc)[8][8], const float *left, const float *right) {
+EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float *right) {
 #pragma unroll
     for (int t = 0; t < TERMS; t++) {
-        float l[8], r[8];
-        read_octet(left + t * LINE, l);
-        read_octet(right + t * LINE, r);
+        float l[16], r[8];
+        read_quads<4, 32>(left + t * LINE, l);
+        read_quads<2, 64>(right + t * LINE, r);
 #pragma unroll
-        for (int i = 0; i < 64; i++) acc[i / 8][i % 8] = fmaf(l[i / 8], r[i % 8], acc[i / 8][i % 8]);
+        for (int i = 0; i < 128; i++) acc[i / 8][i % 8] = fmaf(l[i / 8], r[i % 8], acc[i / 8][i % 8]);
     }
 }
 
@@ -100,7 +106,7 @@ struct course {
     int64_t term, summand;
 };
 
-EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place, float (&acc)[8][8],
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place, float (&acc)[16][8],
                              float *ring) {
     const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
     const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
@@ -143,11 +149,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
-        float acc[8][8] = {};
+        float acc[16][8] = {};
         multiply_tile(p, at, place, acc, memory);
 #pragma unroll
-        for (int i = 0; i < 16; i++) { /* four neighbours at once */
-            const int row = place.row + i / 2 % 4 + i / 8 * 64, col = place.col + i % 2 * 64;
+        for (int i = 0; i < 32; i++) { /* four neighbours at once */
+            const int row = place.row + i / 2 % 4 + i / 8 * 32, col = place.col + i % 2 * 64;
             const float *from = acc[i / 2] + i % 2 * 4;
             *(float4 *)(memory + row * LINE + col) = make_float4(from[0], from[1], from[2], from[3]);
         }

@@ -2,7 +2,7 @@
  *
  *     a block of 256 threads makes 128 x 128 results, 16 terms at a time
  *
- *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync
+ *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k8
  *             4 5 6 7
  *
  * Strips of left (128 x 16) and right (16 x 128) come by cp.async into a ring of three slots, in whichever
@@ -58,20 +58,21 @@ EG_DEVICE void load_strip(const strip &s, const double *from, int64_t left, doub
     }
 }
 
-/* acc (16 x 8) += left (16 x 4) · right (4 x 8). Lane l holds left rows l/4 and l/4 + 8 of term l%4, right
- * term l%4 of column l/4, and results of columns 2 (l%4) and the next in rows l/4 and l/4 + 8. */
-EG_DEVICE void multiply(double (&acc)[4], double low, double high, double right) {
+/* acc (16 x 8) += left (16 x 8) · right (8 x 8). Lane l holds left rows l/4 and l/4 + 8 of terms l%4 and
+ * l%4 + 4, right's two terms of column l/4, and results of columns 2 (l%4) and the next in its two rows. */
+EG_DEVICE void multiply(double (&acc)[4], const double (&a)[4], const double (&b)[2]) {
 #if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
         : "+d"(acc[0]), "+d"(acc[1]), "+d"(acc[2]), "+d"(acc[3])
-        : "d"(low), "d"(high), "d"(right));
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 #else
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(acc[0]), "+d"(acc[1])
-        : "d"(low), "d"(right));
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(acc[2]), "+d"(acc[3])
-        : "d"(high), "d"(right));
+#pragma unroll
+    for (int i = 0; i < 4; i++) { /* the terms in one order, as above */
+        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+            : "+d"(acc[i % 2 * 2]), "+d"(acc[i % 2 * 2 + 1])
+            : "d"(a[i]), "d"(b[i / 2]));
+    }
 #endif
 }
 
@@ -81,16 +82,16 @@ EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int lef
     const double *l = left + (warp / 4 * 64 + lane / 4) * left_row + lane % 4 * left_term;
     const double *r = right + (warp % 4 * 32 + lane / 4) * right_col + lane % 4 * right_term;
 #pragma unroll
-    for (int t = 0; t < TERMS; t += 4) {
-        double a[4][2], b[4];
+    for (int t = 0; t < TERMS; t += 8) {
+        double a[4][4], b[4][2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            a[i][0] = l[i * 16 * left_row + t * left_term];
-            a[i][1] = l[(i * 16 + 8) * left_row + t * left_term];
-            b[i] = r[i * 8 * right_col + t * right_term];
+        for (int i = 0; i < 16; i++) {
+            a[i / 4][i % 4] = l[(i / 4 * 16 + i % 2 * 8) * left_row + (t + i / 2 % 2 * 4) * left_term];
         }
 #pragma unroll
-        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], a[i / 4][0], a[i / 4][1], b[i % 4]);
+        for (int i = 0; i < 8; i++) b[i / 2][i % 2] = r[i / 2 * 8 * right_col + (t + i % 2 * 4) * right_term];
+#pragma unroll
+        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], a[i / 4], b[i % 4]);
     }
 }
 

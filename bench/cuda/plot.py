@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Turns the rows that compare.py wrote into a table (Markdown, to stdout) and a plot of ratios to `bare`.
+
+    plot.py RESULTS.jsonl PLOT.svg"""
+
+import json
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+ORDER = ["epigrad", "first", "pass", "torch", "compile", "jax"]
+LABELS = {"epigrad": "epigrad", "first": "cublasLt, its first choice", "pass": "cublasLt + element-wise kernels",
+          "torch": "PyTorch", "compile": "torch.compile", "jax": "JAX"}
+
+
+def table(rows):
+    names = [name for name in ORDER if any(name in row["ms"] for row in rows)]
+    print("| dtype | act' from | B | M x K x N | bare, ms | " + " | ".join(LABELS[n] for n in names)
+          + " | host, us | workspace, MiB |")
+    print("|---" * (len(names) + 7) + "|")
+    for row in rows:
+        bare = row["ms"]["bare"]
+        cells = [f"{row['ms'][n]:.4f} ({row['ms'][n] / bare:.2f})" if n in row["ms"] else "" for n in names]
+        print(f"| {row['dtype']} {row['activation']} | {row['source']} | {row['weight']} | {row['shape']} | {bare:.4f} | "
+              + " | ".join(cells) + f" | {row['host_us']:.0f} | {row['workspace'] >> 20} |")
+
+
+def plot(rows, path):
+    names = [name for name in ORDER if any(name in row["ms"] for row in rows)]
+    figure, axes = plt.subplots(figsize=(10, 0.9 + 0.62 * len(rows)))
+    height = 0.8 / len(names)
+    for i, name in enumerate(names):
+        places = [r - i * height for r, row in enumerate(reversed(rows)) if name in row["ms"]]
+        ratios = [row["ms"][name] / row["ms"]["bare"] for row in reversed(rows) if name in row["ms"]]
+        axes.barh(places, ratios, height, label=LABELS[name])
+    axes.set_yticks([r - 0.4 + height / 2 for r in range(len(rows))],
+                    [f"{row['dtype']} {row['source']} {row['shape']}" for row in reversed(rows)])
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("time as a ratio to the products alone by cublasLt (best of 16 algorithms)")
+    axes.legend(loc="lower right", fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    with open(sys.argv[1], encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    table(rows)
+    plot(rows, sys.argv[2])
+
+
+if __name__ == "__main__":
+    main()
