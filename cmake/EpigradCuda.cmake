@@ -17,6 +17,10 @@ function(epigrad_cuda_code file result)
       list(APPEND code ${option})
     endif()
   endforeach()
+  # Their operands are 16-bit: with f32 subnormals as 0, 1/x is one instruction.
+  if(code AND file MATCHES "^hopper_")
+    list(APPEND code -ftz=true)
+  endif()
   set(${result} ${code} PARENT_SCOPE)
 endfunction()
 

@@ -37,7 +37,7 @@
      .sum_rows = 64},
 #define HOPPER_WIDTHS(type, storage, left, right, what)                                                      \
     HOPPER(type, storage, left, right, 256, EG_HOPPER_SHARED(256), what)                                     \
-    HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), what)                                     \
+    HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                    \
     HOPPER(type, storage, left, right, 128, EG_HOPPER_SHARED(128), what)
 
 static const eg_cuda_kernel rows[] = {
@@ -76,7 +76,8 @@ static const eg_cuda_kernel rows[] = {
      .takes = EG_CUDA_NO_REDUCTION},
     /* The fused products of 16-bit layers on Hopper. */
     HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
-        HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES)
+        HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES) HOPPER_WIDTHS(f16, EG_F16, r, r, EVERYTHING)
+            HOPPER_WIDTHS(f16, EG_F16, r, c, EVERYTHING) HOPPER_WIDTHS(f16, EG_F16, c, r, STORES)
     /* The fused products of f32 and f64 layers, of any strides. */
     {.name = "fma_f32_128x128",
      .kind = EG_STEP_GEMM,

@@ -1,16 +1,15 @@
-/* The epilogue of the Hopper kernels: a consumer finishes its 64 rows of a tile, 32 columns at a time.
+/* The epilogue of the Hopper kernels: a consumer finishes its 64 rows of a tile.
  *
- * A thread's 16 accumulators of such a granule are two of wgmma's fragments:
+ * The accumulators lie as wgmma leaves them,
  *
- *     warp w, lane l:  rows 16 w + l / 4 (and + 8)     columns 8 i + 2 (l % 4) (and + 1),  i < 4
+ *     warp w, lane l:  rows 16 w + l / 4 (and + 8)     columns 8 i + 2 (l % 4) (and + 1)
  *
- * which is also the order of ldmatrix and stmatrix, so that `in` and `out` meet the accumulators in
- * registers. They move between shared and device memory as boxes of 64 rows of 128 bytes.
+ * which is also the order of ldmatrix and stmatrix, so that `in` and `out` meet them in registers. They move
+ * between shared and device memory as boxes of 64 rows of 128 bytes. A thread works on one box at a time:
+ * its 32 chains of dependent instructions hide one another's latency.
  */
 #ifndef EG_CUDA_HOPPER_EPILOGUE_CUH
 #define EG_CUDA_HOPPER_EPILOGUE_CUH
-
-enum { EG_GRANULE = 32 }; /* columns */
 
 template <bool BF16> EG_DEVICE void eg_widen_pair(uint32_t bits, float &low, float &high) {
     if (BF16) {
@@ -23,29 +22,24 @@ template <bool BF16> EG_DEVICE uint32_t eg_round_pair(float low, float high) {
     return BF16 ? eg_round_bf16x2(low, high) : eg_round_f16x2(low, high);
 }
 
-/* Accumulators are registers, and a register's number is fixed in the code: a jump to the granule's moves.
- * They are volatile, lest the compiler turn one jump into 8 * 16 selections. */
-template <int N, int GRANULE> EG_DEVICE void eg_move_granule(const float (&acc)[N], float (&v)[16]) {
-    if constexpr (GRANULE < N / 16) {
+/* Accumulators are registers, and a register's number is fixed in the code: a jump to the box's moves.
+ * They are volatile, lest the compiler turn one jump into as many selections as there are accumulators. */
+template <int BOX, int N> EG_DEVICE void eg_move_box(const float (&acc)[N], float (&v)[32]) {
+    if constexpr (BOX * 32 < N) {
 #pragma unroll
-        for (int i = 0; i < 16; i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) : "f"(acc[GRANULE * 16 + i]));
+        for (int i = 0; i < 32; i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) : "f"(acc[BOX * 32 + i]));
     }
 }
-template <int N> EG_DEVICE void eg_take_granule(const float (&acc)[N], int granule, float (&v)[16]) {
-    static_assert(N <= 128, "a case for each granule");
-    switch (granule) {
-    case 0: return eg_move_granule<N, 0>(acc, v);
-    case 1: return eg_move_granule<N, 1>(acc, v);
-    case 2: return eg_move_granule<N, 2>(acc, v);
-    case 3: return eg_move_granule<N, 3>(acc, v);
-    case 4: return eg_move_granule<N, 4>(acc, v);
-    case 5: return eg_move_granule<N, 5>(acc, v);
-    case 6: return eg_move_granule<N, 6>(acc, v);
-    case 7: return eg_move_granule<N, 7>(acc, v);
+template <int N> EG_DEVICE void eg_take_box(const float (&acc)[N], int box, float (&v)[32]) {
+    switch (box) {
+    case 0: return eg_move_box<0>(acc, v);
+    case 1: return eg_move_box<1>(acc, v);
+    case 2: return eg_move_box<2>(acc, v);
+    case 3: return eg_move_box<3>(acc, v);
     }
 }
 
-/* ---- Granules in a box -------------------------------------------------------------------------------- */
+/* ---- Numbers in a box ---------------------------------------------------------------------------------- */
 
 /* Where this thread finds its part of a box: lines of 128 bytes, their 16-byte pieces swizzled by line. */
 struct eg_place {
@@ -64,46 +58,38 @@ struct eg_place {
     }
 };
 
-/* `half`: which 32 of the box's 64 columns. */
-template <bool BF16> EG_DEVICE void eg_load_granule(eg_place place, int half, float (&v)[16]) {
+template <bool BF16, int V> EG_DEVICE void eg_load_numbers(eg_place place, float (&v)[V]) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < V / 8; i++) {
         uint32_t r[4];
-        eg_load_blocks(place.blocks(half * 4 + i * 2), r);
+        eg_load_blocks(place.blocks(i * 2), r);
 #pragma unroll
         for (int j = 0; j < 4; j++) eg_widen_pair<BF16>(r[j], v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
     }
 }
-template <bool BF16> EG_DEVICE void eg_store_granule(eg_place place, int half, const float (&v)[16]) {
+template <bool BF16, int V> EG_DEVICE void eg_store_numbers(eg_place place, const float (&v)[V]) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < V / 8; i++) {
         uint32_t r[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) r[j] = eg_round_pair<BF16>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-        eg_store_blocks(place.blocks(half * 4 + i * 2), r);
+        eg_store_blocks(place.blocks(i * 2), r);
     }
 }
-EG_DEVICE void eg_load_granule_f32(eg_place place, float (&v)[16]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float2 pair = eg_load_pair(place.pair(i / 2, i % 2));
-        v[i * 2] = pair.x, v[i * 2 + 1] = pair.y;
-    }
-}
-EG_DEVICE void eg_store_granule_f32(eg_place place, const float (&v)[16]) {
+EG_DEVICE void eg_store_numbers_f32(eg_place place, const float (&v)[16]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) eg_store_pair(place.pair(i / 2, i % 2), v[i * 2], v[i * 2 + 1]);
 }
 
 /* ---- Column sums -------------------------------------------------------------------------------------- */
 
-/* Sums of the warp's 16 rows, in a fixed order: lane l returns that of column
- * 8 (l / 8) + 2 (l % 4) + l / 4 % 2 of the granule. Each exchange halves what a lane still has to add. */
-EG_DEVICE float eg_sum_rows(const float (&v)[16]) {
+/* Sums of the warp's 16 rows over 32 columns, whose numbers begin at v[first], in a fixed order: lane l
+ * returns that of column 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. */
+template <int V> EG_DEVICE float eg_sum_rows(const float (&v)[V], int first) {
     const int lane = threadIdx.x % 32;
     float s[8];
 #pragma unroll
-    for (int i = 0; i < 8; i++) s[i] = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+    for (int i = 0; i < 8; i++) s[i] = v[first + i / 2 * 4 + i % 2] + v[first + i / 2 * 4 + i % 2 + 2];
 #pragma unroll
     for (int left = 4; left >= 1; left /= 2) {
         const bool upper = lane & (left * 4);
@@ -157,128 +143,159 @@ template <class K> struct eg_bias {
     }
 };
 
-/* `bias`: of the granule's columns. */
-EG_DEVICE void eg_add_bias(const float *bias, float (&v)[16]) {
+/* `bias`: from the granule's first column on. */
+template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < V / 4; i++) {
         const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
         v[i * 4] += b.x, v[i * 4 + 1] += b.y, v[i * 4 + 2] += b.x, v[i * 4 + 3] += b.y;
     }
 }
 
-/* v, with the granule of `in` in `other`, becomes the result; eg_cuda_gemm has the formulas. */
-EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[16], float (&other)[16]) {
-    switch (p.epilogue) {
-    case EG_EPILOGUE_FORWARD:
-        eg_act(p.activation, v);
-        /* fallthrough */
-    case EG_EPILOGUE_STORE:
-        if (!reads) break;
-#pragma unroll
-        for (int i = 0; i < 16; i++) v[i] += other[i];
-        break;
-    case EG_EPILOGUE_ACT_GRAD:
+/* v, with `in` in `other`, becomes the result; eg_cuda_gemm has the formulas. */
+template <int EPILOGUE, int V> EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[V], float (&other)[V]) {
+    if (EPILOGUE == EG_EPILOGUE_ACT_GRAD) {
         eg_act_grad(p.activation, false, p.propagate != 0, other, v);
 #pragma unroll
-        for (int i = 0; i < 16; i++) v[i] = other[i];
-        break;
-    case EG_EPILOGUE_CHAIN:
+        for (int i = 0; i < V; i++) v[i] = other[i];
+    } else if (EPILOGUE == EG_EPILOGUE_CHAIN) {
         eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
-        break;
+    } else {
+        eg_act(p.activation, v);
+        if (!reads) return;
+#pragma unroll
+        for (int i = 0; i < V; i++) v[i] += other[i];
     }
 }
+
+/* ---- Boxes ------------------------------------------------------------------------------------------------ */
+
+/* A consumer's boxes in shared memory, one for each 64 columns of the tile. Where the epilogue reads `in`, the
+ * copy engine fills them while the products run, and the results take the place of what was read; else they
+ * are used in turn. One elected thread talks to the copy engine. */
+template <class K> struct eg_boxes {
+    uint32_t shared;
+    int consumer;
+    bool reads;
+    uint32_t parity; /* of the phase in which `in` of this tile arrives */
+    int row, item;
+
+    __device__ static bool elected() { return threadIdx.x % 128 == 0; }
+    __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + consumer); }
+    __device__ uint32_t box(int i) const { return shared + K::STAGING + (consumer * K::BOXES + i) * K::BOX_BYTES; }
+    __device__ uint32_t full(int i) const { return shared + K::IN_FULL + (consumer * K::BOXES + i) * 8; }
+
+    /* Asks for `in`, once the last tile's results have been read. */
+    __device__ void fetch(const eg_cuda_hopper &p, int col) const {
+        if (!reads || !elected()) return;
+        const bool out_again = p.gemm.in.data == 0; /* STORE accumulates */
+        const int from = !out_again && p.gemm.in.item_stride == 0 ? 0 : item;
+        eg_stores_have_read<0>();
+        for (int i = 0; i < K::BOXES; i++) {
+            eg_barrier_expect(full(i), K::BOX_BYTES);
+            eg_load_box(box(i), p.in, full(i), col + i * 64, row, from);
+        }
+    }
+    /* The place of the n-th box of results: filled with `in`, or read empty by the store BOXES before. */
+    __device__ eg_place open(int n) const {
+        if (reads) {
+            eg_barrier_wait(full(n), parity);
+        } else {
+            if (elected()) eg_stores_have_read<K::BOXES - 1>();
+            sync();
+        }
+        return {box(n % K::BOXES)};
+    }
+    /* The same place again, once what was stored from it has been read. */
+    __device__ eg_place reopen(eg_place place) const {
+        if (elected()) eg_stores_have_read<0>();
+        sync();
+        return place;
+    }
+    __device__ void store(const eg_cuda_map &map, eg_place place, int col, bool adds) const {
+        eg_fence_async();
+        sync();
+        if (!elected()) return;
+        if (adds) {
+            eg_add_box(map, place.box, col, row, item);
+        } else {
+            eg_store_box(map, place.box, col, row, item);
+        }
+    }
+};
 
 /* ---- The rows of a consumer ------------------------------------------------------------------------------ */
 
-/* One of the consumer's two staging boxes, once what it held has been read. */
-template <class K> EG_DEVICE uint32_t eg_open_staging(uint32_t shared, int consumer, int box) {
-    if (threadIdx.x % 128 == 0) eg_stores_have_read<1>();
-    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-    return shared + K::STAGING + (consumer * 2 + box % 2) * K::BOX_BYTES;
-}
-
-EG_DEVICE void eg_close_box(const eg_cuda_map &map, uint32_t box, int col, int row, int item, int consumer) {
-    eg_fence_async();
-    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-    if (threadIdx.x % 128 == 0) eg_store_box(map, box, col, row, item);
-}
-
-/* A product as it is, rounded: nothing depends on the granule at run time, so all registers are named. */
+/* A product as it is, or added to what is there: nothing depends on the column at run time, so all registers
+ * are named. */
 template <class K>
 EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                             uint32_t shared, int consumer) {
+                             const eg_boxes<K> &boxes) {
 #pragma unroll
-    for (int box = 0; box < K::COLS / 64; box++) {
-        const eg_place place = {eg_open_staging<K>(shared, consumer, box)};
+    for (int i = 0; i < K::BOXES; i++) {
+        const eg_place place = boxes.open(i);
+        float v[32];
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float v[16];
+        for (int j = 0; j < 32; j++) v[j] = acc[i * 32 + j];
+        if (boxes.reads) {
+            float other[32];
+            eg_load_numbers<K::BF16>(place, other);
 #pragma unroll
-            for (int i = 0; i < 16; i++) v[i] = acc[box * 32 + half * 16 + i];
-            eg_store_granule<K::BF16>(place, half, v);
+            for (int j = 0; j < 32; j++) v[j] += other[j];
         }
-        eg_close_box(p.out, place.box, tile.col + box * 64, tile.row + consumer * 64, tile.item, consumer);
+        eg_store_numbers<K::BF16>(place, v);
+        boxes.store(p.out, place, tile.col + i * 64, false);
     }
 }
 
-/* A box of results lies over its `in` in the ring, or else in staging; with `second` the two staging boxes
- * are those of out and second. */
+/* As f32, 32 columns a box; the copy engine does the adding. */
 template <class K>
-EG_DEVICE uint32_t eg_open_box(const eg_ring<K> &ring, uint32_t shared, int consumer, int box, bool reads,
-                               bool second) {
-    if (reads) {
-        if (box % 2 == 0) eg_barrier_wait(ring.full(), ring.parity);
-        return ring.address() + (box % 2 * 2 + consumer) * K::BOX_BYTES;
+EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
+                                 const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes) {
+#pragma unroll
+    for (int i = 0; i < 2 * K::BOXES; i++) {
+        const eg_place place = boxes.open(i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            eg_store_pair(place.pair(j / 2, j % 2), acc[i * 16 + j * 2], acc[i * 16 + j * 2 + 1]);
+        }
+        boxes.store(p.out, place, tile.col + i * 32, p.gemm.accumulate != 0);
     }
-    if (second && threadIdx.x % 128 == 0) eg_stores_have_read<0>();
-    return eg_open_staging<K>(shared, consumer, second ? 0 : box);
 }
 
-template <class K>
+/* The epilogues with an activation: one text for all boxes, since it holds every activation. */
+template <class K, int EPILOGUE>
 EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                              eg_ring<K> &ring, uint8_t *memory, int consumer, int in_boxes) {
-    const bool reads = in_boxes > 0, wide = p.gemm.out.dtype == EG_F32;
-    const bool second = p.gemm.epilogue == EG_EPILOGUE_FORWARD && p.gemm.second.data != 0;
-    const float *bias = (const float *)(memory + K::BIAS) + consumer * K::COLS;
-    float *sums = (float *)(memory + K::STAGING + consumer * 2 * K::BOX_BYTES);
-    const int row = tile.row + consumer * 64, per_box = wide ? 1 : 2;
-    eg_place place = {0};
+                              const eg_boxes<K> &boxes, uint8_t *memory) {
+    constexpr bool FORWARD = EPILOGUE == EG_EPILOGUE_FORWARD;
+    const bool second = FORWARD && p.gemm.second.data != 0, sums = !FORWARD && p.gemm.sums != 0;
+    const float *bias = (const float *)(memory + K::BIAS) + boxes.consumer * K::COLS;
+    float *sum = (float *)(memory + K::SUMS) + (boxes.consumer * 4 + threadIdx.x % 128 / 32) * K::COLS;
+    int stored = 0;
 #pragma unroll 1
-    for (int granule = 0; granule < K::COLS / EG_GRANULE; granule++) {
-        const int box = granule / per_box, half = granule % per_box;
-        if (half == 0) place.box = eg_open_box<K>(ring, ring.shared, consumer, box, reads, second);
-        float v[16], other[16];
-        if (reads) {
-            if (wide) {
-                eg_load_granule_f32(place, other);
-            } else {
-                eg_load_granule<K::BF16>(place, half, other);
-            }
+    for (int i = 0; i < K::BOXES; i++) {
+        const int col = i * 64;
+        float v[32], other[32];
+        eg_take_box(acc, i, v);
+        if (p.gemm.bias.data != 0) eg_add_bias(bias + col, v);
+        eg_place place = boxes.open(stored++);
+        if (!FORWARD || boxes.reads) eg_load_numbers<K::BF16>(place, other);
+        if (second) {
+            eg_store_numbers<K::BF16>(place, v);
+            boxes.store(p.second, place, tile.col + col, false);
+            place = boxes.reads ? boxes.reopen(place) : boxes.open(stored++);
         }
-        eg_take_granule(acc, granule, v);
-        if (p.gemm.bias.data != 0) eg_add_bias(bias + granule * EG_GRANULE, v);
-        if (second) eg_store_granule<K::BF16>({place.box + K::BOX_BYTES}, half, v);
-        eg_apply(p.gemm, reads, v, other);
-        if (wide) {
-            eg_store_granule_f32(place, v);
-        } else {
-            eg_store_granule<K::BF16>(place, half, v);
+        eg_apply<EPILOGUE>(p.gemm, boxes.reads, v, other);
+        if (p.gemm.out.data != 0) {
+            eg_store_numbers<K::BF16>(place, v);
+            boxes.store(p.out, place, tile.col + col, false);
         }
-        if (p.gemm.sums != 0) {
-            sums[threadIdx.x % 128 / 32 * K::COLS + granule * EG_GRANULE + eg_sum_column()] = eg_sum_rows(v);
-        }
-        if (half != per_box - 1) continue;
-        const int col = tile.col + (granule - half) * EG_GRANULE;
-        if (p.gemm.out.data != 0) eg_close_box(p.out, place.box, col, row, tile.item, consumer);
-        if (second && threadIdx.x % 128 == 0) eg_store_box(p.second, place.box + K::BOX_BYTES, col, row, tile.item);
-        if (reads && (box % 2 == 1 || box == in_boxes - 1)) {
-            if (p.gemm.out.data == 0) eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-            if (threadIdx.x % 128 == 0) eg_stores_have_read<0>();
-            ring.release();
-            ring.advance();
+        if (sums) {
+            sum[col + eg_sum_column()] = eg_sum_rows(v, 0);
+            sum[col + 32 + eg_sum_column()] = eg_sum_rows(v, 16);
         }
     }
-    if (p.gemm.sums != 0) eg_store_sums<K>(p.gemm, tile, sums, consumer);
+    if (sums) eg_store_sums<K>(p.gemm, tile, (float *)(memory + K::SUMS) + boxes.consumer * 4 * K::COLS, boxes.consumer);
 }
 
 #endif

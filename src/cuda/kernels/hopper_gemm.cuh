@@ -20,9 +20,9 @@
  *
  * What overlaps what. The ring holds STAGES slots, so the copy engine is that far ahead, also of the next
  * tile. Consumer 1 is held SKEW slots behind consumer 0 once, at the start; that distance lasts, and so one's
- * epilogue runs while the other still feeds the matrix units. An operand of the epilogue (`in`: grad, saved,
- * residual) passes through the ring too, behind the last strips of its tile; its result is written over it
- * and stored from there.
+ * epilogue runs while the other still feeds the matrix units. What an epilogue reads (`in`: grad, saved,
+ * residual) arrives in boxes of its own while the products run; its results are written over it and stored
+ * from there, under the next tile's products.
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
@@ -30,26 +30,27 @@
 #include "hopper_ptx.cuh"
 #include "order.cuh"
 
-/* A kernel: the type and layouts of its operands and the width of its tile. */
-template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_> struct eg_hopper {
+/* A kernel: the type and layouts of its operands, the width of its tile, and whether it has the epilogues with
+ * an activation (d_b needs none, and they are most of the code). */
+template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_> struct eg_hopper {
     static constexpr bool BF16 = BF16_;                 /* else f16 */
     static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
     static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
+    static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr int COLS = COLS_, ROWS = 128, DEPTH = 64;
     static constexpr int LEFT_BYTES = ROWS * DEPTH * 2, RIGHT_BYTES = DEPTH * COLS * 2;
     static constexpr int SLOT_BYTES = LEFT_BYTES + RIGHT_BYTES;
-    static constexpr int STAGES = 192 * 1024 / SLOT_BYTES;
-    #ifdef EG_DEV_SKEW
-    static constexpr int SKEW = EG_DEV_SKEW;
-#else
-    static constexpr int SKEW = STAGES / 2;
-#endif
-    static constexpr int BOX_BYTES = 64 * 128;  /* 64 rows of 128 bytes: what is stored at once */
-    static constexpr int BOXES = 4;             /* of `in` in a slot: two for each consumer */
-    static constexpr int STAGING = STAGES * SLOT_BYTES; /* two boxes for each consumer */
-    static constexpr int BARRIERS = STAGING + BOXES * BOX_BYTES;
-    static constexpr int BIAS = BARRIERS + 2 * STAGES * 8; /* of the tile's columns, for each consumer */
-    static constexpr int SHARED_BYTES = BIAS + 2 * COLS * 4;
+    static constexpr int STAGES = COLS == 256 ? 3 : COLS == 192 ? 4 : 5; /* what the boxes leave room for */
+    static constexpr int SKEW = 1;
+    static constexpr int BOX_BYTES = 64 * 128; /* 64 rows of 128 bytes: what is read and stored at once */
+    static constexpr int BOXES = COLS / 64;    /* of each consumer */
+    /* Shared memory: the ring, then */
+    static constexpr int STAGING = STAGES * SLOT_BYTES;
+    static constexpr int SUMS = STAGING + 2 * BOXES * BOX_BYTES; /* of the columns, for each warp */
+    static constexpr int BIAS = SUMS + 2 * 4 * COLS * 4;         /* for each consumer */
+    static constexpr int BARRIERS = BIAS + 2 * COLS * 4;         /* slots full, slots empty, boxes full */
+    static constexpr int IN_FULL = BARRIERS + 2 * STAGES * 8;
+    static constexpr int SHARED_BYTES = IN_FULL + 2 * BOXES * 8;
     static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
 };
 
@@ -108,16 +109,10 @@ template <class K> struct eg_hopper_tiles {
     }
 };
 
-/* Steps of the ring in a tile: strips of the depth, item after item where they are summed, then `in`. */
-template <class K> struct eg_hopper_steps {
-    int strips, summed, in_boxes;
-
-    __device__ explicit eg_hopper_steps(const eg_cuda_gemm &p)
-        : strips((int)((p.depth + K::DEPTH - 1) / K::DEPTH)), summed((int)p.summed), in_boxes(0) {
-        const bool reads = p.in.data != 0 || (p.epilogue == EG_EPILOGUE_STORE && p.accumulate);
-        if (reads) in_boxes = p.out.dtype == EG_F32 ? K::COLS / 32 : K::COLS / 64;
-    }
-};
+/* Strips of the depth in a tile, item after item where they are summed. */
+template <class K> EG_DEVICE int eg_hopper_strips(const eg_cuda_gemm &p) {
+    return (int)((p.depth + K::DEPTH - 1) / K::DEPTH);
+}
 
 /* ---- The producer ------------------------------------------------------------------------------------- */
 
@@ -135,15 +130,6 @@ EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, c
     } else {
         eg_load_box(left, p.left, ring.full(), depth, tile.row, left_item);
     }
-#ifdef EG_DEV_NOMULTI
-    if (K::RIGHT_ACROSS) {
-        for (int i = 0; i < K::COLS / 64; i++) for (int h = 0; h < 2; h++)
-            eg_load_box(right + (2 * i + h) * 32 * 128, p.right, ring.full(), tile.col + i * 64, depth + h * 32, right_item);
-    } else {
-        for (int h = 0; h < 2; h++) eg_load_box(right + h * K::RIGHT_BYTES / 2, p.right, ring.full(), depth, tile.col + h * K::COLS / 2, right_item);
-    }
-    return;
-#endif
     if (K::RIGHT_ACROSS) {
 #pragma unroll
         for (int i = 0; i < K::COLS / 64; i++) {
@@ -156,38 +142,17 @@ EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, c
     }
 }
 
-/* Boxes [first, first + 2) of `in` for each consumer. */
-template <class K>
-EG_DEVICE void eg_load_in(const eg_cuda_hopper &p, const eg_ring<K> &ring, const eg_hopper_tile &tile, int first,
-                          int boxes) {
-    const int count = min(2, boxes - first), wide = p.gemm.out.dtype == EG_F32 ? 32 : 64;
-    const bool out_again = p.gemm.in.data == 0; /* STORE accumulates */
-    const int item = !out_again && p.gemm.in.item_stride == 0 ? 0 : tile.item;
-    eg_barrier_expect(ring.full(), count * 2 * K::BOX_BYTES);
-    for (int box = 0; box < count; box++) {
-        for (int half = 0; half < 2; half++) {
-            eg_load_box(ring.address() + (2 * box + half) * K::BOX_BYTES, p.in, ring.full(),
-                        tile.col + (first + box) * wide, tile.row + half * 64, item);
-        }
-    }
-}
-
 template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p.gemm);
-    const eg_hopper_steps<K> steps(p.gemm);
+    const int strips = eg_hopper_strips<K>(p.gemm), summed = (int)p.gemm.summed;
     eg_ring<K> ring(shared);
-    const auto wait = [&] { eg_barrier_wait(ring.empty(), ring.parity ^ 1); };
     for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
         const eg_hopper_tile tile = tiles.at(i, rank);
-        for (int s = 0; s < steps.summed; s++) {
-            for (int strip = 0; strip < steps.strips; strip++, ring.advance()) {
-                wait();
-                eg_load_strips(p, ring, tile, strip * K::DEPTH, steps.summed > 1 ? s : tile.item, rank);
+        for (int s = 0; s < summed; s++) {
+            for (int strip = 0; strip < strips; strip++, ring.advance()) {
+                eg_barrier_wait(ring.empty(), ring.parity ^ 1);
+                eg_load_strips(p, ring, tile, strip * K::DEPTH, summed > 1 ? s : tile.item, rank);
             }
-        }
-        for (int box = 0; box < steps.in_boxes; box += 2, ring.advance()) {
-            wait();
-            eg_load_in(p, ring, tile, box, steps.in_boxes);
         }
     }
 }
@@ -211,51 +176,73 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
     eg_products_commit();
 }
 
+#include "hopper_epilogue.cuh"
+
 /* acc = the consumer's 64 rows of the tile. A slot is free once the products after it have been asked for
  * and its own are done. */
 template <class K>
-EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, int consumer, int slots,
-                                bool leads) {
+EG_DEVICE void eg_multiply_tile(const eg_cuda_hopper &p, float (&acc)[K::COLS / 2], eg_ring<K> &ring,
+                                const eg_boxes<K> &boxes, int slots, int col, bool leads) {
     eg_ring<K> last = ring;
     for (int i = 0; i < slots; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
-        eg_multiply_slot<K>(acc, ring.address(), consumer, i > 0);
+        eg_multiply_slot<K>(acc, ring.address(), boxes.consumer, i > 0);
+        if (i == 0) boxes.fetch(p, col);
         eg_products_wait<1>();
         if (i > 0) last.release();
         last = ring;
-        if (K::SKEW > 0 && leads && i == min(K::SKEW, slots) - 1) eg_arrive_threads<256>(EG_HOPPER_SYNC_SKEW);
+        if (leads && i == min(K::SKEW, slots) - 1) eg_arrive_threads<256>(EG_HOPPER_SYNC_SKEW);
     }
     eg_products_wait<0>();
     last.release();
 }
 
-#include "hopper_epilogue.cuh"
+/* What the epilogue is, once a tile. */
+template <class K>
+EG_DEVICE void eg_finish_tile(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
+                              const eg_bias<K> &bias, const eg_boxes<K> &boxes, uint8_t *memory) {
+    if (p.gemm.bias.data != 0) {
+        bias.put((float *)(memory + K::BIAS) + boxes.consumer * K::COLS);
+        boxes.sync();
+    }
+    if (p.gemm.epilogue == EG_EPILOGUE_STORE) {
+        if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, tile, acc, boxes);
+        return eg_store_rows<K>(p, tile, acc, boxes);
+    }
+    if constexpr (K::ACTIVATES) {
+        switch (p.gemm.epilogue) {
+        case EG_EPILOGUE_FORWARD:
+            return eg_finish_rows<K, EG_EPILOGUE_FORWARD>(p, tile, acc, boxes, memory);
+        case EG_EPILOGUE_ACT_GRAD:
+            return eg_finish_rows<K, EG_EPILOGUE_ACT_GRAD>(p, tile, acc, boxes, memory);
+        case EG_EPILOGUE_CHAIN:
+            return eg_finish_rows<K, EG_EPILOGUE_CHAIN>(p, tile, acc, boxes, memory);
+        }
+    }
+}
+
+EG_DEVICE bool eg_reads_in(const eg_cuda_gemm &p) {
+    return p.in.data != 0 || (p.epilogue == EG_EPILOGUE_STORE && p.accumulate && p.out.dtype != EG_F32);
+}
 
 template <class K>
 EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int consumer, uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p.gemm);
-    const eg_hopper_steps<K> steps(p.gemm);
-    const bool plain = p.gemm.epilogue == EG_EPILOGUE_STORE && steps.in_boxes == 0 && p.gemm.out.dtype != EG_F32;
+    const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed;
     eg_ring<K> ring(shared);
+    eg_boxes<K> boxes = {shared, consumer, eg_reads_in(p.gemm), 1, 0, 0};
     bool first = true;
     float acc[K::COLS / 2];
     for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
         const eg_hopper_tile tile = tiles.at(i, rank);
         const eg_bias<K> bias(p.gemm, tile.col);
-        if (K::SKEW > 0 && first && consumer == 1) eg_sync_threads<256>(EG_HOPPER_SYNC_SKEW);
-        eg_multiply_tile<K>(acc, ring, consumer, steps.strips * steps.summed, first && consumer == 0);
+        boxes.parity ^= 1, boxes.row = tile.row + consumer * 64, boxes.item = tile.item;
+        if (first && consumer == 1) eg_sync_threads<256>(EG_HOPPER_SYNC_SKEW);
+        eg_multiply_tile<K>(p, acc, ring, boxes, slots, tile.col, first && consumer == 0);
         first = false;
-        if (plain) {
-            eg_store_rows<K>(p, tile, acc, shared, consumer);
-        } else {
-            if (p.gemm.bias.data != 0) {
-                bias.put((float *)(memory + K::BIAS) + consumer * K::COLS);
-                eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-            }
-            eg_finish_rows<K>(p, tile, acc, ring, memory, consumer, steps.in_boxes);
-        }
+        eg_finish_tile<K>(p, tile, acc, bias, boxes, memory);
     }
-    if (threadIdx.x % 128 == 0) eg_stores_have_written();
+    if (eg_boxes<K>::elected()) eg_stores_have_written();
 }
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */
@@ -268,6 +255,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
             eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
             eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, 2 * EG_HOPPER_CLUSTER);
         }
+        for (int i = 0; i < 2 * K::BOXES; i++) eg_barrier_init(shared + K::IN_FULL + i * 8, 1);
         eg_barrier_init_fence();
         eg_prefetch_map(p.left);
         eg_prefetch_map(p.right);
@@ -286,10 +274,17 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }
 
-#define EG_HOPPER_KERNEL(name, ...)                                                                            \
+#define EG_HOPPER_KERNEL(name, ...)                                                                           \
     extern "C" __global__ void __cluster_dims__(EG_HOPPER_CLUSTER, 1, 1)                                       \
         __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {          \
         eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                             \
     }
+
+/* The layouts of the products of a layer: A·B with B [K, N] (rr) or [N, K] (rc), grad_pre·Bᵀ (the other of
+ * the two), Aᵀ·grad_pre (cr). */
+#define EG_HOPPER_KERNELS(type, bf16, cols, activates)                                                        \
+    EG_HOPPER_KERNEL(hopper_##type##_rr_128x##cols, bf16, false, true, cols, activates)                        \
+    EG_HOPPER_KERNEL(hopper_##type##_rc_128x##cols, bf16, false, false, cols, activates)                       \
+    EG_HOPPER_KERNEL(hopper_##type##_cr_128x##cols, bf16, true, true, cols, false)
 
 #endif

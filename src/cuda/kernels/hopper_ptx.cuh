@@ -106,6 +106,14 @@ EG_DEVICE void eg_store_box(const eg_cuda_map &map, uint32_t from, int x, int y,
                  : "memory");
 }
 
+/* The box is added to what is there: one rounding, by one unit, so the order of anything else is no matter. */
+EG_DEVICE void eg_add_box(const eg_cuda_map &map, uint32_t from, int x, int y, int item) {
+    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(&map),
+                 "r"(from), "r"(x), "r"(y), "r"(item)
+                 : "memory");
+}
+
 /* Waits until all but the last LEFT boxes this thread stored have been read from shared memory. */
 template <int LEFT> EG_DEVICE void eg_stores_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
@@ -124,11 +132,6 @@ EG_DEVICE void eg_store_blocks(uint32_t to, const uint32_t (&r)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
-}
-EG_DEVICE float2 eg_load_pair(uint32_t from) {
-    float2 v;
-    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(from) : "memory");
-    return v;
 }
 EG_DEVICE void eg_store_pair(uint32_t to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
