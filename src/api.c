@@ -146,7 +146,10 @@ eg_status eg_download(eg_context *context, void *host, const void *memory, size_
 static eg_status check_packed(const eg_context *context, const eg_problem *problem) {
     const eg_packed *packed = problem->packed_b;
     if (packed == NULL) return EG_OK;
-    if (packed->context != context) return eg_fail(EG_ERR_ARGUMENT, "packed_b belongs to another context");
+    if (packed->context != context)
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "packed_b belongs to another context; expected one that eg_pack_b made from this context");
     const eg_layer *layer = &packed->layer;
     const eg_dtype dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype;
     if (layer->k != problem->k || layer->n != problem->n || dtype != problem->dtype ||
@@ -286,7 +289,10 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
 eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b) {
     EG_TRY(check_context(context));
     if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected one from eg_pack_b");
-    if (packed->context != context) return eg_fail(EG_ERR_ARGUMENT, "packed belongs to another context");
+    if (packed->context != context)
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "packed belongs to another context; expected one that eg_pack_b made from this context");
     eg_problem problem;
     EG_TRY(eg_validate_pack(context->caps.addressing, &packed->layer, b, &problem));
     if (packed->batched != (packed->layer.batch > 1 && b->batch_stride != 0)) {
