@@ -9,7 +9,7 @@ export function paintWeights(canvas, weights) {
   canvas.width = canvas.height = ACROSS * STEP - 1;
   const pen = canvas.getContext('2d'), style = getComputedStyle(canvas);
   const image = pen.createImageData(canvas.width, canvas.height);
-  const above = channels(pen, style.borderTopColor), below = channels(pen, style.borderBottomColor);
+  const above = channels(style.borderTopColor), below = channels(style.borderBottomColor);
   const full = Math.max(FAINT, 2.5 * Math.sqrt(weights.reduce((sum, w) => sum + w * w, 0) / weights.length));
   for (let unit = 0; unit < UNITS; unit++) {
     const left = unit % ACROSS * STEP, top = Math.floor(unit / ACROSS) * STEP;
@@ -23,9 +23,5 @@ export function paintWeights(canvas, weights) {
   pen.putImageData(image, 0, 0);
 }
 
-/** A colour as the canvas understands it, in bytes. */
-function channels(pen, color) {
-  pen.fillStyle = color;
-  pen.fillRect(0, 0, 1, 1);
-  return pen.getImageData(0, 0, 1, 1).data.slice(0, 3);
-}
+/** The bytes of a computed colour, rgb(r, g, b). */
+const channels = (color) => color.match(/[\d.]+/g).slice(0, 3).map(Number);
