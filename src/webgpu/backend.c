@@ -39,7 +39,7 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
 
 static eg_status webgpu_sync(eg_context *context) {
     eg_webgpu *gpu = context->device;
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     return eg_webgpu_wait(gpu);
 }
 
@@ -50,7 +50,7 @@ static uint64_t whole_words(uint64_t bytes) { return (bytes + 15) / 16 * 16; }
 static eg_status webgpu_alloc(eg_context *context, size_t bytes, void **memory) {
     eg_webgpu *gpu = context->device;
     WGPUBuffer buffer;
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     if (bytes > SIZE_MAX - 16) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for %zu bytes", bytes);
     EG_TRY(eg_webgpu_make_buffer(gpu, bytes > 0 ? whole_words(bytes) : 16, usable, &buffer));
     *memory = buffer;
@@ -82,7 +82,7 @@ static eg_status write_partial(eg_webgpu *gpu, WGPUBuffer buffer, size_t offset,
 static eg_status webgpu_upload(eg_context *context, void *memory, size_t offset, const void *host,
                                size_t bytes) {
     eg_webgpu *gpu = context->device;
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(check_range(gpu, memory, offset, bytes));
     if (offset % 4 != 0) {
         const size_t head = 4 - offset % 4 < bytes ? 4 - offset % 4 : bytes;
@@ -101,7 +101,7 @@ static eg_status webgpu_download(eg_context *context, void *host, const void *me
     eg_webgpu *gpu = context->device;
     WGPUBuffer buffer = (WGPUBuffer)(uintptr_t)memory;
     unsigned char word[4];
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(check_range(gpu, memory, offset, bytes));
     while (bytes > 0) {
         const size_t in = offset % 4, whole = in == 0 ? bytes / 4 * 4 : 0;
@@ -132,7 +132,7 @@ static eg_status run_plan(eg_webgpu *gpu, const eg_plan *plan, WGPUBuffer worksp
 
 static eg_status webgpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
     eg_webgpu *gpu = context->device;
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     eg_webgpu_guard(gpu);
     const eg_status status = run_plan(gpu, plan, workspace, offset);
     if (status != EG_OK) eg_webgpu_free_recording(gpu);
@@ -146,7 +146,7 @@ static eg_status webgpu_pack(eg_context *context, const eg_problem *problem, eg_
     const size_t items = packed->batched ? (size_t)problem->batch : 1;
     const size_t bytes = items * (size_t)problem->k * (size_t)problem->n * eg_dtype_size(problem->dtype);
     eg_plan nothing = {.problem = *problem};
-    EG_TRY(eg_webgpu_alive(gpu));
+    EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(eg_webgpu_select(&context->caps, &nothing));
     if (packed->data == NULL) EG_TRY(webgpu_alloc(context, bytes, &packed->data));
     packed->forward = packed->transposed = (eg_region){0, bytes};

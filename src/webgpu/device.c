@@ -393,15 +393,20 @@ eg_status eg_webgpu_wait(eg_webgpu *gpu) {
     return read_part(gpu, &word, gpu->dummy, 0, sizeof word);
 }
 
-/* Nothing may be submitted to a device that is lost, or wgpu-native aborts; only making things tells. */
-eg_status eg_webgpu_alive(eg_webgpu *gpu) {
+eg_status eg_webgpu_ready(eg_webgpu *gpu) {
     gpu->api.InstanceProcessEvents(gpu->instance);
+    return gpu->lost ? report(gpu, "idle") : EG_OK;
+}
+
+/* wgpu-native aborts on a write to a device that is lost; making something is what tells, of a device of the
+ * caller's too. */
+static eg_status probe(eg_webgpu *gpu) {
     eg_webgpu_guard(gpu);
     WGPUCommandEncoder encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(encoder, NULL);
     gpu->api.CommandEncoderRelease(encoder);
     gpu->api.CommandBufferRelease(commands);
-    return eg_webgpu_check(gpu, "starting a call");
+    return eg_webgpu_check(gpu, "starting a copy");
 }
 
 /* An empty submission lets the implementation give back what it staged. */
@@ -411,6 +416,7 @@ eg_status eg_webgpu_write(eg_webgpu *gpu, WGPUBuffer buffer, uint64_t offset, co
     if ((gpu->api.BufferGetUsage(buffer) & WGPUBufferUsage_CopyDst) == 0)
         return eg_fail(EG_ERR_ARGUMENT,
                        "the buffer was made without the usage CopyDst; expected it for an upload");
+    EG_TRY(probe(gpu));
     eg_webgpu_guard(gpu);
     while (bytes > 0) {
         const uint64_t part = bytes < most ? bytes : most;

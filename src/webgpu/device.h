@@ -42,8 +42,8 @@ void eg_webgpu_close_device(eg_webgpu *gpu);
 void eg_webgpu_guard(eg_webgpu *gpu);
 eg_status eg_webgpu_check(eg_webgpu *gpu, const char *doing);
 
-/* Whether the device is still there. */
-eg_status eg_webgpu_alive(eg_webgpu *gpu);
+/* Fails once the device is known to be lost. */
+eg_status eg_webgpu_ready(eg_webgpu *gpu);
 
 eg_status eg_webgpu_make_buffer(eg_webgpu *gpu, uint64_t bytes, WGPUFlags usage, WGPUBuffer *buffer);
 eg_status eg_webgpu_grow(eg_webgpu *gpu, eg_webgpu_growing *growing, uint64_t bytes, WGPUFlags usage);
