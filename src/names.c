@@ -64,12 +64,10 @@ const char *eg_activation_name(eg_activation activation) {
 }
 
 int eg_activation_from_y(eg_activation activation) {
-    switch (activation) {
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    case EG_ACT_##NAME:                                                                                      \
-        return from_y;
+    static const unsigned char of_y[] = {
+#define EG_ROW(NAME, name, value, from_y, text) [value] = (from_y),
         EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
-    }
-    return 0;
+    };
+    return (size_t)activation < sizeof of_y ? of_y[activation] : 0;
 }

@@ -167,13 +167,12 @@ static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, 
     const int64_t length = row_major ? operand->cols : operand->rows,
                   lines = row_major ? operand->rows : operand->cols;
     const int64_t ld = row_major ? operand->row_stride : operand->col_stride, stride = operand->batch_stride;
-    const bool follow = stride >= (lines - 1) * ld + length;
+    const int64_t extent = (lines - 1) * ld + length;
     const bool interleave = stride >= length && (lines == 1 || ld >= (problem->batch - 1) * stride + length);
-    if (follow || interleave) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT,
-                   "%s.batch_stride is %lld, so its %lld matrices overlap; expected at least %lld",
-                   eg_operand_name(problem, id), (long long)stride, (long long)problem->batch,
-                   (long long)((lines - 1) * ld + length));
+    if (stride >= extent || interleave) return EG_OK;
+    return eg_fail(
+        EG_ERR_ARGUMENT, "%s.batch_stride is %lld, so its %lld matrices overlap; expected at least %lld",
+        eg_operand_name(problem, id), (long long)stride, (long long)problem->batch, (long long)extent);
 }
 
 static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix) {

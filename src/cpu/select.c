@@ -6,12 +6,15 @@
 #include "cpu.h"
 
 const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
-    static const eg_cpu_kernel *const rows[] = {
+#define EG_COUNT(kernel) +1
+    enum { ROWS = 0 EG_CPU_KERNELS(EG_COUNT) };
+#undef EG_COUNT
+    static const eg_cpu_kernel *const rows[ROWS] = {
 #define EG_ROW(kernel) &eg_cpu_##kernel,
         EG_CPU_KERNELS(EG_ROW)
 #undef EG_ROW
     };
-    return index >= 0 && index < (int)(sizeof rows / sizeof *rows) ? rows[index] : NULL;
+    return index >= 0 && index < ROWS ? rows[index] : NULL;
 }
 
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute) {
