@@ -79,4 +79,7 @@ function(epigrad_cuda target)
   target_compile_definitions(${target} PUBLIC EG_HAVE_CUDA)
   target_include_directories(${target} SYSTEM PRIVATE ${EPIGRAD_CUDA_INCLUDE})
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+  # compute-sanitizer over a reduced table of checks; needs a device, and test_table to be built.
+  add_custom_target(sanitize_cuda COMMAND ${PROJECT_SOURCE_DIR}/tests/cuda/sanitize.sh ${PROJECT_BINARY_DIR}
+                    VERBATIM)
 endfunction()

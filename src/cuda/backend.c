@@ -226,6 +226,7 @@ static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_pa
     packed->forward = (eg_region){0, (size_t)bytes};
     packed->transposed.offset = (size_t)ld;
     packed->kernel = "row-major copy";
+    if (problem->batch == 0) return EG_OK; /* there is no b to read */
 
     copy = (eg_problem){.m = problem->k,
                         .n = problem->n,

@@ -3,7 +3,8 @@
 #
 #     tests/cuda/sanitize.sh BUILD_DIRECTORY
 #
-# cublasLt is switched off, so that every product is a kernel of ours.
+# cublasLt is switched off, so that every product is a kernel of ours. Driver calls that fail are not reported:
+# an entry point is looked for in one module after the other.
 set -eu
 build=${1:?usage: $0 BUILD_DIRECTORY}
 table=$build/tests/test_table
@@ -12,5 +13,5 @@ command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer is not ins
 export EPIGRAD_CUBLASLT=off EPIGRAD_TEST_SHORT=1
 for tool in memcheck racecheck initcheck synccheck; do
     echo "== $tool"
-    compute-sanitizer --tool $tool --error-exitcode 1 "$table" --backend cuda
+    compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$table" --backend cuda
 done

@@ -89,14 +89,21 @@ template <int COUNT, int STEP> EG_DEVICE void read_quads(const float *line, floa
     }
 }
 
+/* The numbers of the next term are read while those of this one are multiplied. */
 EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float *right) {
+    float l[2][16], r[2][8];
+    read_quads<4, 32>(left, l[0]);
+    read_quads<2, 64>(right, r[0]);
 #pragma unroll
     for (int t = 0; t < TERMS; t++) {
-        float l[16], r[8];
-        read_quads<4, 32>(left + t * LINE, l);
-        read_quads<2, 64>(right + t * LINE, r);
+        if (t + 1 < TERMS) {
+            read_quads<4, 32>(left + (t + 1) * LINE, l[(t + 1) % 2]);
+            read_quads<2, 64>(right + (t + 1) * LINE, r[(t + 1) % 2]);
+        }
 #pragma unroll
-        for (int i = 0; i < 128; i++) acc[i / 8][i % 8] = fmaf(l[i / 8], r[i % 8], acc[i / 8][i % 8]);
+        for (int i = 0; i < 128; i++) {
+            acc[i / 8][i % 8] = fmaf(l[t % 2][i / 8], r[t % 2][i % 8], acc[i / 8][i % 8]);
+        }
     }
 }
 

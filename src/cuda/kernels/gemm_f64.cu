@@ -2,7 +2,7 @@
  *
  *     a block of 256 threads makes 128 x 128 results, 16 terms at a time
  *
- *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k8
+ *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k4
  *             4 5 6 7
  *
  * Strips of left (128 x 16) and right (16 x 128) come by cp.async into a ring of three slots, in whichever
@@ -58,40 +58,51 @@ EG_DEVICE void load_strip(const strip &s, const double *from, int64_t left, doub
     }
 }
 
-/* acc (16 x 8) += left (16 x 8) · right (8 x 8). Lane l holds left rows l/4 and l/4 + 8 of terms l%4 and
- * l%4 + 4, right's two terms of column l/4, and results of columns 2 (l%4) and the next in its two rows. */
-EG_DEVICE void multiply(double (&acc)[4], const double (&a)[4], const double (&b)[2]) {
+/* acc (16 x 8) += left (16 x 4) · right (4 x 8). Lane l holds left rows l/4 and l/4 + 8 of term l%4, right
+ * term l%4 of column l/4, and results of columns 2 (l%4) and the next in its two rows. */
+EG_DEVICE void multiply(double (&acc)[4], double low, double high, double right) {
 #if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+d"(acc[0]), "+d"(acc[1]), "+d"(acc[2]), "+d"(acc[3])
-        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+        : "d"(low), "d"(high), "d"(right));
 #else
-#pragma unroll
-    for (int i = 0; i < 4; i++) { /* the terms in one order, as above */
-        asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-            : "+d"(acc[i % 2 * 2]), "+d"(acc[i % 2 * 2 + 1])
-            : "d"(a[i]), "d"(b[i / 2]));
-    }
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(acc[0]), "+d"(acc[1])
+        : "d"(low), "d"(right));
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(acc[2]), "+d"(acc[3])
+        : "d"(high), "d"(right));
 #endif
 }
 
+/* What a lane multiplies at once: 4 terms. */
+struct fragments {
+    double a[4][2], b[4];
+    __device__ void read(const double *l, int left_row, const double *r, int right_col) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i][0] = l[i * 16 * left_row];
+            a[i][1] = l[(i * 16 + 8) * left_row];
+            b[i] = r[i * 8 * right_col];
+        }
+    }
+};
+
+/* The next fragments are read while these are multiplied. */
 EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int left_row, int left_term,
                              const double *right, int right_col, int right_term) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const double *l = left + (warp / 4 * 64 + lane / 4) * left_row + lane % 4 * left_term;
     const double *r = right + (warp % 4 * 32 + lane / 4) * right_col + lane % 4 * right_term;
+    fragments f[2];
+    f[0].read(l, left_row, r, right_col);
 #pragma unroll
-    for (int t = 0; t < TERMS; t += 8) {
-        double a[4][4], b[4][2];
+    for (int t = 0; t < TERMS / 4; t++) {
+        if (t + 1 < TERMS / 4)
+            f[(t + 1) % 2].read(l + (t + 1) * 4 * left_term, left_row, r + (t + 1) * 4 * right_term, right_col);
+        const fragments &now = f[t % 2];
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            a[i / 4][i % 4] = l[(i / 4 * 16 + i % 2 * 8) * left_row + (t + i / 2 % 2 * 4) * left_term];
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) b[i / 2][i % 2] = r[i / 2 * 8 * right_col + (t + i % 2 * 4) * right_term];
-#pragma unroll
-        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], a[i / 4], b[i % 4]);
+        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], now.a[i / 4][0], now.a[i / 4][1], now.b[i % 4]);
     }
 }
 
