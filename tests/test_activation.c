@@ -45,17 +45,19 @@ static void every_half(points *p, eg_dtype dtype) {
 
 /* Notable numbers, a line through the interesting range, and bit patterns evenly over all exponents. */
 static void spread(points *p, eg_dtype dtype) {
-    enum { NOTABLE = LENGTH(notable), LINE = 40000, PATTERNS = 40000 };
-    open_points(p, dtype, NOTABLE + LINE + PATTERNS);
+    enum { NOTABLE = LENGTH(notable) };
+    const int64_t line = short_run() ? 5000 : 40000, patterns = line;
+    open_points(p, dtype, NOTABLE + line + patterns);
     const size_t bits = 8 * eg_dtype_size(dtype);
     for (int64_t i = 0; i < p->count; i++) {
         double x = 0;
         if (i < NOTABLE) {
             x = notable[i];
-        } else if (i < NOTABLE + LINE) {
-            x = ((double)(i - NOTABLE) / LINE - 0.5) * 60;
+        } else if (i < NOTABLE + line) {
+            x = ((double)(i - NOTABLE) / (double)line - 0.5) * 60;
         } else {
-            const uint64_t pattern = (uint64_t)(i - NOTABLE - LINE) * (UINT64_MAX / PATTERNS) >> (64 - bits);
+            const uint64_t pattern =
+                (uint64_t)(i - NOTABLE - line) * (UINT64_MAX / (uint64_t)patterns) >> (64 - bits);
             memcpy((char *)p->x + (size_t)i * (bits / 8), &pattern, bits / 8); /* little-endian */
             continue;
         }

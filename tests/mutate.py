@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Breaks the library on purpose, one small change at a time, and sees that the tests notice.
+
+    tests/mutate.py [--only WORD] [--work DIR] [--list]
+
+Each mutation is a replacement of one piece of source text, in a scratch copy of the tree. The copy is built
+and tested; the table printed at the end (Markdown, for docs/testing.md) names the first test that failed.
+Exits with 1 if a mutation survives, or if its text is no longer in the source exactly once.
+"""
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# What is broken, where, the text there, and what it becomes.
+MUTATIONS = [
+    # The products.
+    ("the last row of tiles is skipped when it is one row high", "src/cpu/gemm.c",
+     "row < b->row + b->rows; row += kernel->mr", "row + 1 < b->row + b->rows; row += kernel->mr"),
+    ("the last panel is skipped when it is one column wide", "src/cpu/gemm.c",
+     "col < b->col + b->cols; col += x->kernel->nr", "col + 1 < b->col + b->cols; col += x->kernel->nr"),
+    ("only the last item of a summed batch counts", "src/cpu/gemm.c",
+     ".first = summand == 0 && i == 0", ".first = i == 0"),
+    ("only the last pass over a long depth counts", "src/cpu/gemm.c",
+     ".first = summand == 0 && i == 0", ".first = summand == 0"),
+    ("a pass reads past the end of the depth", "src/cpu/gemm.c",
+     ".depth = least(kc, x->depth - i * kc)", ".depth = least(kc, x->depth - i * kc + 1)"),
+    ("a broadcast a is read as a batch", "src/cpu/gemm.c",
+     "per_item = p->operands[EG_OP_A].batch_stride != 0;", "per_item = true;"),
+    ("b is not transposed for d_a", "src/cpu/pack.c",
+     "if (step->buffer == EG_BUFFER_BT) x = transpose(x);", ""),
+    ("all threads share one scratch", "src/cpu/gemm.c",
+     "eg_cpu_scratch(x->run, thread)", "eg_cpu_scratch(x->run, 0 * thread)"),
+    ("the depth is cut by the number of threads", "src/cpu/select.c",
+     "const int64_t passes = ceil_div(x.depth, kernel->kc);",
+     "const int64_t passes = ceil_div(x.depth, kernel->kc) + step->threads - 1;"),
+    # Layouts and memory.
+    ("row and column strides are swapped", "src/validate.c",
+     "operand.row_stride = row_major ? ld : 1;", "operand.row_stride = row_major ? 1 : ld;"),
+    ("element addresses are computed in 32 bits", "src/cpu/cpu.h",
+     "const int64_t element = item * x->batch_stride + row * x->row_stride + col * x->col_stride;",
+     "const int element = (int)(item * x->batch_stride + row * x->row_stride + col * x->col_stride);"),
+    ("loading reads one element past a row", "src/cpu/kernel_template.h",
+     "EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);",
+     "EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols < EG_NR ? cols + 1 : cols);"),
+    ("storing writes one element past a row", "src/cpu/kernel_template.h",
+     "EG_V(store_row)(to, at, dtype, 1, cols, accumulate);",
+     "EG_V(store_row)(to, at, dtype, 1, cols < EG_NR ? cols + 1 : cols, accumulate);"),
+    ("the workspace is one tile short", "src/cpu/select.c",
+     "scratch += 4 * (int64_t)kernel->mr * kernel->nr;", "scratch += 3 * (int64_t)kernel->mr * kernel->nr;"),
+    ("a failed growth forgets that the workspace is gone", "src/api.c",
+     "    context->workspace_bytes = 0;\n", ""),
+    # Epilogues.
+    ("recompute leaves out the bias", "src/cpu/epilogue.c",
+     "        add_bias(run, kernel, tile);\n        eg_cpu_grad_tile", "        eg_cpu_grad_tile"),
+    ("the saved pre lacks the bias", "src/cpu/epilogue.c",
+     "    add_bias(run, kernel, tile);\n    if (eg_wants(p, EG_OP_PRE)) store(kernel, &p->operands[EG_OP_PRE], tile, "
+     "tile->values, false);\n",
+     "    if (eg_wants(p, EG_OP_PRE)) store(kernel, &p->operands[EG_OP_PRE], tile, tile->values, false);\n"
+     "    add_bias(run, kernel, tile);\n"),
+    ("the residual is subtracted", "src/cpu/kernel_template.h",
+     "EG_V(store)(at + j, EG_V(load)(at + j) + EG_V(load)(more + j));",
+     "EG_V(store)(at + j, EG_V(load)(at + j) - EG_V(load)(more + j));"),
+    ("d_b does not accumulate", "src/cpu/epilogue.c", "d_b && p->accumulate", "false"),
+    ("d_bias does not accumulate", "src/cpu/act_grad.c",
+     "left : job->kernel->nr, job->run->problem->accumulate)", "left : job->kernel->nr, false)"),
+    ("d_bias misses all but the first item's chunks", "src/cpu/act_grad.c",
+     ".rows = eg_cpu_chunks(p->m) * p->batch,", ".rows = eg_cpu_chunks(p->m),"),
+    ("a chunk's column sums start from what was there", "src/cpu/epilogue.c",
+     "if (tile->row % EG_CPU_CHUNK == 0) memset", "if (tile->row == 0) memset"),
+    ("the chain's d_bias has the wrong width", "src/cpu/act_grad.c",
+     ".cols = below ? p->k : p->n};", ".cols = p->n};"),
+    ("a chain from y is treated as one from pre", "src/cpu/epilogue.c",
+     "const bool of_y = p->below_source == EG_SOURCE_Y;", "const bool of_y = false;"),
+    # Activations and numbers.
+    ("tanh has the wrong sign", "include/epigrad/activation.h",
+     "EG_SELECT(x > EG_C(0.0), -t, t)", "EG_SELECT(x > EG_C(0.0), t, -t)"),
+    ("gelu's constant has five digits", "include/epigrad/activation.h",
+     "EG_FMA(c2, EG_C(7.1354816272600250e-2), EG_C(1.5957691216057307117598))",
+     "EG_FMA(c2, EG_C(7.1355e-2), EG_C(1.5957691216057307117598))"),
+    ("gelu' is not clamped", "include/epigrad/activation.h",
+     "EG_LET(c, EG_MAX(EG_MIN(x, EG_C(24.0)), EG_C(-24.0)))", "EG_LET(c, x)"),
+    ("relu'(0) is 1", "include/epigrad/activation.h",
+     "EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x > EG_C(0.0), EG_C(1.0), EG_C(0.0)))",
+     "EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x < EG_C(0.0), EG_C(0.0), EG_C(1.0)))"),
+    ("act'(NaN) is always NaN", "src/cpu/kernel_template.h", "propagate ? x : (EG_T){0}", "x"),
+    ("act(NaN) is what the formula gives", "src/cpu/kernel_template.h",
+     "EG_V(select)(EG_V(is_nan)(x), x, EG_V(act_##name)(x))", "EG_V(act_##name)(x)"),
+    ("f64 exponentials lose a term", "include/epigrad/activation.h",
+     "EG_STEP(2.0876756987868098979e-9,", "EG_STEP(0.0,"),
+    ("bf16 is truncated", "src/half.h", "(bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16", "bits >> 16"),
+    ("bf16 ties go up", "src/half.h", "(bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16", "(bits + 0x8000U) >> 16"),
+    ("f16 stores truncate", "src/cpu/kernel_template.h", "_MM_FROUND_TO_NEAREST_INT", "_MM_FROUND_TO_ZERO"),
+    ("f64 to f16 rounds twice", "src/convert.c",
+     "eg_f16_of_f32(eg_f32_odd_of_f64(x))", "eg_f16_of_f32((float)x)"),
+    # Validation, plans, packs.
+    ("overlaps pass", "src/validate.c",
+     "if (touched->data == NULL || !eg_overlap(problem, written, touched)) continue;",
+     "if (touched->data == NULL || eg_overlap(problem, written, touched)) continue;"),
+    ("a leading dimension may be one too small", "src/validate.c", "if (ld < least_ld) {", "if (ld + 1 < least_ld) {"),
+    ("a batch with its own d_b is folded into rows", "src/plan.c",
+     " && shared(&problem->operands[EG_OP_D_B])", ""),
+    ("d_a is computed though nobody wants it", "src/plan.c",
+     "if (d_a) add_gemm(", "if (d_a || d_b) add_gemm("),
+    ("updating a pack does nothing", "src/api.c",
+     "return context->ops->pack(context, &problem, packed);", "return EG_OK;"),
+    ("a pack of another k is taken", "src/api.c", "layer->k != problem->k || ", ""),
+]
+
+
+def run(command, **options):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options)
+
+
+def copy_tree(to):
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True,
+                            stdout=subprocess.PIPE, text=True).stdout.split("\n")
+    for name in filter(None, listed):
+        source = ROOT / name
+        if source.is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, to / name)
+
+
+def configure(tree, build):
+    options = ["-DEPIGRAD_CLI=OFF", "-DEPIGRAD_EXAMPLES=OFF", "-DEPIGRAD_CUDA=OFF", "-DEPIGRAD_WEBGPU=OFF",
+               "-DEPIGRAD_WERROR=OFF"]
+    done = run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", *options])
+    if done.returncode != 0:
+        sys.exit(done.stdout)
+
+
+def first_failure(output):
+    """The name of the test in a line like  3/20 Test #7: plan ......***Failed."""
+    for line in output.splitlines():
+        if " Test " in line and "***" in line and "Skipped" not in line:
+            return line.split(": ", 1)[1].split()[0]
+    return None
+
+
+def verdict(build):
+    """The first test that fails, the cheap and broad ones first; None if all pass."""
+    built = run(["cmake", "--build", build, "-j", "2"])
+    if built.returncode != 0:
+        return "(does not compile)"
+    base = ["ctest", "--test-dir", build, "--stop-on-failure", "--timeout", "300"]
+    tables = ["-R", "^table_cpu_rows$"]
+    for chosen in (["-E", "^table_|^activation$|^concurrency$"], tables, ["-R", "^activation$|^concurrency$"]):
+        tested = run([*base, *chosen])
+        if tested.returncode != 0:
+            return first_failure(tested.stdout) or "(ctest failed)"
+    return None
+
+
+def apply(tree, mutation):
+    """Changes the source; returns what it was, or None where the text is not there exactly once."""
+    _, name, old, new = mutation
+    path = tree / name
+    was = path.read_text()
+    if was.count(old) != 1:
+        return None
+    path.write_text(was.replace(old, new))
+    return was
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="mutations whose description has this text")
+    parser.add_argument("--work", help="scratch folder to keep (default: a temporary one)")
+    parser.add_argument("--list", action="store_true", help="say which mutations still apply, and build nothing")
+    options = parser.parse_args()
+
+    chosen = [m for m in MUTATIONS if options.only in m[0]]
+    work = pathlib.Path(options.work or tempfile.mkdtemp(prefix="epigrad-mutate-"))
+    tree, build = work / "tree", work / "build"
+    shutil.rmtree(tree, ignore_errors=True)
+    copy_tree(tree)
+    bad = 0
+    if not options.list:
+        configure(tree, build)
+        clean = verdict(build)
+        if clean is not None:
+            sys.exit(f"the tests do not pass without a mutation: {clean}")
+    print("| mutation | file | caught by |\n|---|---|---|", flush=True)
+    for mutation in chosen:
+        was = apply(tree, mutation)
+        if was is None:
+            result = "**its text is gone**"
+        elif options.list:
+            result = "applies"
+        else:
+            caught = verdict(build)
+            result = caught if caught is not None else "**survived**"
+        bad += result.startswith("**")
+        print(f"| {mutation[0]} | {mutation[1]} | {result} |", flush=True)
+        if was is not None:
+            (tree / mutation[1]).write_text(was)
+    if not options.work:
+        shutil.rmtree(work)
+    print(f"\n{len(chosen) - bad} of {len(chosen)} {'apply' if options.list else 'caught'}", file=sys.stderr)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

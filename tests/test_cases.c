@@ -1,0 +1,165 @@
+/* The table of checks covers what it says: every value of every field comes up, for f32 and f64 kernels
+ * alike. */
+#include "check.h"
+#include "support.h"
+
+typedef struct coverage {
+    int calls[5][ACTIVATIONS][4]; /* dtype, activation, forward or source */
+    int wanted[16], packs[CHECK_PACKS], datas[CHECK_DATAS], maths[3], nonfinite[2], batches[8];
+    int below[ACTIVATIONS][3]; /* activation and source of the layer below */
+    int accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
+    int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
+    unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
+        offset; /* operands seen so */
+} coverage;
+
+static bool has(const check_case *c, check_operand operand) { return (c->present & CHECK_BIT(operand)) != 0; }
+
+static void count_backward(coverage *all, const check_case *c) {
+    all->wanted[has(c, CHECK_D_A) + 2 * has(c, CHECK_D_B) + 4 * has(c, CHECK_D_BIAS) +
+                8 * has(c, CHECK_GRAD_PRE)]++;
+    all->accumulate[c->accumulate]++;
+    if (c->dtype == EG_F16 || c->dtype == EG_BF16) all->wide[c->wide]++;
+    if (has(c, CHECK_GRAD_PRE)) all->in_place[c->in_place]++;
+    if (has(c, CHECK_BELOW)) all->below[c->below_activation][c->below_source]++;
+    if (has(c, CHECK_BELOW)) all->d_bias_below[has(c, CHECK_D_BIAS_BELOW)]++;
+    if (c->source == EG_SOURCE_PRE && has(c, CHECK_A) && !has(c, CHECK_D_B)) all->unneeded_given++;
+}
+
+static void count_shape(coverage *all, const check_case *c) {
+    all->batches[c->batch]++;
+    all->empty_m += c->m == 0;
+    all->empty_k += c->k == 0;
+    all->empty_n += c->n == 0;
+    all->ones += c->m == 1 && c->k == 1 && c->n == 1;
+    all->long_k += c->k > 600;
+    all->tall += c->m > 500;
+    all->wide_n += c->n > 500;
+}
+
+static void count_case(coverage *all, const check_case *c) {
+    all->calls[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
+    all->packs[c->pack]++;
+    all->datas[c->data]++;
+    all->maths[c->math]++;
+    all->nonfinite[c->nonfinite]++;
+    all->own_workspace[c->own_workspace]++;
+    all->residual += has(c, CHECK_RESIDUAL);
+    all->save_pre += has(c, CHECK_PRE);
+    all->no_bias += !has(c, CHECK_BIAS);
+    count_shape(all, c);
+    if (c->backward) count_backward(all, c);
+    all->col_major |= c->present & c->col_major;
+    all->row_major |= c->present & ~c->col_major;
+    all->padded |= c->present & c->padded;
+    all->offset |= c->present & c->offset;
+    if (c->batch < 2) return;
+    all->shared |= c->present & c->shared;
+    all->batched |= c->present & ~c->shared;
+    all->gapped |= c->present & c->gapped & ~c->shared;
+    all->interleaved |= c->present & c->interleaved & ~c->shared;
+}
+
+static void assert_each(const int *counts, size_t count, const char *what) {
+    for (size_t i = 0; i < count; i++) {
+        if (counts[i] == 0) fail_msg("no case has %s %zu", what, i);
+    }
+}
+
+static void assert_calls(const coverage *all, eg_dtype compute) {
+    for (int d = EG_F32; d <= EG_BF16; d++) {
+        const bool expected = (compute == EG_F64) == (d == EG_F64);
+        for (int i = 0; i < ACTIVATIONS * 4; i++) {
+            const eg_activation activation = (eg_activation)(i / 4);
+            const bool exists = i % 4 < 3 || eg_activation_from_y(activation);
+            if ((all->calls[d][i / 4][i % 4] > 0) != (expected && exists))
+                fail_msg("%s %s, mode %d: %d cases", eg_dtype_name((eg_dtype)d),
+                         eg_activation_name(activation), i % 4, all->calls[d][i / 4][i % 4]);
+        }
+    }
+}
+
+static void check_coverage(eg_dtype compute) {
+    coverage all = {0};
+    for (int i = 0; i < check_count(compute); i++) {
+        check_case c;
+        check_make(compute, i, &c);
+        count_case(&all, &c);
+    }
+    assert_calls(&all, compute);
+    assert_each(all.wanted, LENGTH(all.wanted), "wanted outputs");
+    assert_each(all.packs, LENGTH(all.packs), "pack");
+    assert_each(all.datas, LENGTH(all.datas), "data");
+    assert_each(all.maths, LENGTH(all.maths), "math");
+    assert_each(all.nonfinite, 2, "nonfinite");
+    assert_each(all.batches, 4, "batch");
+    assert_each(all.accumulate, 2, "accumulate");
+    assert_each(all.in_place, 2, "in place");
+    assert_each(all.own_workspace, 2, "own workspace");
+    assert_each(all.d_bias_below, 2, "chain.d_bias");
+    if (compute == EG_F32) assert_each(all.wide, 2, "f32 gradients");
+    for (int a = 0; a < ACTIVATIONS; a++) {
+        assert_true(all.below[a][EG_SOURCE_PRE] + all.below[a][EG_SOURCE_Y] > 0);
+    }
+    const int kinds[] = {all.empty_m, all.empty_k,  all.empty_n,  all.ones,    all.long_k,        all.tall,
+                         all.wide_n,  all.residual, all.save_pre, all.no_bias, all.unneeded_given};
+    assert_each(kinds, LENGTH(kinds), "kind");
+}
+
+/* Every operand in every layout that it may have. */
+static void check_layouts(eg_dtype compute) {
+    coverage all = {0};
+    for (int i = 0; i < check_count(compute); i++) {
+        check_case c;
+        check_make(compute, i, &c);
+        count_case(&all, &c);
+    }
+    const unsigned every = CHECK_BIT(CHECK_OPERANDS) - 1;
+    const unsigned vectors = CHECK_BIT(CHECK_BIAS) | CHECK_BIT(CHECK_D_BIAS) | CHECK_BIT(CHECK_D_BIAS_BELOW);
+    const unsigned written = CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE);
+    assert_int_equal(all.row_major, every);
+    assert_int_equal(all.col_major | vectors, every);
+    assert_int_equal(all.padded | vectors, every);
+    assert_int_equal(all.offset, every);
+    assert_int_equal(all.shared | vectors, every & ~written);
+    assert_int_equal(all.batched | vectors, every);
+    assert_int_equal(all.gapped | vectors, every);
+    assert_int_equal(all.interleaved | vectors, every);
+}
+
+static void every_value_comes_up(void **state) {
+    (void)state;
+    check_coverage(EG_F32);
+    check_coverage(EG_F64);
+}
+
+static void every_operand_takes_every_layout(void **state) {
+    (void)state;
+    check_layouts(EG_F32);
+    check_layouts(EG_F64);
+}
+
+/* The same index is the same case, and its description says so. */
+static void cases_are_reproducible(void **state) {
+    (void)state;
+    for (int i = 0; i < check_count(EG_F32); i++) {
+        check_case c[2];
+        char text[2][512];
+        for (int j = 0; j < 2; j++) {
+            check_make(EG_F32, i, &c[j]);
+            check_describe(&c[j], text[j], sizeof text[j]);
+        }
+        assert_memory_equal(&c[0], &c[1], sizeof c[0]);
+        assert_string_equal(text[0], text[1]);
+        assert_true(strlen(text[0]) < sizeof text[0] - 1);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_value_comes_up),
+        cmocka_unit_test(every_operand_takes_every_layout),
+        cmocka_unit_test(cases_are_reproducible),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
