@@ -217,8 +217,8 @@ static void measure(bench *x) {
 static void print_plan(const bench *x) {
     char text[2048];
     const eg_layer layer = layer_of(x);
-    void *mark = (void *)(uintptr_t)64;
     bench marks = *x;
+    void *mark = x->context; /* anything that is not NULL */
     marks.a = marks.b = marks.bias = marks.grad = marks.own_d_a = marks.own_d_b = marks.own_d_bias = mark;
     const eg_backward_args args = args_of(&marks);
     need(eg_backward_plan(x->context, &layer, &args, text, sizeof text));

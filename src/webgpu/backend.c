@@ -63,7 +63,7 @@ static void webgpu_free(eg_context *context, void *memory) {
 }
 
 static eg_status check_range(eg_webgpu *gpu, const void *memory, size_t offset, size_t bytes) {
-    const uint64_t size = gpu->api.BufferGetSize((WGPUBuffer)(uintptr_t)memory);
+    const uint64_t size = gpu->api.BufferGetSize((WGPUBuffer)memory);
     if (offset <= size && bytes <= size - offset) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "%zu bytes at offset %zu do not lie in the buffer of %llu bytes", bytes,
                    offset, (unsigned long long)size);
@@ -99,7 +99,7 @@ static eg_status webgpu_upload(eg_context *context, void *memory, size_t offset,
 static eg_status webgpu_download(eg_context *context, void *host, const void *memory, size_t offset,
                                  size_t bytes) {
     eg_webgpu *gpu = context->device;
-    WGPUBuffer buffer = (WGPUBuffer)(uintptr_t)memory;
+    WGPUBuffer buffer = (WGPUBuffer)memory;
     unsigned char word[4];
     EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(check_range(gpu, memory, offset, bytes));

@@ -24,9 +24,9 @@ struct eg_webgpu_pipeline {
 /* Every index is made from the shapes that were validated, so bounds checks in the shader buy nothing. Where
  * an implementation lets us, we go without; EPIGRAD_WEBGPU_CHECKED=1 keeps them. */
 static WGPUShaderModule make_module(eg_webgpu *gpu, const char *code) {
-    const WGPUShaderSourceWGSL source = {.chain = {.sType = WGPUSType_ShaderSourceWGSL},
-                                         .code = eg_webgpu_text(code)};
-    const WGPUShaderModuleDescriptor wanted = {.nextInChain = (WGPUChainedStruct *)(uintptr_t)&source.chain};
+    WGPUShaderSourceWGSL source = {.chain = {.sType = WGPUSType_ShaderSourceWGSL},
+                                   .code = eg_webgpu_text(code)};
+    const WGPUShaderModuleDescriptor wanted = {.nextInChain = &source.chain};
     const char *checked = getenv("EPIGRAD_WEBGPU_CHECKED");
     const bool trusted = checked == NULL || strcmp(checked, "1") != 0;
     if (trusted && gpu->api.DeviceCreateShaderModuleTrusted != NULL)

@@ -30,14 +30,18 @@ static bool cache_path(char *path, bool make) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     int length = -1;
     if (cache != NULL && *cache == '/') {
-        length = snprintf(folder, sizeof folder, "%s", cache);
+        length = snprintf(folder, sizeof folder, "%s/epigrad", cache);
     } else if (home != NULL && *home == '/') {
-        length = snprintf(folder, sizeof folder, "%s/.cache", home);
+        length = snprintf(folder, sizeof folder, "%s/.cache/epigrad", home);
     }
-    if (length < 0 || (size_t)length + 16 > sizeof folder) return false;
-    if (make) mkdir(folder, 0700);
-    strcat(folder, "/epigrad");
-    if (make) mkdir(folder, 0700);
+    if (length < 0 || (size_t)length >= sizeof folder) return false;
+    if (make) {
+        char *last = strrchr(folder, '/'); /* the folder above it may be missing too */
+        *last = '\0';
+        mkdir(folder, 0700);
+        *last = '/';
+        mkdir(folder, 0700);
+    }
     snprintf(path, MOST_PATH, "%s/webgpu-kernels", folder);
     return true;
 }
