@@ -18,7 +18,7 @@ enum { LINES_AT_ONCE = THREADS / 8, TERMS_AT_ONCE = THREADS / 32 }; /* of the tw
 /* A strip of an operand as a thread copies it: its first number, the way to its others, and which of them
  * the matrix has. A number that is not there is written as 0 and its address not read. */
 struct strip {
-    const float *from;
+    const float *from, *nothing; /* nothing: an address that may be read, where no number is */
     int64_t term_stride, hop, leap; /* elements from term to term, and from copy to copy */
     int to, term;                   /* the first one's place in the slot, and its term */
     int lines;                      /* numbers of a vector that are there; or a bit for each line */
@@ -29,7 +29,8 @@ EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t t
                          int64_t end) {
     strip s = {};
     const int thread = threadIdx.x;
-    s.vector = eg_vectors(x, line_stride, term_stride);
+    s.vector = eg_vectors(x, line_stride, term_stride) && end % 4 == 0; /* whole vectors, or none */
+    s.nothing = (const float *)x.data;
     const int line = s.vector ? thread % 32 * 4 : thread / 8;
     s.term = s.vector ? thread / 32 : thread % 8; /* a warp: one term, or 8 terms of 4 lines */
     s.to = s.term * LINE + line;
@@ -56,7 +57,8 @@ EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float
     if (s.vector) {
 #pragma unroll
         for (int t = 0; t < TERMS; t += TERMS_AT_ONCE, from += s.leap) {
-            copy_async<16>(to + t * LINE, from, s.term + t < terms ? s.lines * 4 : 0);
+            const int bytes = s.term + t < terms ? s.lines * 4 : 0;
+            copy_async<16>(to + t * LINE, bytes > 0 ? from : s.nothing, bytes);
         }
         return;
     }
@@ -65,8 +67,8 @@ EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float
         const float *line = from;
 #pragma unroll
         for (int i = 0; i < SIDE / LINES_AT_ONCE; i++, line += s.hop) {
-            copy_async<4>(to + t * LINE + i * LINES_AT_ONCE, line,
-                          s.term + t < terms && (s.lines >> i & 1) ? 4 : 0);
+            const bool there = s.term + t < terms && (s.lines >> i & 1);
+            copy_async<4>(to + t * LINE + i * LINES_AT_ONCE, there ? line : s.nothing, there ? 4 : 0);
         }
     }
 }

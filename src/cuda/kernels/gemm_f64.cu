@@ -18,7 +18,7 @@ enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, COPIES = SIDE * TERMS / THRE
 /* A strip of an operand as a thread copies it: its first number, and the way to its seven others, down the
  * lines or along the terms. A number that is not there is written as 0 and its address not read. */
 struct strip {
-    const double *from;
+    const double *from, *nothing; /* nothing: an address that may be read, where no number is */
     int64_t term_stride, hop;
     int to, to_hop, term, lines; /* place in the slot, and steps there; the thread's term; a bit for each line */
     bool by_term;                /* kept [line][term], else [term][line] */
@@ -34,6 +34,7 @@ EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t t
     s.to = s.by_term ? line * LINE_TERMS + s.term : s.term * LINE_SIDE + line;
     s.to_hop = s.by_term ? THREADS / TERMS * LINE_TERMS : THREADS / SIDE * LINE_SIDE;
     s.from = (const double *)x.data + (first + line) * line_stride + s.term * term_stride;
+    s.nothing = (const double *)x.data;
     s.term_stride = term_stride;
     s.hop = s.by_term ? THREADS / TERMS * line_stride : THREADS / SIDE * term_stride;
     for (int i = 0; i < COPIES; i++) {
@@ -54,7 +55,7 @@ EG_DEVICE void load_strip(const strip &s, const double *from, int64_t left, doub
 #pragma unroll
     for (int i = 0; i < COPIES; i++) {
         const bool there = s.term + (s.by_term ? 0 : i * (THREADS / SIDE)) < terms && (s.lines >> i & 1);
-        copy_async(slot + s.to + i * s.to_hop, from + i * s.hop, there);
+        copy_async(slot + s.to + i * s.to_hop, there ? from + i * s.hop : s.nothing, there);
     }
 }
 
