@@ -242,7 +242,7 @@ bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args
         if (layer->rounds_grad_pre) round_bounds(layer, grad_pre, elements);
         if (args->d_a != NULL) make_d_a(layer, args, totals, grad_pre);
         if (args->d_b != NULL) make_d_b(layer, args, totals, grad_pre);
-        if (args->below.data != NULL) chain(layer, args, totals);
+        if (args->below.data != NULL && args->d_a != NULL) chain(layer, args, totals);
     }
     free(totals);
     free(grad_pre);

@@ -44,6 +44,13 @@ static inline eg_context *open_cpu(int threads) {
     return context;
 }
 
+/* Memory, or the end of the test program. */
+static inline void *need_memory(size_t bytes) {
+    void *memory = malloc(bytes);
+    if (memory == NULL) abort();
+    return memory;
+}
+
 /* EPIGRAD_TEST_SHORT is set where every instruction is slow, under the sanitizers: fewer cases then. */
 static inline bool short_run(void) {
     const char *value = getenv("EPIGRAD_TEST_SHORT");

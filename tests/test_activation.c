@@ -26,8 +26,7 @@ static const double notable[] = {
 
 static void open_points(points *p, eg_dtype dtype, int64_t count) {
     const size_t bytes = (size_t)count * eg_dtype_size(dtype);
-    *p = (points){dtype, count, malloc(bytes), malloc(bytes), malloc(bytes)};
-    assert_true(p->x != NULL && p->ones != NULL && p->result != NULL);
+    *p = (points){dtype, count, need_memory(bytes), need_memory(bytes), need_memory(bytes)};
     for (int64_t i = 0; i < count; i++) oracle_put(p->ones, (size_t)i, dtype, 1);
 }
 
@@ -112,9 +111,8 @@ typedef struct expectation {
 
 static void expect(const points *p, expectation *e) {
     const size_t count = (size_t)p->count * ACTIVATIONS;
-    e->act = malloc(count * sizeof *e->act);
-    e->slope = malloc(count * sizeof *e->slope);
-    assert_true(e->act != NULL && e->slope != NULL);
+    e->act = need_memory(count * sizeof *e->act);
+    e->slope = need_memory(count * sizeof *e->slope);
     for (size_t i = 0; i < count; i++) {
         const long double x = (long double)oracle_get(p->x, i % (size_t)p->count, p->dtype);
         const eg_activation activation = (eg_activation)(i / (size_t)p->count);

@@ -120,7 +120,7 @@ static void gradients_are_slopes_of_the_loss(void **state) {
                      .below = (eg_activation)((i + 5 * shared + 1) % ACTIVATIONS)};
             n.a_shared = (shared & 1) != 0;
             n.b_shared = (shared & 2) != 0;
-            make_net(&n, (uint64_t)(4 * i + shared));
+            make_net(&n, 4 * (uint64_t)i + (uint64_t)shared);
             check_gradients(&n);
         }
     }
@@ -130,9 +130,10 @@ static void slopes_of_each_activation(void **state) {
     (void)state;
     static const double kinks[] = {-3, 0, 3};
     for (int i = 0; i < ACTIVATIONS; i++) {
-        for (double x = -12.03; x < 12; x += 0.0625) {
+        for (int j = 0; j < 384; j++) {
+            const double x = -12.03 + 0.0625 * j;
             bool at_kink = false;
-            for (size_t j = 0; j < LENGTH(kinks); j++) at_kink = at_kink || fabs(x - kinks[j]) < 1e-3;
+            for (size_t k = 0; k < LENGTH(kinks); k++) at_kink = at_kink || fabs(x - kinks[k]) < 1e-3;
             if (at_kink) continue;
             const long double step = 1e-6L, at = (long double)x;
             const long double rise =
@@ -147,10 +148,10 @@ static void slopes_of_each_activation(void **state) {
 static void sources_agree(void **state) {
     (void)state;
     for (int i = 0; i < ACTIVATIONS; i++) {
-        for (double x = -9; x <= 9; x += 0.125) {
+        for (int j = -72; j <= 72; j++) {
             if (!eg_activation_from_y((eg_activation)i)) continue;
-            const long double y = oracle_act((eg_activation)i, (long double)x);
-            const long double of_pre = oracle_act_grad((eg_activation)i, (long double)x);
+            const long double x = 0.125L * j, y = oracle_act((eg_activation)i, x);
+            const long double of_pre = oracle_act_grad((eg_activation)i, x);
             assert_true(fabsl(oracle_act_grad_of_y((eg_activation)i, y) - of_pre) < 1e-15L);
         }
     }

@@ -9,8 +9,15 @@ typedef struct rule {
     const char *argument, *value, *expected;
 } rule;
 
-/* Spoils the memory that the fixture does not own: a place for what must not be aligned, or be anywhere. */
 #define SHIFTED(pointer, bytes) ((void *)((char *)(pointer) + (bytes)))
+
+/* The last place of all for a float. */
+static void *last_address(void) {
+    const uintptr_t address = UINTPTR_MAX - 3;
+    void *pointer;
+    memcpy(&pointer, &address, sizeof pointer);
+    return pointer;
+}
 
 /* ---- The layer, in both calls ------------------------------------------------------------------- */
 
@@ -63,7 +70,7 @@ typedef struct rule {
 #define FORWARD_ADDRESS_RULES(X)                                                                             \
     X(f_data_odd, f->forward.y.data = SHIFTED(f->forward.y.data, 1), "y at", "0x",                           \
       "expected a multiple of 4")                                                                            \
-    X(f_address_overflow, f->forward.a.data = (void *)(UINTPTR_MAX - 3), "a is too large", "", "")           \
+    X(f_address_overflow, f->forward.a.data = last_address(), "a is too large", "", "")                      \
     X(f_y_is_a, f->forward.y.data = f->forward.a.data, "y at", "overlaps a", "expected separate memory")     \
     X(f_y_is_bias, f->forward.y.data = f->forward.bias.data, "y at", "overlaps bias", "expected separate")   \
     X(f_y_into_b, f->forward.y.data = SHIFTED(f->forward.b.data, 4), "y at", "overlaps b",                   \
