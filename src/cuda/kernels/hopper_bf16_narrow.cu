@@ -1,4 +1,5 @@
-/* The bf16 kernels of hopper_gemm.cuh with narrower tiles, where the widest would leave multiprocessors idle. */
+/* The bf16 kernels of hopper_gemm.cuh with narrower tiles, where the widest would leave multiprocessors idle.
+ */
 #include "hopper_gemm.cuh"
 
 EG_HOPPER_KERNELS(bf16, true, 192, false)

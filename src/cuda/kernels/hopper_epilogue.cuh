@@ -32,10 +32,14 @@ template <int BOX, int N> EG_DEVICE void eg_move_box(const float (&acc)[N], floa
 }
 template <int N> EG_DEVICE void eg_take_box(const float (&acc)[N], int box, float (&v)[32]) {
     switch (box) {
-    case 0: return eg_move_box<0>(acc, v);
-    case 1: return eg_move_box<1>(acc, v);
-    case 2: return eg_move_box<2>(acc, v);
-    case 3: return eg_move_box<3>(acc, v);
+    case 0:
+        return eg_move_box<0>(acc, v);
+    case 1:
+        return eg_move_box<1>(acc, v);
+    case 2:
+        return eg_move_box<2>(acc, v);
+    case 3:
+        return eg_move_box<3>(acc, v);
     }
 }
 
@@ -108,11 +112,13 @@ EG_DEVICE int eg_sum_column() {
 
 /* The four warps' sums become the consumer's: a row of `sums` for every 64 rows. */
 template <class K>
-EG_DEVICE void eg_store_sums(const eg_cuda_gemm &p, const eg_hopper_tile &tile, const float *sums, int consumer) {
+EG_DEVICE void eg_store_sums(const eg_cuda_gemm &p, const eg_hopper_tile &tile, const float *sums,
+                             int consumer) {
     const int64_t chunk = tile.row / 64 + consumer;
     eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
     for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
-        const float sum = (sums[col] + sums[K::COLS + col]) + (sums[2 * K::COLS + col] + sums[3 * K::COLS + col]);
+        const float sum =
+            (sums[col] + sums[K::COLS + col]) + (sums[2 * K::COLS + col] + sums[3 * K::COLS + col]);
         if (chunk < p.chunks && tile.col + col < p.cols) {
             ((float *)p.sums)[(tile.item * p.chunks + chunk) * p.cols + tile.col + col] = sum;
         }
@@ -153,7 +159,8 @@ template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
 }
 
 /* v, with `in` in `other`, becomes the result; eg_cuda_gemm has the formulas. */
-template <int EPILOGUE, int V> EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[V], float (&other)[V]) {
+template <int EPILOGUE, int V>
+EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[V], float (&other)[V]) {
     if (EPILOGUE == EG_EPILOGUE_ACT_GRAD) {
         eg_act_grad(p.activation, false, p.propagate != 0, other, v);
 #pragma unroll
@@ -168,11 +175,12 @@ template <int EPILOGUE, int V> EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bo
     }
 }
 
-/* ---- Boxes ------------------------------------------------------------------------------------------------ */
+/* ---- Boxes ------------------------------------------------------------------------------------------------
+ */
 
-/* A consumer's boxes in shared memory, one for each 64 columns of the tile. Where the epilogue reads `in`, the
- * copy engine fills them while the products run, and the results take the place of what was read; else they
- * are used in turn. One elected thread talks to the copy engine. */
+/* A consumer's boxes in shared memory, one for each 64 columns of the tile. Where the epilogue reads `in`,
+ * the copy engine fills them while the products run, and the results take the place of what was read; else
+ * they are used in turn. One elected thread talks to the copy engine. */
 template <class K> struct eg_boxes {
     uint32_t shared;
     int consumer;
@@ -182,7 +190,9 @@ template <class K> struct eg_boxes {
 
     __device__ static bool elected() { return threadIdx.x % 128 == 0; }
     __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + consumer); }
-    __device__ uint32_t box(int i) const { return shared + K::STAGING + (consumer * K::BOXES + i) * K::BOX_BYTES; }
+    __device__ uint32_t box(int i) const {
+        return shared + K::STAGING + (consumer * K::BOXES + i) * K::BOX_BYTES;
+    }
     __device__ uint32_t full(int i) const { return shared + K::IN_FULL + (consumer * K::BOXES + i) * 8; }
 
     /* Asks for `in`, once the last tile's results have been read. */
@@ -224,13 +234,14 @@ template <class K> struct eg_boxes {
     }
 };
 
-/* ---- The rows of a consumer ------------------------------------------------------------------------------ */
+/* ---- The rows of a consumer ------------------------------------------------------------------------------
+ */
 
 /* A product as it is, or added to what is there: nothing depends on the column at run time, so all registers
  * are named. */
 template <class K>
-EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                             const eg_boxes<K> &boxes) {
+EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
+                             const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes) {
 #pragma unroll
     for (int i = 0; i < K::BOXES; i++) {
         const eg_place place = boxes.open(i);
@@ -265,8 +276,8 @@ EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_hopper_tile &
 
 /* The epilogues with an activation: one text for all boxes, since it holds every activation. */
 template <class K, int EPILOGUE>
-EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                              const eg_boxes<K> &boxes, uint8_t *memory) {
+EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
+                              const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes, uint8_t *memory) {
     constexpr bool FORWARD = EPILOGUE == EG_EPILOGUE_FORWARD;
     const bool second = FORWARD && p.gemm.second.data != 0, sums = !FORWARD && p.gemm.sums != 0;
     const float *bias = (const float *)(memory + K::BIAS) + boxes.consumer * K::COLS;
@@ -295,7 +306,9 @@ EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &til
             sum[col + 32 + eg_sum_column()] = eg_sum_rows(v, 16);
         }
     }
-    if (sums) eg_store_sums<K>(p.gemm, tile, (float *)(memory + K::SUMS) + boxes.consumer * 4 * K::COLS, boxes.consumer);
+    if (sums)
+        eg_store_sums<K>(p.gemm, tile, (float *)(memory + K::SUMS) + boxes.consumer * 4 * K::COLS,
+                         boxes.consumer);
 }
 
 #endif

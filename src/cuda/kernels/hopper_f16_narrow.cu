@@ -1,4 +1,5 @@
-/* The f16 kernels of hopper_gemm.cuh with narrower tiles, where the widest would leave multiprocessors idle. */
+/* The f16 kernels of hopper_gemm.cuh with narrower tiles, where the widest would leave multiprocessors idle.
+ */
 #include "hopper_gemm.cuh"
 
 EG_HOPPER_KERNELS(f16, false, 192, false)

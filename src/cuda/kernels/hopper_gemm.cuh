@@ -30,8 +30,8 @@
 #include "hopper_ptx.cuh"
 #include "order.cuh"
 
-/* A kernel: the type and layouts of its operands, the width of its tile, and whether it has the epilogues with
- * an activation (d_b needs none, and they are most of the code). */
+/* A kernel: the type and layouts of its operands, the width of its tile, and whether it has the epilogues
+ * with an activation (d_b needs none, and they are most of the code). */
 template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_> struct eg_hopper {
     static constexpr bool BF16 = BF16_;                 /* else f16 */
     static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
@@ -55,10 +55,10 @@ template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACT
 };
 
 enum {
-    EG_HOPPER_THREADS = 384,   /* producer's warp group, two consumers */
+    EG_HOPPER_THREADS = 384, /* producer's warp group, two consumers */
     EG_HOPPER_CLUSTER = 2,
-    EG_HOPPER_BAND = 8,        /* tiles of a wave form a block of 8 clusters' rows: what L2 serves best */
-    EG_HOPPER_SYNC = 1,        /* named barriers: one for each consumer, then the skew's */
+    EG_HOPPER_BAND = 8, /* tiles of a wave form a block of 8 clusters' rows: what L2 serves best */
+    EG_HOPPER_SYNC = 1, /* named barriers: one for each consumer, then the skew's */
     EG_HOPPER_SYNC_SKEW = 3
 };
 
@@ -102,7 +102,8 @@ template <class K> struct eg_hopper_tiles {
 
     __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) const {
         const uint32_t item = index / (down * across), in_item = index % (down * across);
-        const uint32_t band = in_item / (EG_HOPPER_BAND * across), in_band = in_item % (EG_HOPPER_BAND * across);
+        const uint32_t band = in_item / (EG_HOPPER_BAND * across),
+                       in_band = in_item % (EG_HOPPER_BAND * across);
         const uint32_t high = min(down - band * EG_HOPPER_BAND, (uint32_t)EG_HOPPER_BAND);
         const uint32_t row = band * EG_HOPPER_BAND + in_band % high;
         return {(int)item, (int)((2 * row + rank) * K::ROWS), (int)(in_band / high * K::COLS)};
@@ -199,8 +200,9 @@ EG_DEVICE void eg_multiply_tile(const eg_cuda_hopper &p, float (&acc)[K::COLS / 
 
 /* What the epilogue is, once a tile. */
 template <class K>
-EG_DEVICE void eg_finish_tile(const eg_cuda_hopper &p, const eg_hopper_tile &tile, const float (&acc)[K::COLS / 2],
-                              const eg_bias<K> &bias, const eg_boxes<K> &boxes, uint8_t *memory) {
+EG_DEVICE void eg_finish_tile(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
+                              const float (&acc)[K::COLS / 2], const eg_bias<K> &bias,
+                              const eg_boxes<K> &boxes, uint8_t *memory) {
     if (p.gemm.bias.data != 0) {
         bias.put((float *)(memory + K::BIAS) + boxes.consumer * K::COLS);
         boxes.sync();
@@ -226,7 +228,8 @@ EG_DEVICE bool eg_reads_in(const eg_cuda_gemm &p) {
 }
 
 template <class K>
-EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int consumer, uint32_t rank) {
+EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int consumer,
+                          uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p.gemm);
     const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed;
     eg_ring<K> ring(shared);
@@ -274,17 +277,17 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }
 
-#define EG_HOPPER_KERNEL(name, ...)                                                                           \
-    extern "C" __global__ void __cluster_dims__(EG_HOPPER_CLUSTER, 1, 1)                                       \
-        __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {          \
-        eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                             \
+#define EG_HOPPER_KERNEL(name, ...)                                                                          \
+    extern "C" __global__ void __cluster_dims__(EG_HOPPER_CLUSTER, 1, 1)                                     \
+        __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
+        eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                           \
     }
 
 /* The layouts of the products of a layer: A·B with B [K, N] (rr) or [N, K] (rc), grad_pre·Bᵀ (the other of
  * the two), Aᵀ·grad_pre (cr). */
-#define EG_HOPPER_KERNELS(type, bf16, cols, activates)                                                        \
-    EG_HOPPER_KERNEL(hopper_##type##_rr_128x##cols, bf16, false, true, cols, activates)                        \
-    EG_HOPPER_KERNEL(hopper_##type##_rc_128x##cols, bf16, false, false, cols, activates)                       \
+#define EG_HOPPER_KERNELS(type, bf16, cols, activates)                                                       \
+    EG_HOPPER_KERNEL(hopper_##type##_rr_128x##cols, bf16, false, true, cols, activates)                      \
+    EG_HOPPER_KERNEL(hopper_##type##_rc_128x##cols, bf16, false, false, cols, activates)                     \
     EG_HOPPER_KERNEL(hopper_##type##_cr_128x##cols, bf16, true, true, cols, false)
 
 #endif

@@ -8,7 +8,9 @@
 
 #include "matrix.cuh"
 
-EG_DEVICE uint32_t eg_shared_address(const void *shared) { return (uint32_t)__cvta_generic_to_shared(shared); }
+EG_DEVICE uint32_t eg_shared_address(const void *shared) {
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
 
 /* ---- Barriers in shared memory (mbarrier) ---------------------------------------------------------- */
 
@@ -21,7 +23,8 @@ EG_DEVICE void eg_barrier_init_fence() { asm volatile("fence.mbarrier_init.relea
 
 /* One arrival, and `bytes` more that the copy engine has to deliver before the phase ends. */
 EG_DEVICE void eg_barrier_expect(uint32_t barrier, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 
 /* One arrival at the barrier that lies at the same address in block `rank` of the cluster. Of block scope:
@@ -106,12 +109,14 @@ EG_DEVICE void eg_store_box(const eg_cuda_map &map, uint32_t from, int x, int y,
                  : "memory");
 }
 
-/* The box is added to what is there: one rounding, by one unit, so the order of anything else is no matter. */
+/* The box is added to what is there: one rounding, by one unit, so the order of anything else is no matter.
+ */
 EG_DEVICE void eg_add_box(const eg_cuda_map &map, uint32_t from, int x, int y, int item) {
-    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];\n"
-                 "cp.async.bulk.commit_group;" ::"l"(&map),
-                 "r"(from), "r"(x), "r"(y), "r"(item)
-                 : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+        "cp.async.bulk.commit_group;" ::"l"(&map),
+        "r"(from), "r"(x), "r"(y), "r"(item)
+        : "memory");
 }
 
 /* Waits until all but the last LEFT boxes this thread stored have been read from shared memory. */
@@ -151,8 +156,8 @@ template <int LEFT> EG_DEVICE void eg_products_wait() {
  * depth; its groups of eight lines are 1024 bytes apart in either case. */
 EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
     const uint64_t swizzle_128 = 1;
-    return (uint64_t)((address & 0x3ffffU) >> 4) | (uint64_t)(chunk >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
-           swizzle_128 << 62;
+    return (uint64_t)((address & 0x3ffffU) >> 4) | (uint64_t)(chunk >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | swizzle_128 << 62;
 }
 
 /* clang-format off */
