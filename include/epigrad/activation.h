@@ -241,7 +241,8 @@ EG_LET(gate, EG_MAX(EG_MIN(x + EG_C(3.0), EG_C(6.0)), EG_C(0.0)) / EG_C(6.0))
 EG_RETURN(EG_MAX(x, EG_C(-3.0)) * gate)
 EG_END
 EG_FN(act_grad_hardswish, x)
-EG_LET(inside, EG_MAX(EG_MIN(x, EG_C(3.0)), EG_C(-3.0)) / EG_C(3.0) + EG_C(0.5))
+/* exactly 0 at -1.5 */
+EG_LET(inside, (EG_MAX(EG_MIN(x, EG_C(3.0)), EG_C(-3.0)) + EG_C(1.5)) / EG_C(3.0))
 EG_LET(right, EG_SELECT(x < EG_C(3.0), inside, EG_C(1.0)))
 EG_RETURN(EG_SELECT(x > EG_C(-3.0), right, EG_C(0.0)))
 EG_END
