@@ -1,4 +1,5 @@
 /* The epigrad command: the way people look into the library, and scripts use it. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows too large is a failed write, cleaned up after */
     int code = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == CLI_OK) {
         code = cli_fail(CLI_FAILED, "cannot write to standard output");

@@ -1,0 +1,103 @@
+"""Tensors that do not fit together: exit code 2, and a line that names the tensor and what was expected."""
+
+import numpy as np
+import pytest
+
+from conftest import DTYPES, refuse, succeed
+
+OUT = "out.safetensors"
+
+
+def zeros(*shape, dtype="f32"):
+    return np.zeros(shape, DTYPES[dtype])
+
+
+@pytest.mark.parametrize(
+    "replaced, says",
+    [
+        ({"a": zeros(5)}, ["a has shape [5]", "two or three"]),
+        ({"a": zeros(1, 1, 5, 7)}, ["a has shape [1, 1, 5, 7]", "two or three"]),
+        ({"a": zeros()}, ["a has shape []", "two or three"]),
+        ({"b": zeros(7)}, ["b has shape [7]", "two or three"]),
+        ({"b": zeros(6, 3)}, ["b has shape [6, 3]", "K = 7", "a has shape [5, 7]"]),
+        ({"b": zeros(3, 7)}, ["b has shape [3, 7]", "K = 7", "--layout-b nk"]),
+        ({"bias": zeros(4)}, ["bias has shape [4]", "[N]", "N = 3"]),
+        ({"bias": zeros(3, 1)}, ["bias has shape [3, 1]", "[N]", "N = 3"]),
+        ({"bias": zeros(1, 1, 3)}, ["bias has shape [1, 1, 3]", "one (or two"]),
+        ({"grad": zeros(3, 5)}, ["grad has shape [3, 5]", "[M, N]", "M = 5", "N = 3"]),
+        ({"grad": zeros(5, 4)}, ["grad has shape [5, 4]", "[M, N]"]),
+        ({"grad": zeros(3)}, ["grad has shape [3]", "two or three"]),
+        ({"a": zeros(2, 5, 7), "grad": zeros(3, 5, 3)}, ["grad has a batch of 3", "2, which a has"]),
+        ({"a": zeros(2, 5, 7), "b": zeros(3, 7, 3)}, ["b has a batch of 3", "2, which a has"]),
+        ({"a": None}, "has no tensor a"),
+        ({"b": None}, "has no tensor b"),
+        ({"grad": None}, "has no tensor grad"),
+        ({"b": zeros(7, 3, dtype="f16")}, ["b is f16", "a is f32", "--dtype"]),
+        ({"bias": zeros(3, dtype="f64")}, ["bias is f64", "a is f32", "--dtype"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["in.safetensors", "in"])
+def test_backward(tmp_path, layer, name, replaced, says):
+    refuse(2, "backward", layer(name, **replaced), "-o", tmp_path / OUT, says=says)
+    refuse(2, "plan", "--backward", layer(name, **replaced), says=says)
+    assert not (tmp_path / OUT).exists()
+
+
+@pytest.mark.parametrize(
+    "options, replaced, says",
+    [
+        (["--mode", "pre"], {}, ["has no tensor pre", "--mode"]),
+        (["--mode", "y", "--activation", "tanh"], {}, ["has no tensor y", "--mode"]),
+        (["--mode", "pre"], {"pre": zeros(5, 7)}, ["pre has shape [5, 7]", "[M, N]"]),
+        (["--mode", "y"], {"y": zeros(4, 3)}, ["y has shape [4, 3]", "[M, N]"]),
+        (["--accumulate"], {}, ["has no tensor d_b", "--accumulate"]),
+        (["--accumulate"], {"d_b": zeros(7, 3)}, ["has no tensor d_bias", "--accumulate"]),
+        (["--accumulate"], {"d_b": zeros(3, 7), "d_bias": zeros(3)}, ["d_b has shape [3, 7]", "[K, N]"]),
+        (["--accumulate"], {"d_b": zeros(2, 7, 3), "d_bias": zeros(3)}, ["d_b has shape [2, 7, 3]", "shape of b"]),
+        (["--accumulate"], {"d_b": zeros(7, 3), "d_bias": zeros(4)}, ["d_bias has shape [4]", "[N]"]),
+        (["--layout-b", "nk"], {}, ["b has shape [7, 3]", "[N, K]"]),
+        (["--layout-b", "nk", "--accumulate"], {"b": zeros(3, 7), "d_b": zeros(7, 3), "d_bias": zeros(3)}, ["d_b", "[N, K]"]),
+        (["--out-dtype", "f64"], {}, ["d_b", "f64", "f32"]),
+        (["--dtype", "f64", "--out-dtype", "f32"], {}, ["d_b", "f32", "f64"]),
+        (["--dtype", "bf16", "--out-dtype", "f16"], {}, ["d_b", "f16", "bf16"]),
+    ],
+)
+def test_backward_options(tmp_path, layer, options, replaced, says):
+    refuse(2, "backward", layer(**replaced), "-o", tmp_path / OUT, *options, says=says)
+    assert not (tmp_path / OUT).exists()
+
+
+@pytest.mark.parametrize(
+    "options, replaced, says",
+    [
+        ([], {"residual": zeros(5, 7)}, ["residual has shape [5, 7]", "[M, N]"]),
+        (["--activation", "relu"], {"residual": zeros(5, 3)}, ["residual", "relu"]),
+        ([], {"b": zeros(6, 3)}, ["b has shape [6, 3]"]),
+    ],
+)
+def test_forward(tmp_path, layer, options, replaced, says):
+    refuse(2, "forward", layer(**replaced), "-o", tmp_path / OUT, *options, says=says)
+    assert not (tmp_path / OUT).exists()
+
+
+def test_tensors_that_are_not_needed_are_not_looked_at(tmp_path, layer):
+    extra = {"step": np.zeros((1,) * 9, np.int64), "pre": zeros(1), "residual": zeros(9), "label": np.zeros(0, np.uint8)}
+    for name in ("in.safetensors", "in"):
+        succeed("backward", layer(name, **extra), "-o", tmp_path / OUT)
+
+
+@pytest.mark.parametrize("name", ["in.safetensors", "in"])
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint8, np.bool_])
+def test_a_needed_tensor_of_another_type(tmp_path, layer, name, kind):
+    refuse(2, "backward", layer(name, b=np.zeros((7, 3), kind)), "-o", tmp_path / OUT, says=["b", "elements of type"])
+
+
+def test_results_too_large_to_address(tmp_path, layer):
+    """Sizes whose product overflows take no bytes in a file where K is 0."""
+    huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (2**40, 0))
+    source = layer("in", a=huge, b=huge.T, bias=None, grad=None)
+    # NumPy writes b in Fortran order, which an empty array can do without
+    header = (source / "b.npy").read_bytes().replace(b"True, ", b"False,")
+    (source / "b.npy").write_bytes(header)
+    refuse(2, "forward", source, "-o", tmp_path / OUT, says=["y would have shape [1099511627776, 1099511627776]"])
+    refuse(2, "plan", source, says="too large")

@@ -1,0 +1,306 @@
+"""The results of forward and backward: every activation, mode, type and layout, against the reference."""
+
+import numpy as np
+import pytest
+
+from conftest import DTYPES, read, succeed, write
+from reference import ACTIVATIONS, FROM_Y, Wide, backward, check, forward, plus
+
+M, K, N = 19, 37, 23
+
+
+def draw(random, dtype, *shape, scale=1.0):
+    return (scale * random.standard_normal(shape)).astype(DTYPES[dtype])
+
+
+def wide(array):
+    return array.astype(Wide)
+
+
+@pytest.fixture
+def inputs(random):
+    def make(dtype, m=M, k=K, n=N):
+        scale = 2 / np.sqrt(k)
+        return {
+            "a": draw(random, dtype, m, k),
+            "b": draw(random, dtype, k, n, scale=scale),
+            "bias": draw(random, dtype, n),
+            "grad": draw(random, dtype, m, n),
+        }
+
+    return make
+
+
+def call(tmp_path, which, tensors, *options, suffix=".safetensors"):
+    source = write(tmp_path / f"in{suffix}", tensors)
+    succeed(which, source, "-o", tmp_path / f"out{suffix}", *options)
+    return read(tmp_path / f"out{suffix}")
+
+
+def check_all(results, expected, dtype, names):
+    assert set(results) == set(names)
+    for name in names:
+        assert results[name].dtype == DTYPES[dtype]
+        check(results[name], expected[name], dtype, name)
+
+
+# ---- Activations, modes, types ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_forward(tmp_path, inputs, activation, dtype):
+    x = inputs(dtype)
+    results = call(tmp_path, "forward", x, "--activation", activation, "--save-pre")
+    expected = forward(wide(x["a"]), wide(x["b"]), wide(x["bias"]), activation=activation, dtype=dtype)
+    check_all(results, expected, dtype, ["y", "pre"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_backward_recomputes(tmp_path, inputs, activation, dtype):
+    x = inputs(dtype)
+    results = call(tmp_path, "backward", x, "--activation", activation, "--want", "d_a,d_b,d_bias,grad_pre")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation=activation, dtype=dtype)
+    check_all(results, expected, dtype, ["d_a", "d_b", "d_bias", "grad_pre"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_backward_from_pre(tmp_path, inputs, random, activation, dtype):
+    x = inputs(dtype) | {"pre": draw(random, dtype, M, N, scale=3)}  # no A·B + bias: it must be read
+    results = call(tmp_path, "backward", x, "--activation", activation, "--mode", "pre", "--want", "grad_pre,d_a,d_b")
+    expected = backward(
+        wide(x["a"]), wide(x["b"]), wide(x["grad"]), pre=wide(x["pre"]), activation=activation, dtype=dtype
+    )
+    check_all(results, expected, dtype, ["grad_pre", "d_a", "d_b"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", FROM_Y)
+def test_backward_from_y(tmp_path, inputs, random, activation, dtype):
+    y = ACTIVATIONS[activation][0](random.standard_normal((M, N))).astype(DTYPES[dtype])
+    x = inputs(dtype) | {"y": y}
+    results = call(tmp_path, "backward", x, "--activation", activation, "--mode", "y", "--want", "grad_pre,d_bias")
+    expected = backward(wide(x["a"]), wide(x["b"]), wide(x["grad"]), y=wide(y), activation=activation, dtype=dtype)
+    check_all(results, expected, dtype, ["grad_pre", "d_bias"])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_residual(tmp_path, inputs, random, dtype):
+    x = inputs(dtype) | {"residual": draw(random, dtype, M, N)}
+    results = call(tmp_path, "forward", x)
+    expected = forward(*(wide(x[name]) for name in ("a", "b", "bias", "residual")), dtype=dtype)
+    check_all(results, expected, dtype, ["y"])
+
+
+def test_larger_than_a_cache_block(tmp_path, inputs):
+    x = inputs("f32", m=131, k=517, n=263)
+    results = call(tmp_path, "backward", x, "--activation", "mish", "--threads", 2)
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="mish")
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+
+
+def test_any_number_of_threads_gives_the_same_bits(tmp_path, inputs):
+    x = inputs("f32", m=67, k=129, n=71)
+    source = write(tmp_path / "in.safetensors", x)
+    files = []
+    for threads in (1, 2, 5):
+        out = tmp_path / f"out{threads}.safetensors"
+        succeed("backward", source, "-o", out, "--activation", "gelu", "--threads", threads)
+        files.append(out.read_bytes())
+    assert files[0] == files[1] == files[2]
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_capped_instruction_sets(tmp_path, inputs, isa):
+    x = inputs("f32")
+    source = write(tmp_path / "in.safetensors", x)
+    succeed("backward", source, "-o", tmp_path / "out.safetensors", "--activation", "tanh", env={"EPIGRAD_CPU_ISA": isa})
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="tanh")
+    check_all(read(tmp_path / "out.safetensors"), expected, "f32", ["d_a", "d_b", "d_bias"])
+
+
+# ---- Outputs ---------------------------------------------------------------------------------------------
+
+
+def test_default_outputs(tmp_path, inputs):
+    x = inputs("f32")
+    assert set(call(tmp_path, "backward", x)) == {"d_a", "d_b", "d_bias"}
+    del x["bias"]
+    assert set(call(tmp_path, "backward", x)) == {"d_a", "d_b"}
+    assert set(call(tmp_path, "forward", x)) == {"y"}
+
+
+@pytest.mark.parametrize("want", ["d_a", "d_b", "d_bias", "grad_pre", "grad_pre,d_bias", "d_b,d_a"])
+def test_any_subset(tmp_path, inputs, want):
+    x = inputs("f32")
+    results = call(tmp_path, "backward", x, "--activation", "silu", "--want", want)
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="silu")
+    check_all(results, expected, "f32", want.split(","))
+
+
+def test_bias_gradient_of_a_layer_without_bias(tmp_path, inputs):
+    x = inputs("f32")
+    del x["bias"]
+    results = call(tmp_path, "backward", x, "--activation", "gelu", "--want", "d_bias")
+    expected = backward(wide(x["a"]), wide(x["b"]), wide(x["grad"]), activation="gelu")
+    check_all(results, expected, "f32", ["d_bias"])
+
+
+# ---- Types -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", DTYPES)
+@pytest.mark.parametrize("stored", DTYPES)
+def test_conversion_of_inputs(tmp_path, inputs, stored, to):
+    x = inputs(stored)
+    results = call(tmp_path, "backward", x, "--dtype", to, "--activation", "gelu")
+    rounded = {name: array.astype(np.float64).astype(DTYPES[to]) for name, array in x.items()}
+    expected = backward(*(wide(rounded[name]) for name in ("a", "b", "grad", "bias")), activation="gelu", dtype=to)
+    check_all(results, expected, to, ["d_a", "d_b", "d_bias"])
+
+
+def test_conversion_of_mixed_inputs(tmp_path, inputs):
+    x = inputs("f64")
+    x |= {"a": x["a"].astype(DTYPES["bf16"]), "bias": x["bias"].astype(np.float32)}
+    results = call(tmp_path, "forward", x, "--dtype", "f32")
+    expected = forward(wide(x["a"]), wide(x["b"].astype(np.float32)), wide(x["bias"]))
+    check_all(results, expected, "f32", ["y"])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_main_gradients_in_f32(tmp_path, inputs, dtype):
+    x = inputs(dtype)
+    results = call(tmp_path, "backward", x, "--out-dtype", "f32", "--activation", "relu2")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="relu2", dtype=dtype)
+    for name, kind in {"d_a": dtype, "d_b": "f32", "d_bias": "f32"}.items():
+        assert results[name].dtype == DTYPES[kind]
+        check(results[name], expected[name], kind, name)
+
+
+def test_accumulate(tmp_path, inputs, random):
+    x = inputs("f32")
+    before = {"d_b": draw(random, "f32", K, N), "d_bias": draw(random, "f32", N)}
+    results = call(tmp_path, "backward", x | before, "--accumulate", "--activation", "gelu")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="gelu")
+    expected |= {name: plus(expected[name], wide(before[name]), "f32") for name in before}
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+
+
+@pytest.mark.parametrize("options, kind", [([], "f32"), (["--out-dtype", "bf16"], "bf16"), (["--dtype", "bf16"], "bf16")])
+def test_accumulate_into_main_gradients(tmp_path, inputs, random, options, kind):
+    x = inputs("bf16")
+    before = {"d_b": draw(random, "f32", K, N), "d_bias": draw(random, "f32", N)}
+    results = call(tmp_path, "backward", x | before, "--accumulate", *options)
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), dtype="bf16")
+    for name in before:
+        assert results[name].dtype == DTYPES[kind]
+        started = wide(before[name].astype(DTYPES[kind]))
+        check(results[name], plus(expected[name], started, "bf16"), kind, name)
+
+
+# ---- Layouts and batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_weights_of_pytorch(tmp_path, inputs, random, dtype, batch):
+    x = inputs(dtype) | {"b": draw(random, dtype, *batch, K, N, scale=0.3)}
+    if batch:
+        x |= {"a": draw(random, dtype, *batch, M, K), "grad": draw(random, dtype, *batch, M, N)}
+    turned = x | {"b": np.swapaxes(x["b"], -1, -2)}
+    results = call(tmp_path, "backward", turned, "--layout-b", "nk", "--activation", "gelu")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="gelu", dtype=dtype)
+    expected["d_b"] = tuple(np.swapaxes(part, -1, -2) for part in expected["d_b"])
+    check_all(results, expected, dtype, ["d_a", "d_b", "d_bias"])
+    y = call(tmp_path, "forward", turned, "--layout-b", "nk")
+    check_all(y, forward(wide(x["a"]), wide(x["b"]), wide(x["bias"]), dtype=dtype), dtype, ["y"])
+
+
+BATCHES = [
+    ((4, M, K), (K, N)),
+    ((4, M, K), (1, K, N)),
+    ((4, M, K), (4, K, N)),
+    ((M, K), (4, K, N)),
+    ((1, M, K), (4, K, N)),
+    ((1, M, K), (K, N)),
+    ((1, M, K), (1, K, N)),
+    ((M, K), (1, K, N)),
+    ((0, M, K), (K, N)),
+    ((M, K), (0, K, N)),
+]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ""])
+@pytest.mark.parametrize("a_shape, b_shape", BATCHES)
+def test_batches(tmp_path, random, a_shape, b_shape, suffix):
+    x = {"a": draw(random, "f32", *a_shape), "b": draw(random, "f32", *b_shape, scale=0.3)}
+    x |= {"bias": draw(random, "f32", N), "grad": draw(random, "f32", *(x["a"] @ x["b"]).shape)}
+    a, b, grad, bias = (wide(x[name]) for name in ("a", "b", "grad", "bias"))
+    results = call(tmp_path, "backward", x, "--activation", "gelu", "--want", "d_a,d_b,d_bias,grad_pre", suffix=suffix)
+    check_all(results, backward(a, b, grad, bias, activation="gelu"), "f32", ["d_a", "d_b", "d_bias", "grad_pre"])
+    y = call(tmp_path, "forward", x, "--activation", "gelu", suffix=".2.safetensors")
+    check_all(y, forward(a, b, bias, activation="gelu"), "f32", ["y"])
+
+
+def test_a_batch_of_gradients_only(tmp_path, random):
+    x = {"a": draw(random, "f32", M, K), "b": draw(random, "f32", K, N), "grad": draw(random, "f32", 3, M, N)}
+    results = call(tmp_path, "backward", x, "--want", "d_a,d_b,grad_pre")
+    a, b, grad = (wide(x[name]) for name in ("a", "b", "grad"))
+    check_all(results, backward(a, b, grad), "f32", ["d_a", "d_b", "grad_pre"])
+
+
+def test_a_gradient_shared_by_the_batch(tmp_path, random):
+    x = {"a": draw(random, "f32", 3, M, K), "b": draw(random, "f32", K, N), "grad": draw(random, "f32", M, N)}
+    results = call(tmp_path, "backward", x, "--activation", "tanh", "--want", "d_a,d_b,grad_pre")
+    a, b, grad = (wide(x[name]) for name in ("a", "b", "grad"))
+    check_all(results, backward(a, b, grad, activation="tanh"), "f32", ["d_a", "d_b", "grad_pre"])
+
+
+def test_a_residual_shared_by_the_batch(tmp_path, random):
+    x = {"a": draw(random, "f32", 3, M, K), "b": draw(random, "f32", K, N), "residual": draw(random, "f32", 1, M, N)}
+    results = call(tmp_path, "forward", x)
+    check_all(results, forward(wide(x["a"]), wide(x["b"]), None, wide(x["residual"])), "f32", ["y"])
+
+
+@pytest.mark.parametrize("bias_shape", [(N,), (1, N)])
+def test_the_shape_of_the_bias_is_kept(tmp_path, inputs, random, bias_shape):
+    x = inputs("f32") | {"bias": draw(random, "f32", *bias_shape)}
+    results = call(tmp_path, "backward", x, "--activation", "gelu")
+    flat = wide(x["bias"]).reshape(N)
+    expected = backward(wide(x["a"]), wide(x["b"]), wide(x["grad"]), flat, activation="gelu")
+    expected["d_bias"] = tuple(part.reshape(bias_shape) for part in expected["d_bias"])
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+
+
+@pytest.mark.parametrize("m, k, n", [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
+def test_sizes_of_zero(tmp_path, m, k, n):
+    shapes = {"a": (m, k), "b": (k, n), "bias": (n,), "grad": (m, n)}
+    x = {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()}
+    results = call(tmp_path, "backward", x, "--activation", "gelu", suffix="")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="gelu")
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+    y = call(tmp_path, "forward", x, "--activation", "gelu", suffix="2")
+    check_all(y, forward(*(wide(x[name]) for name in ("a", "b", "bias")), activation="gelu"), "f32", ["y"])
+
+
+# ---- What is not finite ----------------------------------------------------------------------------------
+
+
+def test_a_nan_in_pre(tmp_path):
+    pre = np.array([[np.nan, 1.0]], np.float32)
+    x = {"a": np.ones((1, 1)), "b": np.ones((1, 2)), "grad": np.full((1, 2), 2.0), "pre": pre}
+    x = {name: np.asarray(array, np.float32) for name, array in x.items()}
+    options = ["--activation", "relu", "--mode", "pre", "--want", "grad_pre"]
+    assert call(tmp_path, "backward", x, *options)["grad_pre"].tolist() == [[0.0, 2.0]]
+    assert call(tmp_path, "backward", x, *options, "--nonfinite", "zero")["grad_pre"].tolist() == [[0.0, 2.0]]
+    got = call(tmp_path, "backward", x, *options, "--nonfinite", "propagate")["grad_pre"]
+    assert np.isnan(got[0, 0]) and got[0, 1] == 2.0
+
+
+def test_a_nan_in_grad_propagates(tmp_path):
+    x = {"a": np.ones((1, 1)), "b": np.ones((1, 2)), "grad": np.array([[np.nan, np.inf]])}
+    x = {name: np.asarray(array, np.float32) for name, array in x.items()}
+    got = call(tmp_path, "backward", x, "--activation", "sigmoid", "--want", "grad_pre")["grad_pre"]
+    assert np.isnan(got[0, 0]) and np.isposinf(got[0, 1])

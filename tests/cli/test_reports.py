@@ -1,0 +1,175 @@
+"""plan, info, check and bench: what people and scripts read."""
+
+import json
+import re
+
+import pytest
+
+from conftest import refuse, run, succeed
+
+BENCH_KEYS = ["backend", "device", "dtype", "m", "k", "n", "batch", "activation", "mode", "threads", "median_ms", "min_ms",
+              "gflops", "peak_pct", "kernels"]
+
+
+def kernels(**options):
+    """The rows of the CPU's kernel table."""
+    backends = json.loads(succeed("info", "--json", **options))["backends"]
+    return next(item for item in backends if item["backend"] == "cpu")["kernels"]
+
+
+# ---- info ------------------------------------------------------------------------------------------------
+
+
+def test_info_json():
+    info = json.loads(succeed("info", "--json"))
+    assert set(info) == {"version", "header_version", "cjson_version", "activations", "backends"}
+    assert info["version"] in succeed("--version")
+    assert len(info["activations"]) == 12 and info["activations"][0] == "none"
+    assert [item["backend"] for item in info["backends"]] == ["cpu", "cuda", "webgpu"]
+    cpu = info["backends"][0]
+    assert cpu["available"] is True and cpu["threads"] >= 1 and cpu["device"] and "portable" in cpu["features"]
+    for item in info["backends"][1:]:
+        assert item["available"] or item["reason"]
+    for row in cpu["kernels"]:
+        assert set(row) == {"name", "compute", "tile", "needs", "usable"}
+        assert row["compute"] in ("f32", "f64") and isinstance(row["usable"], bool)
+    assert {row["compute"] for row in cpu["kernels"] if row["usable"]} == {"f32", "f64"}
+
+
+def test_info_text_has_every_kernel():
+    text = succeed("info")
+    for row in kernels():
+        assert re.search(rf"\b{row['name']}\b", text)
+    assert "cuda: " in text and "webgpu: " in text and "activations: none relu" in text
+
+
+def test_info_follows_the_cap_on_instruction_sets():
+    info = json.loads(succeed("info", "--json", env={"EPIGRAD_CPU_ISA": "portable"}))
+    usable = [row["needs"] for row in info["backends"][0]["kernels"] if row["usable"]]
+    assert usable and set(usable) == {"portable"}
+
+
+# ---- plan ------------------------------------------------------------------------------------------------
+
+
+def header(text):
+    return [line for line in text.splitlines() if line.startswith(("forward", "backward"))]
+
+
+def test_plan_of_a_shape():
+    both = succeed("plan", "--shape", "64x128x32")
+    forward, backward = header(both)
+    assert "M=64 K=128 N=32 batch=1" in forward and "M=64 K=128 N=32 batch=1" in backward
+    assert succeed("plan", "--shape", "64x128x32", "--forward") + succeed("plan", "--shape", "64x128x32", "--backward") == both
+    assert any(row["name"] in both for row in kernels())
+    assert "workspace" in both
+
+
+def test_plan_follows_its_options():
+    plan = lambda *options: succeed("plan", "--shape", "64x128x32", "--backward", *options)
+    assert "bf16 gelu" in plan("--dtype", "bf16", "--activation", "gelu")
+    assert "gelu recompute" in plan("--activation", "gelu") and "a.b" in plan("--activation", "gelu")
+    assert "a.b" not in plan("--activation", "gelu", "--mode", "pre")
+    assert "d_a" in plan() and "d_a" not in plan("--want", "d_b")
+    assert "d_b" not in plan("--want", "grad_pre,d_a")
+    assert "f64" in plan("--dtype", "f64").splitlines()[0]
+    assert len(header(succeed("plan", "--shape", "1x2x3,4x5x6", "--forward"))) == 2
+
+
+def test_plan_of_a_batch():
+    text = succeed("plan", "--shape", "3x4x5", "--batch", "7", "--layout-b", "nk", "--accumulate", "--save-pre")
+    # A shared b makes the batch one tall matrix.
+    assert all("batch=7" in line or "M=21" in line for line in header(text))
+
+
+def test_plan_of_a_file(layer):
+    assert len(header(succeed("plan", layer()))) == 2
+    assert len(header(succeed("plan", layer(grad=None)))) == 1
+    assert header(succeed("plan", layer(dtype="bf16", m=6), "--activation", "tanh"))[1].startswith("backward bf16 tanh recompute  M=6 K=7 N=3")
+
+
+def test_plan_of_a_shape_too_large():
+    refuse(2, "plan", "--shape", "9223372036854775807x2x2", says="9223372036854775807")
+    refuse(2, "plan", "--shape", f"{2**40}x{2**40}x1", says=["too large", str(2**40)])
+
+
+def test_plan_computes_nothing():
+    """Petabytes are planned in no time, and no memory."""
+    succeed("plan", "--shape", "10000000x10000000x10000000", timeout=20)
+
+
+# ---- check -----------------------------------------------------------------------------------------------
+
+
+def test_check_covers_every_usable_kernel():
+    cap = {"EPIGRAD_CPU_ISA": "portable"}  # the tests in C run the same cases on all of them
+    text = succeed("check", "--backend", "cpu", env=cap, timeout=600)
+    lines = text.splitlines()
+    for row in kernels(env=cap):
+        (line,) = [line for line in lines if re.search(rf"\b{row['name']}\b", line)]
+        assert line.endswith("ok") == row["usable"]
+        if row["usable"]:
+            assert float(re.search(r"worst error ([\d.]+)", line)[1]) <= 1
+            assert int(re.search(r"(\d+) cases", line)[1]) > 100
+    assert lines[-1].endswith("all within their bounds")
+
+
+# ---- bench -----------------------------------------------------------------------------------------------
+
+SHORT = ["--seconds", "0.02"]
+
+
+def bench(*options):
+    lines = succeed("bench", *SHORT, "--json", *options).splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_bench_json():
+    rows = bench("--shape", "16x32x48,64x64x64", "--threads", "1")
+    assert [(row["m"], row["k"], row["n"]) for row in rows] == [(16, 32, 48), (64, 64, 64)]
+    names = {row["name"] for row in kernels()}
+    for row in rows:
+        assert list(row) == BENCH_KEYS
+        assert (row["backend"], row["dtype"], row["batch"], row["threads"]) == ("cpu", "f32", 1, 1)
+        assert (row["activation"], row["mode"]) == ("gelu", "recompute")
+        assert 0 < row["min_ms"] <= row["median_ms"]
+        assert 0 < row["peak_pct"] < 150
+        assert row["kernels"] and set(row["kernels"].split(",")) <= names
+
+
+@pytest.mark.parametrize(
+    "options, products",
+    [
+        ([], 6),
+        (["--mode", "pre"], 4),
+        (["--mode", "y", "--activation", "tanh"], 4),
+        (["--activation", "none"], 4),
+        (["--activation", "mish", "--batch", "3"], 18),
+    ],
+)
+def test_bench_counts_the_operations_of_its_mode(options, products):
+    (row,) = bench("--shape", "32x48x64", *options)
+    expected = products * 32 * 48 * 64 / (row["median_ms"] * 1e-3) * 1e-9
+    assert row["gflops"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+def test_bench_types(dtype):
+    (row,) = bench("--shape", "32x32x32", "--dtype", dtype)
+    assert row["dtype"] == dtype and row["gflops"] > 0
+
+
+def test_bench_of_nothing():
+    (row,) = bench("--shape", "0x4x4")
+    assert row["gflops"] == 0
+
+
+def test_bench_table():
+    text = succeed("bench", *SHORT, "--shape", "16x16x16,8x8x8")
+    lines = text.splitlines()
+    assert len(lines) == 3 and "GFLOP/s" in lines[0] and "16x16x16" in lines[1] and "8x8x8" in lines[2]
+
+
+def test_bench_too_large_for_memory():
+    result = run("bench", *SHORT, "--shape", "4000000000x4000000000x1")
+    assert result.returncode in (1, 2) and len(result.stderr.splitlines()) == 1
