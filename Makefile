@@ -4,6 +4,7 @@
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
 #   make check      run every test
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
+#   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      measure this machine                        (BACKEND=cpu BENCH="--dtype f64")
 #   make format     let clang-format lay out the source; make format-check only looks
 #   make tidy       run clang-tidy over the source
@@ -15,7 +16,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all demo check ctest pytest fuzz install bench clean format format-check tidy
+.PHONY: all demo check ctest pytest fuzz web webtest install bench clean format format-check tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -38,6 +39,7 @@ $(BUILD)/build.ninja:
 
 demo: setup-build $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target digits
+	@[[ $(BACKEND) != webgpu ]] || { tools/setup.sh webgpu && tools/fetch-webgpu.sh $(BUILD)/webgpu >/dev/null; }
 	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
 
 bench: all
@@ -51,7 +53,7 @@ clean:
 
 # ---- Tests -----------------------------------------------------------------------------------------
 
-check: setup-check ctest pytest fuzz
+check: setup-check ctest pytest fuzz webtest
 	@echo "make check: everything passed"
 
 ctest: all
@@ -61,18 +63,26 @@ pytest: all $(VENV)/ready
 	@EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.
-$(VENV)/ready: tests/cli/requirements.txt
+$(VENV)/ready: tests/cli/requirements.txt tests/web/requirements.txt
 	@tools/setup.sh check
 	@python3 -m venv --clear $(VENV)
-	@$(VENV)/bin/pip install -q --disable-pip-version-check -r $<
+	@$(VENV)/bin/pip install -q --disable-pip-version-check $(^:%=-r %)
 	@touch $@
+
+# The page: a build of its own, by clang for WebAssembly. Its tests drive Debian's Chromium.
+web: setup-web
+	@cmake -S web -B $(BUILD)/wasm -G Ninja -DEPIGRAD_PAGE=$(abspath $(BUILD))/web >/dev/null
+	@cmake --build $(BUILD)/wasm
+
+webtest: web $(VENV)/ready
+	@EPIGRAD_PAGE=$(abspath $(BUILD))/web $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/web
 
 # libFuzzer is clang's, and wants everything it reaches instrumented: a build folder of its own.
 fuzz: setup-check
 	@cmake -S . -B $(BUILD)-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DEPIGRAD_FUZZ=ON \
 	    -DEPIGRAD_SANITIZE=fuzzer-no-link,address,undefined -DEPIGRAD_OPENMP=OFF -DEPIGRAD_CUDA=OFF \
 	    -DEPIGRAD_EXAMPLES=OFF -DEPIGRAD_TESTS=OFF >/dev/null
-	@cmake --build $(BUILD)-fuzz
+	@cmake --build $(BUILD)-fuzz --target fuzz_safetensors fuzz_npy fuzz_descriptor
 	@fuzz/run.sh $(BUILD)-fuzz $(FUZZ_SECONDS)
 
 # ---- Source ----------------------------------------------------------------------------------------
@@ -88,5 +98,5 @@ format-check:
 	@echo "format-check: passed"
 
 tidy: all
-	@$(COMPILED) | sort -u | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p $(BUILD)
+	@$(COMPILED) | sort -u | grep -Fxf <($(SOURCES)) | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p $(BUILD)
 	@echo "tidy: passed"
