@@ -195,8 +195,10 @@ static void make_d_b(const oracle_layer *layer, const oracle_backward_args *args
                      const oracle_result *grad_pre) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     const int64_t terms = m * (args->d_b_shared ? layer->batch : 1) + 1;
-    clear(totals, k * n, args->d_b_before);
-    if (args->d_b_shared) finish_all(layer, totals, k * n, terms, args->d_b);
+    if (args->d_b_shared) { /* also what an empty batch leaves */
+        clear(totals, k * n, args->d_b_before);
+        finish_all(layer, totals, k * n, terms, args->d_b);
+    }
     for (int64_t b = 0; b < layer->batch; b++) {
         if (!args->d_b_shared)
             clear(totals, k * n, args->d_b_before != NULL ? args->d_b_before + b * k * n : NULL);

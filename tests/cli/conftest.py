@@ -18,7 +18,8 @@ DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dt
 def run(*arguments, env=None, timeout=120):
     """Runs the command; the result has .returncode, .stdout and .stderr."""
     command = [str(EPIGRAD), *map(str, arguments)]
-    environment = {**os.environ, **(env or {})}
+    # Mesa, where it is the WebGPU driver, complains on stderr without it.
+    environment = {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(env or {})}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
 
 
