@@ -52,34 +52,20 @@ static int fill(tensor *t, double scale, uint64_t *state) {
 }
 
 /* b is scaled so that pre is of order 1, where activations bend. */
-static int fill_operands(call *c, uint64_t *state) {
-    for (operand op = OP_A; op < OPERANDS; op++) {
-        tensor *t = &c->tensors[op];
-        if (!c->present[op]) continue;
+static int fill_inputs(call *c, uint64_t *state) {
+    for (operand op = OP_A; op < OP_D_A; op++) {
         const double scale = op == OP_B && c->layer.k > 0 ? 1.0 / sqrt((double)c->layer.k) : 1.0;
-        if (op < OP_D_A) CLI_TRY(tensor_allocate(t));
-        if (op < OP_D_A)
-            CLI_TRY(fill(t, scale, state));
-        else if (!tensor_shape_bytes(t->shape, t->dims, tensor_element_bytes(t->dtype), &t->bytes))
-            return cli_out_of_memory();
+        if (!c->present[op]) continue;
+        CLI_TRY(tensor_allocate(&c->tensors[op]));
+        CLI_TRY(fill(&c->tensors[op], scale, state));
     }
     return CLI_OK;
-}
-
-/* The device has its copy. */
-static void drop_host_data(call *c) {
-    for (operand op = OP_A; op < OPERANDS; op++) {
-        free(c->tensors[op].data);
-        c->tensors[op].data = NULL;
-    }
 }
 
 static int make_call(call *c, const options *o, const shape *sizes, eg_context *context, uint64_t *state) {
     CLI_TRY(call_from_shape(c, o, true, sizes));
-    CLI_TRY(fill_operands(c, state));
-    CLI_TRY(call_upload(c, context));
-    drop_host_data(c);
-    return CLI_OK;
+    CLI_TRY(fill_inputs(c, state));
+    return call_upload(c, context);
 }
 
 int bench_sets_make(bench_sets *sets, const options *o, const shape *sizes, eg_context *context) {

@@ -40,20 +40,22 @@ static bool is_read(const call *c, operand op) {
 int call_upload(call *c, eg_context *context) {
     c->context = context;
     for (operand op = OP_A; op < OPERANDS; op++) {
-        const tensor *t = &c->tensors[op];
+        tensor *t = &c->tensors[op];
         if (!c->present[op]) continue;
         CLI_TRY(call_status(eg_alloc(context, t->bytes > 0 ? t->bytes : 1, &c->memory[op])));
-        if (!is_read(c, op) || t->bytes == 0) continue;
-        CLI_TRY(call_status(eg_upload(context, c->memory[op], 0, t->data, t->bytes)));
+        if (!is_read(c, op)) continue;
+        if (t->bytes > 0) CLI_TRY(call_status(eg_upload(context, c->memory[op], 0, t->data, t->bytes)));
+        tensor_drop(t);
     }
     return CLI_OK;
 }
 
 int call_download(call *c) {
     for (operand op = OP_A; op < OPERANDS; op++) {
-        const tensor *t = &c->tensors[op];
-        if (!c->present[op] || !is_output(c, op) || t->bytes == 0) continue;
-        CLI_TRY(call_status(eg_download(c->context, t->data, c->memory[op], 0, t->bytes)));
+        tensor *t = &c->tensors[op];
+        if (!c->present[op] || !is_output(c, op)) continue;
+        CLI_TRY(tensor_allocate(t));
+        if (t->bytes > 0) CLI_TRY(call_status(eg_download(c->context, t->data, c->memory[op], 0, t->bytes)));
     }
     return CLI_OK;
 }
@@ -80,7 +82,7 @@ int call_outputs(const call *c, const tensor *outputs[OPERANDS]) {
 static eg_matrix matrix(const call *c, operand op) {
     if (!c->present[op]) return (eg_matrix){0};
     eg_matrix m = shapes_matrix(c, op);
-    m.data = c->context != NULL ? c->memory[op] : (void *)(uintptr_t)&c->tensors[op];
+    m.data = c->context != NULL ? c->memory[op] : (void *)&c->tensors[op];
     return m;
 }
 

@@ -13,7 +13,7 @@ typedef struct call {
     bool accumulate;
     bool batched;             /* some input is 3-D, and so y is */
     bool present[OPERANDS];   /* which of them the call reads or writes */
-    tensor tensors[OPERANDS]; /* of those; without data where the call is only planned */
+    tensor tensors[OPERANDS]; /* of those; data only on the way to the device and back */
     eg_context *context;      /* not owned; NULL until call_upload */
     void *memory[OPERANDS];   /* on its device */
 } call;
@@ -28,7 +28,7 @@ int call_from_shape(call *c, const options *o, bool backward, const shape *sizes
 /* Before the context is closed. */
 void call_free(call *c);
 
-/* Makes device memory for every operand, and fills that of the inputs. */
+/* Makes device memory for every operand, and moves the elements of the inputs there. */
 int call_upload(call *c, eg_context *context);
 int call_run(call *c);
 int call_download(call *c);

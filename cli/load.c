@@ -1,4 +1,5 @@
 /* From a source of tensors, or from sizes alone, to a call. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,8 +83,9 @@ static int take_input_dtype(call *c, const options *o, operand op) {
 /* ---- From a source ------------------------------------------------------------------------------ */
 
 static int load(operand op, const tensor_source *source, bool with_data, bool *found, tensor *t) {
-    char label[32] = "reading ";
-    progress_step(strcat(label, cli_operand_name(op)));
+    char label[32];
+    snprintf(label, sizeof label, "reading %s", cli_operand_name(op));
+    progress_step(label);
     CLI_TRY(source_load(source, cli_operand_name(op), with_data, t, found));
     if (*found || is_optional(op)) return CLI_OK;
     const char *why = op == OP_PRE || op == OP_Y ? ", which --mode asks for"
@@ -128,7 +130,7 @@ static int set_output(call *c, const options *o, operand op, const tensor_source
     if (is_main_gradient(op) && c->accumulate && source != NULL) {
         return load_accumulated(c, op, o, source, with_data);
     }
-    return with_data ? tensor_allocate(t) : CLI_OK;
+    return tensor_measure(t);
 }
 
 static int set_outputs(call *c, const options *o, const tensor_source *source, bool with_data) {
@@ -158,7 +160,10 @@ int call_from_shape(call *c, const options *o, bool backward, const shape *sizes
     for (operand op = OP_A; op <= OP_Y; op++) {
         if (!is_input(c, op) || op == OP_RESIDUAL) continue;
         c->present[op] = true;
-        c->tensors[op].dtype = c->layer.dtype;
+        tensor *t = &c->tensors[op];
+        t->name = strdup(cli_operand_name(op));
+        if (t->name == NULL) return cli_out_of_memory();
+        t->dtype = c->layer.dtype;
         shapes_set_planned(c, op);
     }
     return set_outputs(c, o, NULL, false);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,13 +40,14 @@ static int set_backend(options *o, const char *value) {
 
 static int set_activation(options *o, const char *value) {
     char names[256] = "";
+    size_t used = 0;
     for (int i = 0; eg_activation_name((eg_activation)i) != NULL; i++) {
         const char *name = eg_activation_name((eg_activation)i);
         o->activation = (eg_activation)i;
         o->activation_given = true;
         if (strcmp(name, value) == 0) return CLI_OK;
-        const size_t used = strlen(names);
-        if (used + strlen(name) + 3 < sizeof names) strcat(strcat(names, used > 0 ? ", " : ""), name);
+        if (used >= sizeof names) continue;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", name);
     }
     return wrong("activation", value, names);
 }

@@ -44,13 +44,17 @@ static int check_existing(const char *path, const struct stat *status) {
     return cli_fail(CLI_BAD_INPUT, "OUT is %s; expected a name that ends in .safetensors, or a folder", path);
 }
 
+/* Callers have checked that paths fit, see parent_of. */
+static void copy_path(char to[PATH_MAX], const char *from) { snprintf(to, PATH_MAX, "%s", from); }
+
 /* The folder that `path` lies in. */
 static int parent_of(const char *path, char parent[PATH_MAX]) {
     char copy[PATH_MAX];
-    if (strlen(path) >= sizeof copy)
+    if (strlen(path) >= sizeof copy) {
         return cli_fail(CLI_BAD_INPUT, "OUT is a path of more than %d bytes", PATH_MAX - 1);
-    strcpy(copy, path);
-    strcpy(parent, dirname(copy));
+    }
+    copy_path(copy, path);
+    copy_path(parent, dirname(copy));
     return CLI_OK;
 }
 
@@ -62,7 +66,7 @@ int output_check(const char *path) {
     if (path[0] == '\0') return cli_fail(CLI_BAD_INPUT, "OUT is an empty name");
     char bare[PATH_MAX], parent[PATH_MAX];
     CLI_TRY(parent_of(path, parent));
-    strcpy(bare, path);
+    copy_path(bare, path);
     strip_slashes(bare);
     struct stat status;
     if (stat(parent, &status) != 0 || !S_ISDIR(status.st_mode)) {
@@ -132,7 +136,7 @@ static int output_folder(const char *path, char *temporary, const tensor *const 
 int output_write(const char *path, const tensor *const *tensors, int count) {
     char target[PATH_MAX], temporary[PATH_MAX + 8], parent[PATH_MAX];
     CLI_TRY(parent_of(path, parent)); /* so path fits */
-    if (realpath(path, target) == NULL) strcpy(target, path);
+    if (realpath(path, target) == NULL) copy_path(target, path);
     strip_slashes(target);
     CLI_TRY(parent_of(target, parent));
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);

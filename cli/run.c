@@ -33,10 +33,15 @@ static int run_from(const options *o, const tensor_source *source) {
     return code;
 }
 
+/* Four tensors to read, those that options ask for, and what run_on does. */
+static int count_steps(const options *o) {
+    return 4 + (o->mode != EG_SOURCE_RECOMPUTE) + 2 * o->accumulate + 3;
+}
+
 int command_run(const options *o) {
     CLI_TRY(output_check(o->output));
     tensor_source source;
-    progress_begin(o->command == COMMAND_FORWARD ? "forward" : "backward", 8);
+    progress_begin(o->command == COMMAND_FORWARD ? "forward" : "backward", count_steps(o));
     int code = source_open(o->input, &source);
     if (code == CLI_OK) code = run_from(o, &source);
     source_close(&source);

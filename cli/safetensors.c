@@ -258,18 +258,18 @@ static bool add_entry(cJSON *root, const tensor *t, uint64_t begin) {
 
 /* The wider elements first, so that every tensor is aligned to its own. */
 static int by_width(const void *x, const void *y) {
-    const tensor *s = *(const tensor *const *)x, *t = *(const tensor *const *)y;
+    const tensor *s = x, *t = y;
     const size_t a = tensor_element_bytes(s->dtype), b = tensor_element_bytes(t->dtype);
     return a != b ? (a < b) - (a > b) : strcmp(s->name, t->name);
 }
 
-static char *print_header(const tensor *const *tensors, int count) {
+static char *print_header(const tensor *tensors, int count) {
     cJSON *root = cJSON_CreateObject();
     uint64_t begin = 0;
     bool good = true;
     for (int i = 0; i < count; i++) {
-        good = good && add_entry(root, tensors[i], begin);
-        begin += tensors[i]->bytes;
+        good = good && add_entry(root, &tensors[i], begin);
+        begin += tensors[i].bytes;
     }
     char *text = good ? cJSON_PrintUnformatted(root) : NULL;
     cJSON_Delete(root);
@@ -289,16 +289,16 @@ static int write_header(int file, const char *path, const char *text) {
 enum { MAX_WRITTEN = 8 };
 
 int safetensors_write(int file, const char *path, const tensor *const *tensors, int count) {
-    const tensor *sorted[MAX_WRITTEN];
+    tensor sorted[MAX_WRITTEN];
     if (count > MAX_WRITTEN) return cli_fail(CLI_FAILED, "cannot write %d tensors to %s", count, path);
-    memcpy(sorted, tensors, (size_t)count * sizeof sorted[0]);
+    for (int i = 0; i < count; i++) sorted[i] = *tensors[i];
     qsort(sorted, (size_t)count, sizeof sorted[0], by_width);
     char *text = print_header(sorted, count);
     if (text == NULL) return cli_out_of_memory();
     int code = write_header(file, path, text);
     cJSON_free(text);
     for (int i = 0; i < count && code == CLI_OK; i++) {
-        code = file_write(file, path, sorted[i]->data, sorted[i]->bytes);
+        code = file_write(file, path, sorted[i].data, sorted[i].bytes);
     }
     return code;
 }

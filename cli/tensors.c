@@ -40,12 +40,15 @@ static int allocate_data(tensor *t) {
     return t->data != NULL ? CLI_OK : cli_out_of_memory();
 }
 
+int tensor_measure(tensor *t) {
+    if (tensor_shape_bytes(t->shape, t->dims, tensor_element_bytes(t->dtype), &t->bytes)) return CLI_OK;
+    char text[SHAPE_TEXT];
+    return cli_fail(CLI_BAD_INPUT, "%s would have shape %s: more bytes than can be addressed", t->name,
+                    tensor_shape_text(t, text));
+}
+
 int tensor_allocate(tensor *t) {
-    if (!tensor_shape_bytes(t->shape, t->dims, tensor_element_bytes(t->dtype), &t->bytes)) {
-        char text[SHAPE_TEXT];
-        return cli_fail(CLI_BAD_INPUT, "%s would have shape %s: more bytes than can be addressed", t->name,
-                        tensor_shape_text(t, text));
-    }
+    CLI_TRY(tensor_measure(t));
     return allocate_data(t);
 }
 
@@ -54,10 +57,14 @@ int tensor_read(tensor *t, int file, const char *path) {
     return file_read(file, path, t->data, t->bytes, t->offset);
 }
 
-void tensor_free(tensor *t) {
+void tensor_drop(tensor *t) {
     free(t->data);
-    free(t->name);
     t->data = NULL;
+}
+
+void tensor_free(tensor *t) {
+    tensor_drop(t);
+    free(t->name);
     t->name = NULL;
 }
 

@@ -27,12 +27,17 @@ size_t tensor_element_bytes(eg_dtype dtype);
 /* The bytes of `dims` dimensions of `element` bytes each; false on overflow. */
 bool tensor_shape_bytes(const int64_t *shape, int dims, size_t element, size_t *bytes);
 
-/* Sets `bytes` from shape and dtype, and allocates `data`. */
+/* Sets `bytes` from shape and dtype. */
+int tensor_measure(tensor *t);
+
+/* The same, and allocates `data`. */
 int tensor_allocate(tensor *t);
 
 /* Allocates `bytes` and reads them from `file` at `offset`. */
 int tensor_read(tensor *t, int file, const char *path);
 
+/* Frees the elements, and the rest as well. */
+void tensor_drop(tensor *t);
 void tensor_free(tensor *t);
 
 enum { SHAPE_TEXT = 200 };

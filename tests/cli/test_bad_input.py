@@ -100,4 +100,4 @@ def test_results_too_large_to_address(tmp_path, layer):
     header = (source / "b.npy").read_bytes().replace(b"True, ", b"False,")
     (source / "b.npy").write_bytes(header)
     refuse(2, "forward", source, "-o", tmp_path / OUT, says=["y would have shape [1099511627776, 1099511627776]"])
-    refuse(2, "plan", source, says="too large")
+    refuse(2, "plan", source, says="y would have shape")

@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import struct
+import subprocess
 
 import numpy as np
 import pytest
 
-from conftest import read, refuse, run, succeed, write
+from conftest import EPIGRAD, read, refuse, succeed, write
 
 
 def entry(dtype, shape, begin, end):
@@ -149,13 +151,11 @@ def test_a_name_cannot_forge_output(tmp_path, forward):
 
 def test_little_memory_for_large_claims(tmp_path):
     """A header that claims 2^52 elements is refused with 64 MiB of address space to spare."""
-    resource = pytest.importorskip("resource")
+    if b"__asan_init" in EPIGRAD.read_bytes():
+        pytest.skip("the address sanitizer takes terabytes of address space for itself")
     claims = {"a": entry("F32", [2**26, 2**26], 0, 2**54 // 4)}
     source = safetensors(tmp_path / "in", claims, b"")
     limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (64 << 20, 64 << 20))
-    from conftest import EPIGRAD
-    import subprocess
-
     result = subprocess.run(
         [EPIGRAD, "forward", source, "-o", tmp_path / "out.safetensors", "--threads", "1"],
         capture_output=True, text=True, preexec_fn=limit,
