@@ -123,7 +123,8 @@ def copy_tree(to):
         source = ROOT / name
         if source.is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, to / name)
+            shutil.copyfile(source, to / name)
+            shutil.copymode(source, to / name)  # and not its date: the build folder may be older
 
 
 def configure(tree, build):
