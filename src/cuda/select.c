@@ -227,7 +227,7 @@ static int64_t chunk_of(const eg_caps *caps, const eg_problem *p, const eg_cuda_
 /* Whole waves of clusters of two blocks that a product takes. */
 static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double *tiles) {
-    const double clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
+    const int clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
     *tiles = (double)ceil_div(x->rows, 2 * (int64_t)row->tile_rows) *
              (double)ceil_div(x->cols, row->tile_cols) * (double)x->items;
     return (double)(int64_t)((*tiles + clusters - 1) / clusters);
@@ -241,7 +241,8 @@ static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_
     const double slow = 2e15;
     double tiles;
     const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
-    const double room = waves * (((const eg_cuda_caps *)caps->detail)->multiprocessors / 2);
+    const int clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
+    const double room = waves * clusters;
     const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
     return plain && (flops < least_flops || tiles < least_fill * room) ? slow + cost : cost;

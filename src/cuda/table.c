@@ -5,7 +5,8 @@
 
 #define STORES    (1U << EG_EPILOGUE_STORE)
 #define EPILOGUES (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
-/* Of hopper_gemm.cuh: a ring of slots; for two consumers boxes, column sums of four warps, the bias; barriers. */
+/* Of hopper_gemm.cuh: a ring of slots; for two consumers boxes, column sums of four warps, the bias;
+ * barriers. */
 #define EG_HOPPER_SLOT(cols)   (128 * 64 * 2 + 64 * (cols)*2)
 #define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
 #define EG_HOPPER_SHARED(cols)                                                                               \
@@ -37,7 +38,7 @@
      .sum_rows = 64},
 #define HOPPER_WIDTHS(type, storage, left, right, what)                                                      \
     HOPPER(type, storage, left, right, 256, EG_HOPPER_SHARED(256), what)                                     \
-    HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                    \
+    HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                   \
     HOPPER(type, storage, left, right, 128, EG_HOPPER_SHARED(128), what)
 
 static const eg_cuda_kernel rows[] = {
