@@ -11,7 +11,10 @@
 
 /* Operands that carry M rows a batch: with the batch stride of dense rows they are one tall matrix. */
 static bool folds(const eg_problem *problem, const eg_operand *x) {
-    return x->data == NULL || (x->col_stride == 1 && x->batch_stride == problem->m * x->row_stride);
+    int64_t dense; /* an empty operand's strides may be anything */
+    return x->data == NULL ||
+           (x->col_stride == 1 && !__builtin_mul_overflow(problem->m, x->row_stride, &dense) &&
+            x->batch_stride == dense);
 }
 
 static bool shared(const eg_operand *x) { return x->data == NULL || x->batch_stride == 0; }
