@@ -82,8 +82,8 @@ static int check_backend(const options *o, eg_backend backend, eg_context *conte
         if (kernel.usable) {
             code = check_kernel(o, backend, &kernel, sum);
         } else {
-            progress_print("%-7s %-24s %-4s needs %s, which this machine lacks\n", eg_backend_name(backend),
-                           kernel.name, eg_dtype_name(kernel.compute), kernel.needs);
+            progress_print("%-7s %-24s %-4s skipped: needs %s\n", eg_backend_name(backend), kernel.name,
+                           eg_dtype_name(kernel.compute), kernel.needs);
         }
     }
     progress_end();
