@@ -193,8 +193,10 @@ static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_mat
     const int64_t length = row_major ? operand.cols : operand.rows;
     const int64_t ld = matrix->ld == 0 ? length : matrix->ld;
     EG_TRY(check_strides(problem, id, matrix, ld, length));
-    operand.row_stride = row_major ? ld : 1;
-    operand.col_stride = row_major ? 1 : ld;
+    /* The ld of a single line addresses nothing, and may be any number. */
+    const int64_t lines = row_major ? operand.rows : operand.cols, stride = lines > 1 ? ld : length;
+    operand.row_stride = row_major ? stride : 1;
+    operand.col_stride = row_major ? 1 : stride;
     if (eg_begin(problem, operand.data, operand.offset) % eg_dtype_size(operand.dtype) != 0) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "%s at %p + offset %zu is misaligned; expected a multiple of %zu bytes, its element",
@@ -312,7 +314,7 @@ static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
     EG_TRY(take_vector(problem, EG_OP_D_BIAS_BELOW, &chain->d_bias));
     const eg_operand *d_a = &problem->operands[EG_OP_D_A];
     if (d_a->data == NULL) return eg_fail(EG_ERR_ARGUMENT, "chain.saved is given without d_a; expected both");
-    if (problem->batch > 1 && d_a->batch_stride == 0) {
+    if (problem->batch != 1 && d_a->batch_stride == 0) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "d_a.batch_stride is 0 with chain.saved and batch %lld; expected a d_a that is "
                        "not summed over the batch",
