@@ -27,7 +27,10 @@ typedef struct eg_backend_ops {
     /* Pure: chooses a kernel for each step of the plan and lays out the workspace. */
     eg_status (*select)(const eg_caps *caps, eg_plan *plan);
     eg_status (*launch)(eg_context *context, const eg_plan *plan, void *workspace, size_t offset);
+    /* Fills packed->data, which is made where it is NULL. */
     eg_status (*pack)(eg_context *context, const eg_problem *problem, eg_packed *packed);
+    /* Pure: the bytes of packed->data. NULL: products read B as it is, and nothing is gained by a pack. */
+    eg_status (*pack_bytes)(const eg_caps *caps, const eg_problem *problem, size_t *bytes);
     eg_status (*kernel_info)(const eg_caps *caps, int index, eg_kernel_info *info);
     eg_status (*measure_peak)(eg_context *context, eg_dtype dtype, double *gflops);
 } eg_backend_ops;
@@ -52,6 +55,8 @@ struct eg_packed {
     void *data;           /* device memory */
     eg_region forward;    /* for A·B */
     eg_region transposed; /* for grad_pre·Bᵀ */
+    eg_region forward_cells, transposed_cells; /* CPU: the same for matrix units, if calls may use one */
+    bool outside_cells;                        /* CPU: B has numbers that they cannot take */
     const char *kernel;   /* the row it is laid out for */
 };
 

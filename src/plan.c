@@ -48,10 +48,10 @@ static eg_problem fold(const eg_problem *problem) {
 
 static void add(eg_plan *plan, eg_step step) { plan->step[plan->steps++] = step; }
 
-static void add_pack(const eg_caps *caps, eg_plan *plan, eg_buffer_id buffer) {
-    const bool is_b = buffer == EG_BUFFER_B || buffer == EG_BUFFER_BT;
-    if (!caps->packs || (is_b && plan->problem.packed_b != NULL)) return;
-    add(plan, (eg_step){.kind = EG_STEP_PACK, .buffer = buffer});
+/* An operand is read once, and laid out for every product it is in. */
+static void add_pack(const eg_caps *caps, eg_plan *plan, eg_operand_id operand, unsigned products) {
+    if (!caps->packs || products == 0 || (operand == EG_OP_B && plan->problem.packed_b != NULL)) return;
+    add(plan, (eg_step){.kind = EG_STEP_PACK, .operand = operand, .products = products});
 }
 
 static void add_gemm(eg_plan *plan, eg_product product, eg_epilogue epilogue) {
@@ -59,23 +59,27 @@ static void add_gemm(eg_plan *plan, eg_product product, eg_epilogue epilogue) {
 }
 
 static void plan_forward(const eg_caps *caps, eg_plan *plan) {
-    add_pack(caps, plan, EG_BUFFER_A);
-    add_pack(caps, plan, EG_BUFFER_B);
+    add_pack(caps, plan, EG_OP_A, EG_FOR(EG_PRODUCT_PRE));
+    add_pack(caps, plan, EG_OP_B, EG_FOR(EG_PRODUCT_PRE));
     add_gemm(plan, EG_PRODUCT_PRE, EG_EPILOGUE_FORWARD);
 }
 
 static void plan_backward(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *problem = &plan->problem;
-    const bool recompute = problem->source == EG_SOURCE_RECOMPUTE && problem->activation != EG_ACT_NONE;
     const bool d_a = eg_wants(problem, EG_OP_D_A), d_b = eg_wants(problem, EG_OP_D_B);
     const bool chain = eg_wants(problem, EG_OP_BELOW);
     const bool grad_pre = d_a || d_b || eg_wants(problem, EG_OP_GRAD_PRE) || eg_wants(problem, EG_OP_D_BIAS);
+    const bool recompute =
+        grad_pre && problem->source == EG_SOURCE_RECOMPUTE && problem->activation != EG_ACT_NONE;
+    const unsigned pre = recompute ? EG_FOR(EG_PRODUCT_PRE) : 0;
 
-    if (recompute || d_b) add_pack(caps, plan, EG_BUFFER_A);
-    if (recompute) add_pack(caps, plan, EG_BUFFER_B);
-    if (d_a) add_pack(caps, plan, EG_BUFFER_BT);
-    if (recompute && grad_pre) add_gemm(plan, EG_PRODUCT_PRE, EG_EPILOGUE_ACT_GRAD);
-    if (!recompute && grad_pre) add(plan, (eg_step){.kind = EG_STEP_ACT_GRAD});
+    add_pack(caps, plan, EG_OP_A, pre | (d_b ? EG_FOR(EG_PRODUCT_D_B) : 0));
+    add_pack(caps, plan, EG_OP_B, pre | (d_a ? EG_FOR(EG_PRODUCT_D_A) : 0));
+    if (recompute) {
+        add_gemm(plan, EG_PRODUCT_PRE, EG_EPILOGUE_ACT_GRAD);
+    } else if (grad_pre) {
+        add(plan, (eg_step){.kind = EG_STEP_ACT_GRAD});
+    }
     if (d_a) add_gemm(plan, EG_PRODUCT_D_A, chain ? EG_EPILOGUE_CHAIN : EG_EPILOGUE_STORE);
     if (d_b) add_gemm(plan, EG_PRODUCT_D_B, EG_EPILOGUE_STORE);
     if (eg_wants(problem, EG_OP_D_BIAS)) {
@@ -129,9 +133,11 @@ __attribute__((format(printf, 2, 3))) static void put(eg_text *text, const char 
 
 static const char *const buffer_names[EG_BUFFERS] = {
     [EG_BUFFER_A] = "a",
+    [EG_BUFFER_AT] = "a transposed",
     [EG_BUFFER_B] = "b",
     [EG_BUFFER_BT] = "b transposed",
     [EG_BUFFER_GRAD_PRE] = "grad_pre",
+    [EG_BUFFER_GRAD_PRE_T] = "grad_pre transposed",
     [EG_BUFFER_SUMS] = "d_bias",
     [EG_BUFFER_SUMS_BELOW] = "chain.d_bias",
     [EG_BUFFER_SCRATCH] = "scratch",
@@ -142,7 +148,7 @@ static const char *step_text(const eg_problem *problem, const eg_step *step, cha
     const char *act = eg_activation_name(problem->activation);
     switch (step->kind) {
     case EG_STEP_PACK:
-        snprintf(text, capacity, "pack %s", buffer_names[step->buffer]);
+        snprintf(text, capacity, "pack %s", step->operand == EG_OP_A ? "a" : "b");
         break;
     case EG_STEP_ACT_GRAD:
         snprintf(text, capacity, "grad_pre = grad * %s'(%s)", act,

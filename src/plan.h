@@ -19,6 +19,8 @@ typedef enum eg_product {
     EG_PRODUCT_D_B  /* Aᵀ·grad_pre    [K, N] */
 } eg_product;
 
+#define EG_FOR(product) (1U << (product))
+
 /* What is done to a finished tile of a product. */
 typedef enum eg_epilogue {
     EG_EPILOGUE_STORE,    /* round, (accumulate,) store */
@@ -29,10 +31,12 @@ typedef enum eg_epilogue {
 
 /* The regions of the workspace. */
 typedef enum eg_buffer_id {
-    EG_BUFFER_A,          /* A as the kernels read it */
+    EG_BUFFER_A,          /* A as the kernels read it for A·B */
+    EG_BUFFER_AT,         /* and for Aᵀ·grad_pre, where that is another layout */
     EG_BUFFER_B,          /* B, for A·B */
     EG_BUFFER_BT,         /* Bᵀ, for grad_pre·Bᵀ */
-    EG_BUFFER_GRAD_PRE,   /* grad_pre as the kernels read it */
+    EG_BUFFER_GRAD_PRE,   /* grad_pre as the kernels read it for grad_pre·Bᵀ */
+    EG_BUFFER_GRAD_PRE_T, /* and for Aᵀ·grad_pre, where that is another layout */
     EG_BUFFER_SUMS,       /* column sums of grad_pre by row chunk */
     EG_BUFFER_SUMS_BELOW, /* and of d_a, where chained */
     EG_BUFFER_SCRATCH,    /* the accumulators of each thread */
@@ -47,7 +51,9 @@ typedef struct eg_step {
     eg_step_kind kind;
     eg_product product;                  /* GEMM */
     eg_epilogue epilogue;                /* GEMM */
-    eg_buffer_id buffer;                 /* PACK: what is made; COLUMN_SUM: what is summed */
+    eg_operand_id operand;               /* PACK: A or B */
+    unsigned products;                   /* PACK: those it is packed for, a bit each (EG_FOR) */
+    eg_buffer_id buffer;                 /* COLUMN_SUM: what is summed */
     const void *kernel;                  /* a row of the backend's kernel table */
     const char *name;                    /* its name */
     int64_t tile_rows, tile_cols, depth; /* of the cache block or thread block */

@@ -56,13 +56,16 @@ static size_t scratch_share(const eg_plan *plan) {
     return plan->region[EG_BUFFER_SCRATCH].bytes / (size_t)threads;
 }
 
-static eg_status cpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
-    (void)context;
+/* False if a kernel met numbers it cannot take. What has been written by then, it will write again: outputs
+ * that are accumulated are touched after everything has been split. */
+static bool run_plan(const eg_plan *plan, char *workspace) {
+    bool refused = false;
     const eg_cpu_run run = {.plan = plan,
                             .problem = &plan->problem,
-                            .workspace = (char *)workspace + offset,
-                            .scratch = scratch_share(plan)};
-    for (int i = 0; i < plan->steps; i++) {
+                            .workspace = workspace,
+                            .scratch = scratch_share(plan),
+                            .refused = &refused};
+    for (int i = 0; i < plan->steps && !refused; i++) {
         const eg_step *step = &plan->step[i];
         switch (step->kind) {
         case EG_STEP_PACK:
@@ -79,23 +82,74 @@ static eg_status cpu_launch(eg_context *context, const eg_plan *plan, void *work
             break;
         }
     }
+    return !refused;
+}
+
+/* Whether the plan's kernels can do without a way back. */
+static bool is_safe(const eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    const eg_operand *grad = &p->operands[EG_OP_GRAD], *grad_pre = &p->operands[EG_OP_GRAD_PRE];
+    if (p->packed_b != NULL && p->packed_b->outside_cells) return false;
+    return grad_pre->data == NULL || grad_pre->data != grad->data; /* in place, grad would be lost */
+}
+
+/* Kernels that split numbers refuse what has no split: infinities, NaN and magnitudes past 2^26. The call is
+ * then made by the kernels that take anything. */
+static eg_status cpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+    char *at = (char *)workspace + offset;
+    const eg_cpu_kernel *kernel = plan->steps > 0 ? plan->step[0].kernel : NULL;
+    if (kernel == NULL || kernel->terms < 2) {
+        run_plan(plan, at);
+        return EG_OK;
+    }
+    if (is_safe(plan) && run_plan(plan, at)) return EG_OK;
+    const eg_caps any = eg_cpu_caps_without_cells(&context->caps);
+    eg_plan other;
+    EG_TRY(eg_plan_make(&any, &plan->problem, &other));
+    run_plan(&other, at);
     return EG_OK;
 }
 
-/* B and its transpose, side by side. */
+/* ---- Packed operands ---------------------------------------------------------------------------- */
+
+/* Adds B and its transpose in the form of the context's choice to a pack. */
+static eg_status pack_size(const eg_caps *caps, const eg_problem *problem, size_t before, eg_plan *plan) {
+    *plan = (eg_plan){.problem = *problem, .workspace = before};
+    plan->step[plan->steps++] = (eg_step){.kind = EG_STEP_PACK,
+                                          .operand = EG_OP_B,
+                                          .products = EG_FOR(EG_PRODUCT_PRE) | EG_FOR(EG_PRODUCT_D_A)};
+    return eg_cpu_select(caps, plan);
+}
+
+/* The tallest layer on this B that a kernel for cells takes. */
+static eg_problem tallest(const eg_problem *problem) {
+    eg_problem tall = *problem;
+    tall.m = problem->batch > 1 ? EG_CELL_DEEPEST / problem->batch : EG_CELL_DEEPEST;
+    return tall;
+}
+
+/* B and its transpose, side by side; in both forms, where calls may use either (their size decides, and
+ * what is in A). */
 static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
-    const eg_cpu_kernel *kernel = eg_cpu_choose(&context->caps, problem->compute);
-    if (kernel == NULL)
-        return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(problem->compute));
-    eg_plan sizes = {.problem = *problem};
-    sizes.step[sizes.steps++] = (eg_step){.kind = EG_STEP_PACK, .buffer = EG_BUFFER_B};
-    sizes.step[sizes.steps++] = (eg_step){.kind = EG_STEP_PACK, .buffer = EG_BUFFER_BT};
-    EG_TRY(eg_cpu_select(&context->caps, &sizes));
-    if (packed->data == NULL) EG_TRY(cpu_alloc(context, sizes.workspace, &packed->data));
-    packed->forward = sizes.region[EG_BUFFER_B];
-    packed->transposed = sizes.region[EG_BUFFER_BT];
+    eg_plan panels, cells;
+    const eg_problem tall = tallest(problem);
+    const eg_caps any = eg_cpu_caps_without_cells(&context->caps);
+    EG_TRY(pack_size(&any, problem, 0, &panels));
+    EG_TRY(pack_size(&context->caps, &tall, panels.workspace, &cells));
+    const eg_cpu_kernel *kernel = cells.step[0].kernel;
+    const bool both = kernel->terms > 0;
+    if (packed->data == NULL)
+        EG_TRY(cpu_alloc(context, both ? cells.workspace : panels.workspace, &packed->data));
+    packed->forward = panels.region[EG_BUFFER_B];
+    packed->transposed = panels.region[EG_BUFFER_BT];
     packed->kernel = kernel->name;
-    return cpu_launch(context, &sizes, packed->data, 0);
+    run_plan(&panels, packed->data);
+    if (both) {
+        packed->forward_cells = cells.region[EG_BUFFER_B];
+        packed->transposed_cells = cells.region[EG_BUFFER_BT];
+        packed->outside_cells = !run_plan(&cells, packed->data);
+    }
+    return EG_OK;
 }
 
 static eg_status cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
@@ -134,8 +188,13 @@ static void spin(void *arg, int64_t index, int thread) {
 static eg_status cpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
     enum { RUNS = 8 };
     const int threads = context->caps.threads;
-    spin_job job = {.kernel = eg_cpu_choose(&context->caps, dtype == EG_F64 ? EG_F64 : EG_F32),
-                    .turns = 400000};
+    const eg_problem large = {.m = 4096,
+                              .k = 4096,
+                              .n = 4096,
+                              .batch = 1,
+                              .dtype = dtype,
+                              .compute = dtype == EG_F64 ? EG_F64 : EG_F32};
+    spin_job job = {.kernel = eg_cpu_choose(&context->caps, &large), .turns = 400000};
     if (job.kernel == NULL)
         return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(dtype));
     *gflops = 0;

@@ -22,7 +22,8 @@ void eg_cpu_parallel(int threads, int64_t count, void (*body)(void *arg, int64_t
 
 /* Pure: the kernel row, cache blocks and workspace of each step. */
 eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan);
-const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute);
+/* The row that computes the problem's dtype, math and size here; NULL: none. */
+const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_problem *problem);
 
 /* Elements of X [rows, cols] in panels; `rows` padded so that left-hand tiles may read whole. */
 typedef struct eg_panels {
@@ -32,6 +33,9 @@ static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows,
     return (eg_panels){(rows + kernel->mr - 1) / kernel->mr * kernel->mr,
                        (cols + kernel->nr - 1) / kernel->nr};
 }
+
+/* The same processor, as if it had no kernel that splits numbers; for calls whose numbers have no split. */
+eg_caps eg_cpu_caps_without_cells(const eg_caps *caps);
 
 /* Column sums are kept for chunks of this many rows, whatever the threads and blocks: a multiple of every
  * mr. Summation order is part of the contract. */
@@ -44,7 +48,12 @@ typedef struct eg_cpu_run {
     const eg_problem *problem;
     char *workspace;
     size_t scratch; /* bytes of EG_BUFFER_SCRATCH for each thread */
+    bool *refused;  /* set by any thread that meets a number its kernel cannot take */
 } eg_cpu_run;
+
+static inline void eg_cpu_refuse(const eg_cpu_run *run) {
+    __atomic_store_n(run->refused, true, __ATOMIC_RELAXED);
+}
 
 static inline void *eg_cpu_region(const eg_cpu_run *run, eg_buffer_id id) {
     return run->workspace + run->plan->region[id].offset;

@@ -1,10 +1,37 @@
 /* What the processor can do. */
+#if defined(__linux__)
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../error.h"
 #include "cpu.h"
+
+#if defined(__x86_64__) && defined(__linux__) && !defined(EG_EMULATE_TILES)
+/* AMX wants the processor (CPUID leaf 7), the system's part in saving its registers (XCR0) and, once a
+ * process, the kernel's leave to use them: see Documentation/arch/x86/xstate.rst of Linux. */
+static bool has_amx(void) {
+    enum { TILE = 1 << 24, BF16 = 1 << 22, OSXSAVE = 1 << 27, XCR0_TILES = 3 << 17 };
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    unsigned a, b, c, d, xcr0, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (TILE | BF16)) != (TILE | BF16)) return false;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    return (xcr0 & XCR0_TILES) == XCR0_TILES &&
+           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+#elif defined(EG_EMULATE_TILES)
+static bool has_amx(void) { return true; }
+#else
+static bool has_amx(void) { return false; }
+#endif
 
 static uint32_t detect(void) {
     uint32_t features = 0;
@@ -19,6 +46,7 @@ static uint32_t detect(void) {
         (features & EG_CPU_AVX2)) {
         features |= EG_CPU_AVX512;
     }
+    if ((features & EG_CPU_AVX512) && has_amx()) features |= EG_CPU_AMX;
 #elif defined(__aarch64__)
     features |= EG_CPU_NEON;
 #endif
@@ -29,7 +57,11 @@ static uint32_t detect(void) {
 static const struct {
     const char *name;
     uint32_t bits;
-} levels[] = {{"portable", 0}, {"neon", EG_CPU_NEON}, {"avx2", EG_CPU_AVX2}, {"avx512", EG_CPU_AVX512}};
+} levels[] = {{"portable", 0},
+              {"neon", EG_CPU_NEON},
+              {"avx2", EG_CPU_AVX2},
+              {"avx512", EG_CPU_AVX512},
+              {"amx", EG_CPU_AMX}};
 
 eg_status eg_cpu_detect(uint32_t *features) {
     const char *cap = getenv("EPIGRAD_CPU_ISA");
@@ -43,11 +75,12 @@ eg_status eg_cpu_detect(uint32_t *features) {
             return EG_OK;
         }
     }
-    return eg_fail(EG_ERR_ARGUMENT, "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2 or avx512",
-                   cap);
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2, avx512 or amx", cap);
 }
 
 const char *eg_cpu_feature_text(uint32_t features) {
+    if (features & EG_CPU_AMX) return "amx avx512 avx2 portable";
     if (features & EG_CPU_AVX512) return "avx512 avx2 portable";
     if (features & EG_CPU_AVX2) return "avx2 portable";
     if (features & EG_CPU_NEON) return "neon portable";

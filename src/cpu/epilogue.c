@@ -48,6 +48,28 @@ static void forward(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg
     store(kernel, &p->operands[EG_OP_Y], tile, tile->values, false);
 }
 
+static char *region_or_null(const eg_cpu_run *run, eg_buffer_id id) {
+    return run->plan->region[id].bytes > 0 ? eg_cpu_region(run, id) : NULL;
+}
+
+/* A tile of grad_pre, in the form that the products to come read. */
+static void keep(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile, const char *grad) {
+    const eg_problem *p = run->problem;
+    char *to = region_or_null(run, EG_BUFFER_GRAD_PRE), *to_t = region_or_null(run, EG_BUFFER_GRAD_PRE_T);
+    if (to == NULL && to_t == NULL) return;
+    if (kernel->terms > 0) {
+        const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, p->m, p->n);
+        const eg_cells first = {.across = to, .down = to_t};
+        const eg_cells at = eg_cells_at(&first, &grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
+        if (!kernel->split(grad, tile->rows, tile->cols, &at)) eg_cpu_refuse(run);
+        return;
+    }
+    const eg_panels panels = eg_cpu_panels(kernel, p->m, p->n);
+    const int64_t panel = tile->item * panels.panels + tile->col / kernel->nr;
+    const int64_t element = (panel * panels.rows + tile->row) * kernel->nr;
+    memcpy(to + (size_t)element * eg_dtype_size(kernel->compute), grad, tile_bytes(kernel));
+}
+
 void eg_cpu_grad_tile(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
     const eg_problem *p = run->problem;
     char *grad = tile->spare;
@@ -59,14 +81,7 @@ void eg_cpu_grad_tile(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
     }
     if (eg_wants(p, EG_OP_D_BIAS)) add_sums(run, kernel, tile, EG_BUFFER_SUMS, p->n, grad);
     if (eg_wants(p, EG_OP_GRAD_PRE)) store(kernel, &p->operands[EG_OP_GRAD_PRE], tile, grad, false);
-    if (run->plan->region[EG_BUFFER_GRAD_PRE].bytes > 0) {
-        const eg_panels panels = eg_cpu_panels(kernel, p->m, p->n);
-        const int64_t panel = tile->item * panels.panels + tile->col / kernel->nr;
-        const int64_t element = (panel * panels.rows + tile->row) * kernel->nr;
-        char *to =
-            (char *)eg_cpu_region(run, EG_BUFFER_GRAD_PRE) + (size_t)element * eg_dtype_size(kernel->compute);
-        memcpy(to, grad, tile_bytes(kernel));
-    }
+    keep(run, kernel, tile, grad);
 }
 
 static void chain(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {

@@ -3,28 +3,36 @@
  *
  *   for each block of the result (tile_rows x tile_cols; shared out among the threads)
  *     for each kc terms of the depth (of each item that is summed)
- *       for each panel of the right operand       kc x nr      stays in L1
- *         for each mr rows of the left operand    mr x kc      streams from L2
- *           multiply into the tile                mr x nr      in registers
- *           after the last terms: the epilogue                 in L1
+ *       for each group of panels of the right operand    kc x nr each  stay in L1
+ *         for each mr rows of the left operand           mr x kc       streams from L2
+ *           for each panel of the group
+ *             multiply into the tile                     mr x nr       in registers
+ *             after the last terms: the epilogue                       in L1
  */
 #include <string.h>
 
 #include "cpu.h"
 #include "epilogue.h"
 
+/* Where a packed operand keeps what a product reads. Bytes: from term to term, and from index to index of
+ * the dimension that the result has: `in_panel` within a panel of `panel` indices, `panels` from one panel
+ * to the next. */
+typedef struct side {
+    const char *data;
+    int64_t item, term, in_panel, panels, panel;
+} side;
+
 typedef struct product {
     const eg_cpu_run *run;
     const eg_step *step;
     const eg_cpu_kernel *kernel;
-    size_t size; /* bytes of a number */
+    size_t size; /* bytes of a number of the tile */
     int64_t rows, cols, depth;
     int64_t items, summed; /* results, and products summed into each */
     int64_t bands, strips; /* blocks down and across */
     bool transposed;       /* the left operand */
-    const char *left, *right;
-    int64_t left_panel, right_panel; /* elements from panel to panel */
-    int64_t left_item, right_item;   /* elements from item to item; 0: shared */
+    side left, right;
+    int64_t left_panel; /* elements from panel to panel of a plain left operand */
 } product;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -32,74 +40,98 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- The operands of each product --------------------------------------------------------------- */
 
-typedef struct side {
-    const char *data;
-    int64_t panel, item;
-} side;
-
-static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffer_id id, int64_t rows,
-                    int64_t cols) {
+/* How the operand lies in memory, and whether each item of the batch has its own. */
+static const char *data_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffer_id id,
+                           bool *per_item) {
     const eg_problem *p = run->problem;
-    const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
-    side s = {.data = eg_cpu_region(run, id), .panel = panels.rows * kernel->nr};
-    bool per_item = true;
-    if (id == EG_BUFFER_A) per_item = p->operands[EG_OP_A].batch_stride != 0;
-    if (id == EG_BUFFER_B || id == EG_BUFFER_BT) {
-        per_item = p->packed_b != NULL ? p->packed_b->batched : p->operands[EG_OP_B].batch_stride != 0;
-        if (p->packed_b != NULL) {
-            const eg_region *region = id == EG_BUFFER_B ? &p->packed_b->forward : &p->packed_b->transposed;
-            s.data = (const char *)p->packed_b->data + region->offset;
-        }
+    *per_item = true;
+    if (id == EG_BUFFER_A || id == EG_BUFFER_AT) *per_item = p->operands[EG_OP_A].batch_stride != 0;
+    if (id != EG_BUFFER_B && id != EG_BUFFER_BT) return eg_cpu_region(run, id);
+    if (p->packed_b == NULL) {
+        *per_item = p->operands[EG_OP_B].batch_stride != 0;
+        return eg_cpu_region(run, id);
     }
-    s.item = per_item ? panels.panels * s.panel : 0;
+    *per_item = p->packed_b->batched;
+    const eg_packed *packed = p->packed_b;
+    const eg_region *panels = id == EG_BUFFER_B ? &packed->forward : &packed->transposed;
+    const eg_region *cells = id == EG_BUFFER_B ? &packed->forward_cells : &packed->transposed_cells;
+    return (const char *)packed->data + (kernel->terms > 0 ? cells : panels)->offset;
+}
+
+typedef enum role { PLAIN, TRANSPOSED, RIGHT } role;
+
+/* The operand in `id`, of `terms` summed terms and `count` rows (columns) of the result. */
+static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffer_id id, role role,
+                    int64_t terms, int64_t count) {
+    bool per_item;
+    side s = {.data = data_of(run, kernel, id, &per_item)};
+    const int64_t size = (int64_t)eg_dtype_size(kernel->compute), nr = kernel->nr;
+    if (kernel->terms > 0) {
+        const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, count, terms);
+        s.term = (int64_t)grid.cell / EG_CELL;
+        s.panels = grid.cols * (int64_t)grid.cell;
+        s.in_panel = s.panels / EG_CELL;
+        s.panel = INT64_MAX;
+        s.item = grid.rows * s.panels;
+    } else if (role == PLAIN) { /* [count, terms]: rows of nr terms, panel after panel of terms */
+        const eg_panels panels = eg_cpu_panels(kernel, count, terms);
+        s.term = panels.rows * size; /* terms come by whole panels */
+        s.in_panel = nr * size;
+        s.panel = INT64_MAX;
+        s.item = panels.panels * panels.rows * nr * size;
+    } else { /* [terms, count] */
+        const eg_panels panels = eg_cpu_panels(kernel, terms, count);
+        s.term = nr * size;
+        s.in_panel = size;
+        s.panel = nr;
+        s.panels = panels.rows * nr * size;
+        s.item = panels.panels * s.panels;
+    }
+    if (!per_item) s.item = 0;
     return s;
+}
+
+/* What is summed over, and how wide the result is, decides how a product reads; the buffer, where. */
+static void choose_sides(product *x, eg_buffer_id left, role role, eg_buffer_id right) {
+    x->left = side_of(x->run, x->kernel, left, role, x->depth, x->rows);
+    x->right = side_of(x->run, x->kernel, right, RIGHT, x->depth, x->cols);
+    x->transposed = role == TRANSPOSED;
+    x->left_panel = eg_cpu_panels(x->kernel, x->rows, x->depth).rows * x->kernel->nr;
 }
 
 static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
     product x = {.run = run, .step = step, .kernel = step->kernel, .items = p->batch, .summed = 1};
-    x.size = eg_dtype_size(x.kernel->compute);
-    side left = {0}, right = {0};
+    const bool one_copy = x.kernel->terms == 0; /* of A and of grad_pre, for both of their products */
     const eg_operand *out = NULL;
+    x.size = eg_dtype_size(x.kernel->compute);
     switch (step->product) {
     case EG_PRODUCT_PRE:
         x.rows = p->m, x.cols = p->n, x.depth = p->k;
-        left = side_of(run, x.kernel, EG_BUFFER_A, p->m, p->k);
-        right = side_of(run, x.kernel, EG_BUFFER_B, p->k, p->n);
+        choose_sides(&x, EG_BUFFER_A, PLAIN, EG_BUFFER_B);
         break;
     case EG_PRODUCT_D_A:
         x.rows = p->m, x.cols = p->k, x.depth = p->n;
-        left = side_of(run, x.kernel, EG_BUFFER_GRAD_PRE, p->m, p->n);
-        right = side_of(run, x.kernel, EG_BUFFER_BT, p->n, p->k);
+        choose_sides(&x, EG_BUFFER_GRAD_PRE, PLAIN, EG_BUFFER_BT);
         out = &p->operands[EG_OP_D_A];
         break;
     case EG_PRODUCT_D_B:
         x.rows = p->k, x.cols = p->n, x.depth = p->m;
-        x.transposed = true;
-        left = side_of(run, x.kernel, EG_BUFFER_A, p->m, p->k);
-        right = side_of(run, x.kernel, EG_BUFFER_GRAD_PRE, p->m, p->n);
+        choose_sides(&x, one_copy ? EG_BUFFER_A : EG_BUFFER_AT, TRANSPOSED,
+                     one_copy ? EG_BUFFER_GRAD_PRE : EG_BUFFER_GRAD_PRE_T);
         out = &p->operands[EG_OP_D_B];
         break;
     }
     if (out != NULL && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
-    x.left = left.data, x.left_panel = left.panel, x.left_item = left.item;
-    x.right = right.data, x.right_panel = right.panel, x.right_item = right.item;
     x.bands = ceil_div(x.rows, step->tile_rows);
     x.strips = ceil_div(x.cols, step->tile_cols);
     return x;
 }
 
-/* The left operand's rows from `row` on, from term `term` on. */
-static const char *left_at(const product *x, int64_t item, int64_t row, int64_t term) {
-    const int64_t nr = x->kernel->nr;
-    const int64_t in_item = x->transposed ? row / nr * x->left_panel + term * nr + row % nr
-                                          : term / nr * x->left_panel + row * nr;
-    return x->left + (size_t)(item * x->left_item + in_item) * x->size;
-}
-
-static const char *right_at(const product *x, int64_t item, int64_t term, int64_t col) {
-    const int64_t nr = x->kernel->nr;
-    return x->right + (size_t)(item * x->right_item + col / nr * x->right_panel + term * nr) * x->size;
+/* The operand's index `at` from term `term` on. */
+static const char *side_at(const side *s, int64_t item, int64_t at, int64_t term) {
+    return s->data + item * s->item + at / s->panel * s->panels + at % s->panel * s->in_panel +
+           term * s->term;
 }
 
 /* ---- One block ---------------------------------------------------------------------------------- */
@@ -121,45 +153,69 @@ static inline void prefetch(const char *from, size_t bytes) {
     for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
-/* One panel of the block: all its rows against `right`. Meanwhile the next panel is fetched, a slice with
- * each tile. */
-static char *run_panel(const product *x, const block *b, const pass *pass, int64_t col, char *tile) {
+/* Steps down the left operand tile by tile; the division is for where a panel ends. */
+typedef struct walk {
+    const side *side;
+    const char *at;
+    int64_t item, term, in_panel;
+} walk;
+
+static void walk_to(walk *w, int64_t row) {
+    w->at = side_at(w->side, w->item, row, w->term);
+    w->in_panel = row % w->side->panel;
+}
+
+static void walk_on(walk *w, int64_t row, int64_t rows) {
+    w->at += rows * w->side->in_panel;
+    w->in_panel += rows;
+    if (w->in_panel >= w->side->panel) walk_to(w, row + rows);
+}
+
+/* One tile: all terms of the pass, and after the last of them the epilogue. */
+static void run_tile(const product *x, const pass *pass, const char *left, const char *right,
+                     const eg_tile *tile) {
+    if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, tile);
+    x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
+                        tile->values);
+    if (!pass->last) return;
+    if (x->kernel->unscale != NULL) x->kernel->unscale(tile->values);
+    eg_cpu_epilogue(x->run, x->step, tile);
+}
+
+/* `panels` panels of the block from column `col` on: all its rows against them. Meanwhile the panel that
+ * follows is fetched, a slice with each tile. */
+static void run_group(const product *x, const block *b, const pass *pass, int64_t col, int64_t panels) {
     const eg_cpu_kernel *kernel = x->kernel;
-    const int64_t item = x->summed > 1 ? pass->summand : b->item, cols = least(kernel->nr, x->cols - col);
-    const char *right = right_at(x, item, pass->term, col), *next = right + (size_t)x->right_panel * x->size;
-    const size_t right_bytes = (size_t)(pass->depth * kernel->nr) * x->size;
-    const size_t slice =
-        col + kernel->nr < b->col + b->cols ? right_bytes / (size_t)ceil_div(b->rows, kernel->mr) : 0;
-    const size_t tile_bytes = (size_t)(kernel->mr * kernel->nr) * x->size;
-    const char *left = NULL;
-    int64_t in_panel =
-        kernel->nr; /* transposed: tiles step through a panel's columns, then to the next panel */
-    for (int64_t row = b->row; row < b->row + b->rows; row += kernel->mr, tile += tile_bytes, next += slice) {
-        if (x->transposed ? in_panel == kernel->nr : left == NULL) {
-            left = left_at(x, item, row, pass->term);
-            in_panel = row % kernel->nr;
-        }
-        const eg_tile sum = {.item = b->item,
-                             .row = row,
-                             .col = col,
-                             .rows = least(kernel->mr, x->rows - row),
-                             .cols = cols,
-                             .values = tile,
-                             .spare = b->spare};
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
+    const char *right = side_at(&x->right, item, col, pass->term);
+    const int64_t tiles_down = ceil_div(b->rows, mr);
+    const size_t tile_bytes = (size_t)(mr * nr) * x->size;
+    const bool more = col + panels * nr < b->col + b->cols;
+    const size_t slice = more ? (size_t)(ceil_div(pass->depth, nr) * nr * x->right.term / tiles_down) : 0;
+    const char *next = right + panels * x->right.panels;
+    walk left = {.side = &x->left, .item = item, .term = pass->term};
+    walk_to(&left, b->row);
+    char *first = b->tiles + (size_t)((col - b->col) / nr * tiles_down) * tile_bytes;
+    for (int64_t row = b->row; row < b->row + b->rows; row += mr, first += tile_bytes, next += slice) {
         prefetch(next, slice);
-        if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, &sum);
-        kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, cols, !pass->first, tile);
-        if (pass->last) eg_cpu_epilogue(x->run, x->step, &sum);
-        left += (size_t)(x->transposed ? kernel->mr : kernel->mr * kernel->nr) * x->size;
-        in_panel += kernel->mr;
+        for (int64_t panel = 0; panel < panels; panel++) {
+            const eg_tile tile = {.item = b->item,
+                                  .row = row,
+                                  .col = col + panel * nr,
+                                  .rows = least(mr, x->rows - row),
+                                  .cols = least(nr, x->cols - col - panel * nr),
+                                  .values = first + (size_t)(panel * tiles_down) * tile_bytes,
+                                  .spare = b->spare};
+            run_tile(x, pass, left.at, right + panel * x->right.panels, &tile);
+        }
+        walk_on(&left, row, mr);
     }
-    return tile;
 }
 
 static void run_pass(const product *x, const block *b, const pass *pass) {
-    char *tile = b->tiles;
-    for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr)
-        tile = run_panel(x, b, pass, col, tile);
+    const int64_t nr = x->kernel->nr, group = x->kernel->group;
+    for (int64_t col = b->col; col < b->col + b->cols; col += group * nr)
+        run_group(x, b, pass, col, least(group, ceil_div(b->col + b->cols - col, nr)));
 }
 
 /* A product of no terms is a block of zeros; its epilogue is run all the same. */
@@ -175,6 +231,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.cols = least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + 4 * tile;
     const int64_t kc = x->step->depth, passes = ceil_div(x->depth, kc);
+    if (kernel->enter != NULL) kernel->enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {
         for (int64_t i = 0; i < passes; i++) {
             run_pass(x, &b,
@@ -186,6 +243,7 @@ static void run_block(void *arg, int64_t index, int thread) {
         }
     }
     if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
+    if (kernel->leave != NULL) kernel->leave();
 }
 
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {

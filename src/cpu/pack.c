@@ -1,48 +1,14 @@
-/* Packing: an operand of any layout and storage type into panels of the compute type. */
+/* Packing: an operand of any layout and storage type, read once, into every form its products read. */
 #include "cpu.h"
 
-/* Rows packed by one work item, panel after panel: few enough that the pages of a row-major band are still
- * at hand when the next panel reads on in them; a column-major one is read down its columns, where longer
- * is better. */
-enum { ROW_BAND = 64, COLUMN_BAND = 256 };
-
 typedef struct pack_job {
+    const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
-    const eg_operand *x;
-    eg_panels panels;
+    eg_operand x;
+    char *to;       /* panels */
+    eg_cells cells; /* the first of each layout of X; NULL: not wanted */
     int64_t band, bands;
-    char *to;
 } pack_job;
-
-static void pack_band(void *arg, int64_t index, int thread) {
-    (void)thread;
-    const pack_job *job = arg;
-    const eg_operand *x = job->x;
-    const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t item = index / job->bands, row = index % job->bands * job->band;
-    const bool last = row + job->band >= x->rows;
-    const int64_t rows = last ? x->rows - row : job->band, padded = last ? job->panels.rows - row : rows;
-    for (int64_t panel = 0; panel < job->panels.panels; panel++) {
-        const int64_t col = panel * kernel->nr,
-                      cols = x->cols - col < kernel->nr ? x->cols - col : kernel->nr;
-        const int64_t element = ((item * job->panels.panels + panel) * job->panels.rows + row) * kernel->nr;
-        kernel->load(job->to + element * (int64_t)eg_dtype_size(kernel->compute),
-                     eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
-                     padded);
-    }
-}
-
-static void pack_panels(const eg_cpu_kernel *kernel, int threads, const eg_operand *x, int64_t items,
-                        void *panels) {
-    if (x->rows == 0 || x->cols == 0) return;
-    pack_job job = {.kernel = kernel,
-                    .x = x,
-                    .panels = eg_cpu_panels(kernel, x->rows, x->cols),
-                    .band = x->col_stride == 1 ? ROW_BAND : COLUMN_BAND,
-                    .to = panels};
-    job.bands = (x->rows + job.band - 1) / job.band;
-    eg_cpu_parallel(threads, job.bands * items, pack_band, &job);
-}
 
 static eg_operand transpose(eg_operand x) {
     const eg_operand was = x;
@@ -53,11 +19,99 @@ static eg_operand transpose(eg_operand x) {
     return x;
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- Panels ------------------------------------------------------------------------------------- */
+
+/* Rows packed by one work item, panel after panel: few enough that the pages of a row-major band are still
+ * at hand when the next panel reads on in them; a column-major one is read down its columns, where longer
+ * is better. */
+enum { ROW_BAND = 64, COLUMN_BAND = 256 };
+
+/* Rows [row, row + rows) of `x` to its panels. */
+static void pack_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
+                      int64_t rows, char *to) {
+    const eg_panels panels = eg_cpu_panels(kernel, x->rows, x->cols);
+    const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
+    for (int64_t panel = 0; panel < panels.panels; panel++) {
+        const int64_t col = panel * kernel->nr, cols = least(kernel->nr, x->cols - col);
+        const int64_t element = ((item * panels.panels + panel) * panels.rows + row) * kernel->nr;
+        kernel->load(to + element * (int64_t)eg_dtype_size(kernel->compute), eg_cpu_at(x, item, row, col),
+                     x->dtype, x->row_stride, x->col_stride, rows, cols, padded);
+    }
+}
+
+static void pack_band(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const pack_job *job = arg;
+    const int64_t item = index / job->bands, row = index % job->bands * job->band;
+    pack_rows(job->kernel, &job->x, item, row, least(job->band, job->x.rows - row), job->to);
+}
+
+static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, char *to) {
+    if (x.rows == 0 || x.cols == 0) return;
+    pack_job job = {.run = run, .kernel = step->kernel, .x = x, .to = to};
+    job.band = x.col_stride == 1 ? ROW_BAND : COLUMN_BAND;
+    job.bands = (x.rows + job.band - 1) / job.band;
+    eg_cpu_parallel(step->threads, job.bands * items, pack_band, &job);
+}
+
+/* ---- Cells -------------------------------------------------------------------------------------- */
+
+/* One row of cells of X, each read into a tile and split from there. */
+static void pack_strip(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const pack_job *job = arg;
+    const eg_operand *x = &job->x;
+    const eg_cpu_kernel *kernel = job->kernel;
+    const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, x->rows, x->cols);
+    const int64_t item = index / grid.rows, strip = index % grid.rows, row = strip * EG_CELL;
+    const int64_t rows = least(EG_CELL, x->rows - row);
+    _Alignas(64) float tile[EG_CELL * EG_CELL];
+    bool fits = true;
+    for (int64_t cell = 0; cell < grid.cols; cell++) {
+        const int64_t col = cell * EG_CELL, cols = least(EG_CELL, x->cols - col);
+        kernel->load(tile, eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
+                     rows);
+        const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
+        fits &= kernel->split(tile, rows, cols, &to);
+    }
+    if (!fits) eg_cpu_refuse(job->run);
+}
+
+/* A column-major X is taken as its row-major transpose: what lies across in one lies down in the other. */
+static void pack_cells(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, eg_cells to) {
+    if (x.rows == 0 || x.cols == 0) return;
+    if (x.row_stride == 1 && x.col_stride != 1) {
+        x = transpose(x);
+        to = (eg_cells){.across = to.down_t, .across_t = to.down, .down = to.across_t, .down_t = to.across};
+    }
+    pack_job job = {.run = run, .kernel = step->kernel, .x = x, .cells = to};
+    eg_cpu_parallel(step->threads, (x.rows + EG_CELL - 1) / EG_CELL * items, pack_strip, &job);
+}
+
+/* ---- The step ----------------------------------------------------------------------------------- */
+
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
-    eg_operand x = p->operands[step->buffer == EG_BUFFER_A ? EG_OP_A : EG_OP_B];
+    const eg_cpu_kernel *kernel = step->kernel;
+    const eg_operand x = p->operands[step->operand];
     if (x.data == NULL) return; /* only where it has no elements */
-    if (step->buffer == EG_BUFFER_BT) x = transpose(x);
     const int64_t items = x.batch_stride == 0 && p->batch > 0 ? 1 : p->batch;
-    pack_panels(step->kernel, step->threads, &x, items, eg_cpu_region(run, step->buffer));
+    const bool is_a = step->operand == EG_OP_A, cells = kernel->terms > 0;
+    char *first =
+        step->products & EG_FOR(EG_PRODUCT_PRE) ? eg_cpu_region(run, is_a ? EG_BUFFER_A : EG_BUFFER_B) : NULL;
+    if (is_a && cells) {
+        char *at = step->products & EG_FOR(EG_PRODUCT_D_B) ? eg_cpu_region(run, EG_BUFFER_AT) : NULL;
+        pack_cells(run, step, x, items, (eg_cells){.across = first, .down_t = at});
+        return;
+    }
+    char *bt = step->products & EG_FOR(EG_PRODUCT_D_A) ? eg_cpu_region(run, EG_BUFFER_BT) : NULL;
+    if (cells) {
+        pack_cells(run, step, x, items, (eg_cells){.down = first, .across_t = bt});
+        return;
+    }
+    if (is_a) first = eg_cpu_region(run, EG_BUFFER_A);
+    if (first != NULL) pack_panels(run, step, x, items, first);
+    if (bt != NULL) pack_panels(run, step, transpose(x), items, bt);
 }

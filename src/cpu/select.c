@@ -17,12 +17,30 @@ const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
     return index >= 0 && index < ROWS ? rows[index] : NULL;
 }
 
-const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, eg_dtype compute) {
+/* ---- The kernel --------------------------------------------------------------------------------- */
+
+/* The row the caller named, if any, whatever its size. */
+static bool pays(const eg_caps *caps, const eg_cpu_kernel *row, const eg_problem *p) {
+    return caps->only_kernel != NULL ||
+           (double)p->batch * (double)p->m * (double)p->k * (double)p->n >= row->least;
+}
+
+static bool serves(const eg_cpu_kernel *row, const eg_problem *p) {
+    if (row->compute != p->compute || !(row->maths & EG_CPU_MATH(p->math))) return false;
+    if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != p->dtype) return false;
+    /* Sums of cells have room for so many terms. */
+    return row->terms == 0 || (p->k <= EG_CELL_DEEPEST && p->n <= EG_CELL_DEEPEST &&
+                               (double)p->m * (double)p->batch <= (double)EG_CELL_DEEPEST);
+}
+
+const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_problem *p) {
     for (int i = 0;; i++) {
         const eg_cpu_kernel *row = eg_cpu_kernel_row(i);
         if (row == NULL) return NULL;
         const bool named = caps->only_kernel == NULL || strcmp(caps->only_kernel, row->name) == 0;
-        if (named && row->compute == compute && (row->needs & caps->features) == row->needs) return row;
+        if (named && (row->needs & caps->features) == row->needs && serves(row, p) && pays(caps, row, p)) {
+            return row;
+        }
     }
 }
 
@@ -46,9 +64,8 @@ static int threads_for(int threads, double work, double work_a_thread, int64_t u
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
 
 /* A block of the product is held in a thread's scratch (L2) over the whole depth. Against it, kc terms at
- * a time, stand its rows of the left operand (tile_rows x kc, L2) and one panel of the right operand
- * (kc x nr, L1 and L2) that all of those rows use before the next is fetched. */
-enum { BLOCK_ROWS = 192, BLOCK_COLS = 480 };
+ * a time, stand its rows of the left operand (tile_rows x kc, L2) and a group of panels of the right operand
+ * (kc x nr each, L1 and L2) that all of those rows use before the next is fetched. */
 
 /* `items` results of rows x cols, each the sum of `summed` products of `depth` terms. */
 typedef struct extent {
@@ -74,8 +91,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const double work =
         (double)x.items * (double)x.summed * (double)x.rows * (double)x.cols * (double)x.depth;
     const int64_t panels = ceil_div(x.cols, kernel->nr), chunks = ceil_div(x.rows, EG_CPU_CHUNK);
-    int64_t strips = ceil_div(panels, BLOCK_COLS / kernel->nr),
-            bands = ceil_div(chunks, BLOCK_ROWS / EG_CPU_CHUNK);
+    int64_t strips = ceil_div(panels, kernel->block_cols / kernel->nr),
+            bands = ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
     threads = threads_for(threads, work, multiplies_a_thread, INT64_MAX);
     /* Enough blocks to keep every thread busy to the end: rows are cut first, then columns. */
     while (threads > 1 && (double)bands * (double)strips * (double)x.items < 4.0 * threads &&
@@ -101,7 +118,7 @@ static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
     double numbers = 0;
     switch (step->kind) {
     case EG_STEP_PACK:
-        numbers = batch * (step->buffer == EG_BUFFER_A ? m * k : k * n);
+        numbers = batch * (step->operand == EG_OP_A ? m * k : k * n);
         break;
     case EG_STEP_ACT_GRAD:
         numbers = batch * m * n;
@@ -117,30 +134,45 @@ static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
 
 /* ---- Workspace ---------------------------------------------------------------------------------- */
 
-static bool add_panels(eg_plan *plan, eg_buffer_id id, const eg_cpu_kernel *kernel, int64_t items,
+/* A matrix as the kernels read it. */
+static bool add_matrix(eg_plan *plan, eg_buffer_id id, const eg_cpu_kernel *kernel, int64_t items,
                        int64_t rows, int64_t cols) {
     int64_t count;
+    if (kernel->terms > 0) {
+        const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, rows, cols);
+        return !__builtin_mul_overflow(grid.rows, grid.cols, &count) &&
+               eg_plan_region(plan, id, count, items, grid.cell, 64);
+    }
     const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
-    if (__builtin_mul_overflow(panels.rows, panels.panels * kernel->nr, &count)) return false;
-    return eg_plan_region(plan, id, count, items, eg_dtype_size(kernel->compute), 64);
+    return !__builtin_mul_overflow(panels.rows, panels.panels * kernel->nr, &count) &&
+           eg_plan_region(plan, id, count, items, eg_dtype_size(kernel->compute), 64);
 }
 
 static int64_t items_of(const eg_problem *p, eg_operand_id id) {
     return p->operands[id].batch_stride == 0 && p->batch > 0 ? 1 : p->batch;
 }
 
-static bool add_packed(eg_plan *plan, const eg_cpu_kernel *kernel, eg_buffer_id id) {
+/* Panels of A serve both of its products; otherwise each product has a copy of its own. */
+static bool add_packed(eg_plan *plan, const eg_cpu_kernel *kernel, const eg_step *step) {
     const eg_problem *p = &plan->problem;
-    switch (id) {
-    case EG_BUFFER_A:
-        return add_panels(plan, id, kernel, items_of(p, EG_OP_A), p->m, p->k);
-    case EG_BUFFER_B:
-        return add_panels(plan, id, kernel, items_of(p, EG_OP_B), p->k, p->n);
-    case EG_BUFFER_BT:
-        return add_panels(plan, id, kernel, items_of(p, EG_OP_B), p->n, p->k);
-    default:
-        return false;
+    const int64_t items = items_of(p, step->operand);
+    const bool pre = step->products & EG_FOR(EG_PRODUCT_PRE);
+    if (step->operand == EG_OP_A) {
+        const bool d_b = step->products & EG_FOR(EG_PRODUCT_D_B), one = kernel->terms == 0;
+        return (!(pre || one) || add_matrix(plan, EG_BUFFER_A, kernel, items, p->m, p->k)) &&
+               (!d_b || one || add_matrix(plan, EG_BUFFER_AT, kernel, items, p->m, p->k));
     }
+    const bool d_a = step->products & EG_FOR(EG_PRODUCT_D_A);
+    return (!pre || add_matrix(plan, EG_BUFFER_B, kernel, items, p->k, p->n)) &&
+           (!d_a || add_matrix(plan, EG_BUFFER_BT, kernel, items, p->n, p->k));
+}
+
+/* grad_pre is kept where a product will read it. */
+static bool add_grad_pre(eg_plan *plan, const eg_cpu_kernel *kernel) {
+    const eg_problem *p = &plan->problem;
+    const bool d_a = eg_wants(p, EG_OP_D_A), d_b = eg_wants(p, EG_OP_D_B), one = kernel->terms == 0;
+    return (!(d_a || (d_b && one)) || add_matrix(plan, EG_BUFFER_GRAD_PRE, kernel, p->batch, p->m, p->n)) &&
+           (!d_b || one || add_matrix(plan, EG_BUFFER_GRAD_PRE_T, kernel, p->batch, p->m, p->n));
 }
 
 /* A row of nr-padded column sums for each chunk of rows of each item. */
@@ -151,37 +183,51 @@ static bool add_sums(eg_plan *plan, const eg_cpu_kernel *kernel, eg_buffer_id id
                           eg_dtype_size(kernel->compute), 64);
 }
 
-/* grad_pre is kept where a product will read it. */
-static bool keeps_grad_pre(const eg_problem *p) { return eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B); }
-
 static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     const eg_problem *p = &plan->problem;
     int64_t scratch = 0;
     int threads = 1;
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
-        if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step->buffer)) return false;
+        if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step)) return false;
         /* The accumulators of a block, and four tiles for its epilogue. */
         const int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
         if (need > scratch) scratch = need;
         if (step->threads > threads) threads = step->threads;
     }
     scratch += 4 * (int64_t)kernel->mr * kernel->nr;
-    if (p->backward && keeps_grad_pre(p) &&
-        !add_panels(plan, EG_BUFFER_GRAD_PRE, kernel, p->batch, p->m, p->n)) {
-        return false;
-    }
+    if (p->backward && !add_grad_pre(plan, kernel)) return false;
     if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, kernel, EG_BUFFER_SUMS, p->n)) return false;
     if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, kernel, EG_BUFFER_SUMS_BELOW, p->k)) return false;
     return eg_plan_region(plan, EG_BUFFER_SCRATCH, threads, scratch, eg_dtype_size(kernel->compute), 64);
 }
 
+eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
+    eg_caps any = *caps;
+    any.features &= ~(uint32_t)EG_CPU_AMX;
+    for (int i = 0; eg_cpu_kernel_row(i) != NULL && any.only_kernel != NULL; i++) {
+        const eg_cpu_kernel *row = eg_cpu_kernel_row(i);
+        if (row->terms > 0 && strcmp(row->name, any.only_kernel) == 0) any.only_kernel = NULL;
+    }
+    return any;
+}
+
+/* A call that a kernel refuses is made anew by another, in the same workspace. */
+static eg_status fit_other_kernel(const eg_caps *caps, const eg_plan *before, eg_plan *plan) {
+    const eg_caps any = eg_cpu_caps_without_cells(caps);
+    eg_plan other = *before;
+    EG_TRY(eg_cpu_select(&any, &other));
+    if (other.workspace > plan->workspace) plan->workspace = other.workspace;
+    return EG_OK;
+}
+
 eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
-    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, p->compute);
+    const eg_plan before = *plan;
+    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, p);
     if (kernel == NULL) {
-        return eg_fail(EG_ERR_UNSUPPORTED, "no kernel \"%s\" computes in %s on this processor",
-                       caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(p->compute));
+        return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
+                       caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(p->dtype));
     }
     for (int i = 0; i < plan->steps; i++) {
         eg_step *step = &plan->step[i];
@@ -193,8 +239,10 @@ eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
             choose_threads(caps->threads, p, step);
         }
     }
-    if (add_workspace(plan, kernel)) return EG_OK;
-    return eg_fail(EG_ERR_OUT_OF_MEMORY,
-                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
-                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+    if (!add_workspace(plan, kernel)) {
+        return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                       "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                       (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+    }
+    return kernel->terms > 1 ? fit_other_kernel(caps, &before, plan) : EG_OK;
 }

@@ -1,0 +1,289 @@
+/* AMX (Sapphire Rapids and later): products of bf16 on the tile unit, 16 x 16 x 32 an instruction, and
+ * numbers of more bits as sums of bf16 terms.
+ *
+ *   amx_bf16x1   one term: bf16 itself
+ *   amx_f16x4    two terms, all four products: f16 exactly
+ *   amx_f32x3    two terms, three products: 16 bits, for EG_MATH_FAST
+ *   amx_f32x6    three terms, the six products above 2^-24: as good as f32 multiply-adds. The other three add
+ *                nothing that an f32 sum would keep.
+ *
+ * A block of 32 x 32 results takes four tile registers, each operand two. Products that share an operand
+ * follow each other, smallest first: six products of three terms take 14 tile loads (8 cycles each) for
+ * 24 multiplications (16 cycles each). */
+#include <immintrin.h>
+
+#include "half.h"
+#include "kernel.h"
+#include "tile.h"
+
+#define EG_VECTOR_BYTES 64
+#define EG_KERNEL       amx
+#define EG_REAL_BITS    32
+#define EG_MR           32
+#define EG_NV           2
+#include "tile_template.h"
+
+/* ---- multiply ----------------------------------------------------------------------------------- */
+
+enum { TILE_BYTES = 1024, SUM_STRIDE = EG_CELL * sizeof(float), PAIRS_STRIDE = 64 };
+
+/* tmm0..3: the sums, two by two; tmm4, 5: the left operand's tiles, one below the other; tmm6, 7: the
+ * right operand's, side by side. */
+#define LEFT(term)                                                                                           \
+    EG_TILE_LOAD(4, left + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                         \
+    EG_TILE_LOAD(5, left + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
+#define RIGHT(term)                                                                                          \
+    EG_TILE_LOAD(6, right + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                        \
+    if (wide) EG_TILE_LOAD(7, right + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
+#define DOT                                                                                                  \
+    EG_TILE_DOT(0, 4, 6);                                                                                    \
+    EG_TILE_DOT(2, 5, 6);                                                                                    \
+    if (wide) {                                                                                              \
+        EG_TILE_DOT(1, 4, 7);                                                                                \
+        EG_TILE_DOT(3, 5, 7);                                                                                \
+    }
+
+EG_INLINE void begin_sums(char *sums, bool accumulate, const bool wide) {
+    if (!accumulate) {
+        EG_TILE_ZERO(0);
+        EG_TILE_ZERO(1);
+        EG_TILE_ZERO(2);
+        EG_TILE_ZERO(3);
+        return;
+    }
+    EG_TILE_LOAD(0, sums, SUM_STRIDE);
+    EG_TILE_LOAD(2, sums + 16 * SUM_STRIDE, SUM_STRIDE);
+    if (wide) {
+        EG_TILE_LOAD(1, sums + 64, SUM_STRIDE);
+        EG_TILE_LOAD(3, sums + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+    }
+}
+
+EG_INLINE void end_sums(char *sums) {
+    EG_TILE_STORE(0, sums, SUM_STRIDE);
+    EG_TILE_STORE(1, sums + 64, SUM_STRIDE);
+    EG_TILE_STORE(2, sums + 16 * SUM_STRIDE, SUM_STRIDE);
+    EG_TILE_STORE(3, sums + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+}
+
+/* A narrow block has no columns beyond 16: half of the work. */
+#define MULTIPLY(name, TERMS, PRODUCTS)                                                                      \
+    EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
+                                char *sums, const bool wide) {                                               \
+        begin_sums(sums, accumulate, wide);                                                                  \
+        for (; depth > 0; depth -= EG_CELL) {                                                                \
+            PRODUCTS                                                                                         \
+            left += (TERMS)*EG_CELL_TERM_BYTES;                                                              \
+            right += (TERMS)*EG_CELL_TERM_BYTES;                                                             \
+        }                                                                                                    \
+        end_sums(sums);                                                                                      \
+    }                                                                                                        \
+    static void name(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,     \
+                     int64_t cols, bool accumulate, void *tile) {                                            \
+        (void)transposed, (void)panel;                                                                       \
+        if (cols > EG_TILE_WORDS) {                                                                          \
+            name##_cells(left, right, depth, accumulate, tile, true);                                        \
+        } else {                                                                                             \
+            name##_cells(left, right, depth, accumulate, tile, false);                                       \
+        }                                                                                                    \
+    }
+
+MULTIPLY(multiply_x1, 1, LEFT(0) RIGHT(0) DOT)
+/* middle·high, high·high, high·middle */
+MULTIPLY(multiply_x3, 2, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+/* middle·middle, middle·high, high·high, high·middle */
+MULTIPLY(multiply_x4, 2, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+/* high·low, high·middle, middle·middle, middle·high, high·high, low·high */
+MULTIPLY(multiply_x6, 3, LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
+
+/* ---- split -------------------------------------------------------------------------------------- */
+
+static const float scale = 0x1p24F, unscale_product = 0x1p-48F;
+static const uint32_t largest = 0x4c800000; /* the bits of 2^26 */
+
+/* To the nearest bf16, in the high half of each lane. Halves go away from zero: what is lost is in the next
+ * term. */
+EG_INLINE __m512i nearest(__m512i x) {
+    return _mm512_and_si512(_mm512_add_epi32(x, _mm512_set1_epi32(0x8000)),
+                            _mm512_set1_epi32((int)0xffff0000));
+}
+
+/* The same where nothing follows: to nearest even, and a NaN stays one. */
+EG_INLINE __m512i nearest_even(__m512i x) {
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmpgt_epi32_mask(_mm512_and_si512(x, _mm512_set1_epi32(EG_ABS_MASK)),
+                                                  _mm512_set1_epi32(EG_EXP_FIELD));
+    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
+    return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, nan, quiet), _mm512_set1_epi32((int)0xffff0000));
+}
+
+/* The terms of 16 numbers, each in the high half of its lane. True lanes of the result do not fit. */
+EG_INLINE __mmask16 terms_of(__m512 x, __m512i *term, const int terms) {
+    if (terms == 1) {
+        term[0] = nearest_even(_mm512_castps_si512(x));
+        return 0;
+    }
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(EG_ABS_MASK));
+    x = _mm512_mul_ps(x, _mm512_set1_ps(scale));
+#pragma GCC unroll 3
+    for (int t = 0; t < terms; t++) {
+        term[t] = nearest(_mm512_castps_si512(x));
+        x = _mm512_sub_ps(x, _mm512_castsi512_ps(term[t]));
+    }
+    return _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32((int)largest));
+}
+
+/* The pair of a lane: `first` in its low half, `second` in its high half. */
+EG_INLINE __m512i pair(__m512i first, __m512i second) {
+    return _mm512_or_si512(_mm512_srli_epi32(first, 16), second);
+}
+
+EG_INLINE void put(char *cell, int term, int tile, int64_t row, __m512i words) {
+    _mm512_store_si512(cell + term * EG_CELL_TERM_BYTES + tile * TILE_BYTES + row * 64, words);
+}
+
+/* Row `row` of the tile, from column `col` on, as far as `cols`; zeros below `rows`. */
+EG_INLINE __m512 numbers(const float *tile, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    const int64_t count = row < rows && col < cols ? cols - col : 0;
+    const __mmask16 mask = (__mmask16)(count >= 16 ? 0xffff : (1U << count) - 1);
+    return _mm512_maskz_loadu_ps(mask, tile + row * EG_CELL + col);
+}
+
+/* Rows p and p + 16, of which the left and the right half are a pair across, and one below the other a pair
+ * down. */
+EG_INLINE bool split_rows(const float *tile, int64_t p, int64_t rows, int64_t cols, char *across, char *down,
+                          const int terms) {
+    __m512i top_left[3], top_right[3], low_left[3], low_right[3];
+    const __mmask16 unfit = terms_of(numbers(tile, p, rows, 0, cols), top_left, terms) |
+                            terms_of(numbers(tile, p, rows, 16, cols), top_right, terms) |
+                            terms_of(numbers(tile, p + 16, rows, 0, cols), low_left, terms) |
+                            terms_of(numbers(tile, p + 16, rows, 16, cols), low_right, terms);
+#pragma GCC unroll 3
+    for (int t = 0; t < terms; t++) {
+        if (across != NULL) {
+            put(across, t, 0, p, pair(top_left[t], top_right[t]));
+            put(across, t, 1, p, pair(low_left[t], low_right[t]));
+        }
+        if (down != NULL) {
+            put(down, t, 0, p, pair(top_left[t], low_left[t]));
+            put(down, t, 1, p, pair(top_right[t], low_right[t]));
+        }
+    }
+    return unfit == 0;
+}
+
+/* 4 x 4 blocks of words are transposed within each quarter of four rows, then the blocks change places. */
+EG_INLINE void transpose_tile(char *to, const char *from) {
+    __m512i row[16], mixed[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) row[i] = _mm512_load_si512(from + i * 64);
+#pragma GCC unroll 4
+    for (int q = 0; q < 16; q += 4) {
+        const __m512i low01 = _mm512_unpacklo_epi32(row[q], row[q + 1]),
+                      high01 = _mm512_unpackhi_epi32(row[q], row[q + 1]),
+                      low23 = _mm512_unpacklo_epi32(row[q + 2], row[q + 3]),
+                      high23 = _mm512_unpackhi_epi32(row[q + 2], row[q + 3]);
+        mixed[q] = _mm512_unpacklo_epi64(low01, low23);
+        mixed[q + 1] = _mm512_unpackhi_epi64(low01, low23);
+        mixed[q + 2] = _mm512_unpacklo_epi64(high01, high23);
+        mixed[q + 3] = _mm512_unpackhi_epi64(high01, high23);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) { /* column 4b + i of quarter q is block b of mixed[q + i] */
+        const __m512i even01 = _mm512_shuffle_i32x4(mixed[i], mixed[4 + i], 0x88),
+                      odd01 = _mm512_shuffle_i32x4(mixed[i], mixed[4 + i], 0xdd),
+                      even23 = _mm512_shuffle_i32x4(mixed[8 + i], mixed[12 + i], 0x88),
+                      odd23 = _mm512_shuffle_i32x4(mixed[8 + i], mixed[12 + i], 0xdd);
+        _mm512_store_si512(to + i * 64, _mm512_shuffle_i32x4(even01, even23, 0x88));
+        _mm512_store_si512(to + (4 + i) * 64, _mm512_shuffle_i32x4(odd01, odd23, 0x88));
+        _mm512_store_si512(to + (8 + i) * 64, _mm512_shuffle_i32x4(even01, even23, 0xdd));
+        _mm512_store_si512(to + (12 + i) * 64, _mm512_shuffle_i32x4(odd01, odd23, 0xdd));
+    }
+}
+
+EG_INLINE void transpose_cell(char *to, const char *from, const int terms) {
+    for (int i = 0; i < 2 * terms; i++) transpose_tile(to + i * TILE_BYTES, from + i * TILE_BYTES);
+}
+
+EG_INLINE bool split(const float *tile, int64_t rows, int64_t cols, const eg_cells *to, const int terms) {
+    _Alignas(64) char across_scratch[3 * EG_CELL_TERM_BYTES], down_scratch[3 * EG_CELL_TERM_BYTES];
+    char *across = to->across, *down = to->down;
+    if (across == NULL && to->across_t != NULL) across = across_scratch;
+    if (down == NULL && to->down_t != NULL) down = down_scratch;
+    bool fits = true;
+    for (int64_t p = 0; p < 16; p++) fits &= split_rows(tile, p, rows, cols, across, down, terms);
+    if (to->across_t != NULL) transpose_cell(to->across_t, across, terms);
+    if (to->down_t != NULL) transpose_cell(to->down_t, down, terms);
+    return fits;
+}
+
+static bool split_1(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
+    return split(tile, rows, cols, to, 1);
+}
+static bool split_2(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
+    return split(tile, rows, cols, to, 2);
+}
+static bool split_3(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
+    return split(tile, rows, cols, to, 3);
+}
+
+/* Both operands of a product were scaled. Exact, but for results that are subnormal. */
+static void unscale(void *tile) {
+    float *at = tile;
+    for (int i = 0; i < EG_CELL * EG_CELL; i += 16) {
+        _mm512_storeu_ps(at + i, _mm512_mul_ps(_mm512_loadu_ps(at + i), _mm512_set1_ps(unscale_product)));
+    }
+}
+
+/* ---- The peak ----------------------------------------------------------------------------------- */
+
+/* Multiplications alone, as many independent ones as the kernels have. */
+EG_INLINE double spin(int64_t turns, int products) {
+    eg_tiles_configure();
+    begin_sums(NULL, false, true);
+    EG_TILE_ZERO(4);
+    EG_TILE_ZERO(5);
+    EG_TILE_ZERO(6);
+    EG_TILE_ZERO(7);
+    const bool wide = true;
+    for (int64_t turn = 0; turn < turns / 8; turn++) {
+        DOT
+    }
+    eg_tiles_release();
+    return (double)(turns / 8) * EG_CELL * EG_CELL * EG_CELL / products;
+}
+
+/* ---- The rows ----------------------------------------------------------------------------------- */
+
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, GROUP, LEAST)                                          \
+    static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
+    const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
+        .name = #kernel,                                                                                     \
+        .compute = EG_F32,                                                                                   \
+        .dtype = TYPE,                                                                                       \
+        .maths = MATHS,                                                                                      \
+        .needs = EG_CPU_AMX | EG_CPU_AVX512,                                                                 \
+        .terms = TERMS,                                                                                      \
+        .mr = EG_CELL,                                                                                       \
+        .nr = EG_CELL,                                                                                       \
+        .kc = KC,                                                                                            \
+        .group = GROUP,                                                                                      \
+        .block_rows = 384,                                                                                   \
+        .block_cols = 480,                                                                                   \
+        .least = LEAST,                                                                                      \
+        .enter = eg_tiles_configure,                                                                         \
+        .leave = eg_tiles_release,                                                                           \
+        .multiply = multiply_x##PRODUCTS,                                                                    \
+        .split = split_##TERMS,                                                                              \
+        .unscale = (TERMS) > 1 ? unscale : NULL,                                                             \
+        .spin = spin_##kernel,                                                                               \
+        EG_TILE_FUNCTIONS,                                                                                   \
+    };
+
+#define BY_DEFAULT (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_FAST))
+
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 1, 64 * 64 * 64)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 1, 64 * 64 * 64)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 1, 64 * 64 * 64)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 128, 1, 96 * 96 * 96)
