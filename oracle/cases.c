@@ -24,7 +24,8 @@ typedef enum deck {
     DECK_BELOW,
     DECK_FLAGS,
     DECK_OPTIONS,
-    DECK_MASKS
+    DECK_MASKS,
+    DECK_LIMIT
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -73,7 +74,7 @@ static int make_calls(eg_dtype compute, check_case calls[LARGEST_DECK]) {
 /* As many rounds as it takes for every value that tests/test_cases asks for to have come up. */
 int check_count(eg_dtype compute) {
     check_case calls[LARGEST_DECK];
-    return (compute == EG_F64 ? 6 : 4) * make_calls(compute, calls);
+    return (compute == EG_F64 ? 7 : 5) * make_calls(compute, calls);
 }
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
@@ -220,6 +221,9 @@ void check_make(eg_dtype compute, int index, check_case *out) {
         deal_forward(flags, out);
     }
     out->own_workspace = (flags & 2) != 0;
+    const int limit = deal(DECK_LIMIT, index, 6);
+    out->limit = limit < CHECK_LIMITS ? (check_limit)limit : CHECK_LIMIT_NONE;
+    if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 150; /* rows for a few slabs */
     out->accumulate = out->backward && (flags & 16) != 0;
     out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
     const bool b_is_read = (needed(out) & CHECK_BIT(CHECK_B)) != 0;
@@ -258,6 +262,7 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     static const char *const sources[] = {"recompute", "pre", "y"}, *const maths[] = {"", " strict", " fast"};
     static const char *const datas[] = {"plain", "positive", "integers", "large", "tiny", "nonfinite"};
     static const char *const packs[] = {"", ", packed", ", packed copy", ", packed and updated"};
+    static const char *const limits[] = {"", ", least limit", ", more limit"};
     if (capacity == 0) return;
     line to = {text, capacity};
     char head[128];
@@ -279,6 +284,7 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     put(&to, c->wide ? ", f32 gradients" : "");
     put(&to, c->in_place ? ", in place" : "");
     put(&to, c->own_workspace ? ", own workspace" : "");
+    put(&to, limits[c->limit]);
     put(&to, packs[c->pack]);
     if ((c->present & CHECK_BIT(CHECK_BELOW)) != 0) {
         put(&to, ", below ");

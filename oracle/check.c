@@ -202,6 +202,59 @@ static check_result open_workspace(job *j, memory_place place, size_t bytes, eg_
     return CHECK_PASSED;
 }
 
+/* ---- The limit ---------------------------------------------------------------------------------- */
+
+/* One call of eg_*_workspace. */
+typedef struct question {
+    const eg_layer *layer;
+    const eg_forward_args *forward; /* or */
+    const eg_backward_args *backward;
+} question;
+
+static eg_status workspace_of(const job *j, const question *q, size_t limit, size_t *bytes) {
+    if (q->forward != NULL) {
+        eg_forward_args args = *q->forward;
+        args.workspace_limit = limit;
+        return eg_forward_workspace(j->context, q->layer, &args, bytes);
+    }
+    eg_backward_args args = *q->backward;
+    args.workspace_limit = limit;
+    return eg_backward_workspace(j->context, q->layer, &args, bytes);
+}
+
+/* The message that refuses a limit of one byte names the least that is enough. */
+static size_t least_limit(const job *j, const question *q) {
+    size_t bytes = 0;
+    if (workspace_of(j, q, 1, &bytes) == EG_OK) return 1;
+    const char *named = strstr(eg_last_error(), "expected at least ");
+    return named != NULL ? (size_t)strtoull(named + strlen("expected at least "), NULL, 10) : 1;
+}
+
+static check_result choose_limit(job *j, const question *q, size_t *limit) {
+    size_t whole = 0, bytes = 0;
+    if (j->c->limit == CHECK_LIMIT_NONE) return CHECK_PASSED;
+    eg_status status = workspace_of(j, q, 0, &whole);
+    if (status != EG_OK) return refused(j, "eg_*_workspace", status);
+    *limit = least_limit(j, q);
+    if (j->c->limit == CHECK_LIMIT_MORE && whole > *limit) *limit += (whole - *limit) / 2;
+    status = workspace_of(j, q, *limit, &bytes);
+    if (status != EG_OK) return refused(j, "eg_*_workspace with a limit", status);
+    return bytes <= *limit ? CHECK_PASSED : fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
+}
+
+/* Whether the plan says that it has several slabs. */
+static bool has_slabs(const job *j, const question *q) {
+    char text[64] = "";
+    if (q->forward != NULL) {
+        eg_forward_plan(j->context, q->layer, q->forward, text, sizeof text);
+    } else {
+        eg_backward_plan(j->context, q->layer, q->backward, text, sizeof text);
+    }
+    return strncmp(text, "slabs of", 8) == 0;
+}
+
+/* ---- The two calls ------------------------------------------------------------------------------ */
+
 static eg_matrix matrix_of(const job *j, check_operand which) {
     return operand_matrix(&j->set.of[which], j->c);
 }
@@ -220,6 +273,10 @@ static check_result call_forward(job *j, memory_place place) {
                             .pre = matrix_of(j, CHECK_PRE),
                             .packed_b = j->packed};
     if (j->c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
+    const question q = {.layer = &layer, .forward = &args};
+    const check_result limited = choose_limit(j, &q, &args.workspace_limit);
+    if (limited != CHECK_PASSED) return limited;
+    j->report->slabs = has_slabs(j, &q);
     if (j->c->own_workspace) {
         size_t bytes = 0;
         const eg_status sized = eg_forward_workspace(j->context, &layer, &args, &bytes);
@@ -257,6 +314,10 @@ static eg_backward_args backward_args(const job *j) {
 static check_result call_backward(job *j, memory_place place) {
     const eg_layer layer = public_layer(j->c);
     eg_backward_args args = backward_args(j);
+    const question q = {.layer = &layer, .backward = &args};
+    const check_result limited = choose_limit(j, &q, &args.workspace_limit);
+    if (limited != CHECK_PASSED) return limited;
+    j->report->slabs = has_slabs(j, &q);
     if (j->c->own_workspace) {
         size_t bytes = 0;
         const eg_status sized = eg_backward_workspace(j->context, &layer, &args, &bytes);

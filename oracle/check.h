@@ -56,6 +56,13 @@ typedef enum check_pack {
     CHECK_PACKS
 } check_pack;
 
+typedef enum check_limit {
+    CHECK_LIMIT_NONE,
+    CHECK_LIMIT_LEAST, /* workspace_limit is what the smallest slabs need */
+    CHECK_LIMIT_MORE,  /* halfway between that and the workspace of one slab */
+    CHECK_LIMITS
+} check_limit;
+
 typedef struct check_case {
     bool backward;
     eg_dtype dtype;
@@ -78,6 +85,7 @@ typedef struct check_case {
     bool wide;     /* d_b and d_bias in f32 for a 16-bit layer */
     bool in_place; /* y on residual, grad_pre on grad */
     bool own_workspace;
+    check_limit limit;
     check_pack pack;
     eg_source below_source;
     eg_activation below_activation;
@@ -101,6 +109,7 @@ typedef struct check_options {
 
 typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
+    bool slabs;         /* the call was cut into several */
     char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 

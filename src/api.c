@@ -4,6 +4,7 @@
 
 #include "backend.h"
 #include "error.h"
+#include "slabs.h"
 #include "validate.h"
 
 /* ---- Host memory -------------------------------------------------------------------------------- */
@@ -164,22 +165,22 @@ static eg_status check_packed(const eg_context *context, const eg_problem *probl
 }
 
 /* `query`: the operands are only marked as present. */
-static eg_status forward_plan(eg_context *context, bool query, const eg_layer *layer,
-                              const eg_forward_args *args, eg_plan *plan) {
+static eg_status forward_slabs(eg_context *context, bool query, const eg_layer *layer,
+                               const eg_forward_args *args, eg_slabs *slabs) {
     eg_problem problem;
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
-    return eg_plan_make(&context->caps, &problem, plan);
+    return eg_slabs_make(&context->caps, &problem, args->workspace_limit, slabs);
 }
 
-static eg_status backward_plan(eg_context *context, bool query, const eg_layer *layer,
-                               const eg_backward_args *args, eg_plan *plan) {
+static eg_status backward_slabs(eg_context *context, bool query, const eg_layer *layer,
+                                const eg_backward_args *args, eg_slabs *slabs) {
     eg_problem problem;
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
-    return eg_plan_make(&context->caps, &problem, plan);
+    return eg_slabs_make(&context->caps, &problem, args->workspace_limit, slabs);
 }
 
 /* The context's own workspace only grows; what is enqueued may still use the old one. */
@@ -194,28 +195,28 @@ static eg_status grow_workspace(eg_context *context, size_t bytes) {
     return EG_OK;
 }
 
-static eg_status launch(eg_context *context, const eg_plan *plan, const eg_workspace *given) {
+static eg_status launch(eg_context *context, eg_slabs *slabs, const eg_workspace *given) {
     if (given->data == NULL) {
-        EG_TRY(grow_workspace(context, plan->workspace));
-        return context->ops->launch(context, plan, context->workspace, 0);
+        EG_TRY(grow_workspace(context, slabs->workspace));
+        return eg_slabs_launch(context, slabs, context->workspace, 0);
     }
-    if (given->bytes < plan->workspace) {
+    if (given->bytes < slabs->workspace) {
         return eg_fail(EG_ERR_ARGUMENT, "workspace.bytes is %zu; expected at least %zu", given->bytes,
-                       plan->workspace);
+                       slabs->workspace);
     }
-    return context->ops->launch(context, plan, given->data, given->offset);
+    return eg_slabs_launch(context, slabs, given->data, given->offset);
 }
 
 eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
-    eg_plan plan;
-    EG_TRY(forward_plan(context, false, layer, args, &plan));
-    return launch(context, &plan, &args->workspace);
+    eg_slabs slabs;
+    EG_TRY(forward_slabs(context, false, layer, args, &slabs));
+    return launch(context, &slabs, &args->workspace);
 }
 
 eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
-    eg_plan plan;
-    EG_TRY(backward_plan(context, false, layer, args, &plan));
-    return launch(context, &plan, &args->workspace);
+    eg_slabs slabs;
+    EG_TRY(backward_slabs(context, false, layer, args, &slabs));
+    return launch(context, &slabs, &args->workspace);
 }
 
 static eg_status check_bytes(const size_t *bytes) {
@@ -224,19 +225,19 @@ static eg_status check_bytes(const size_t *bytes) {
 
 eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
                                size_t *bytes) {
-    eg_plan plan;
+    eg_slabs slabs;
     EG_TRY(check_bytes(bytes));
-    EG_TRY(forward_plan(context, true, layer, args, &plan));
-    *bytes = plan.workspace;
+    EG_TRY(forward_slabs(context, true, layer, args, &slabs));
+    *bytes = slabs.workspace;
     return EG_OK;
 }
 
 eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
                                 size_t *bytes) {
-    eg_plan plan;
+    eg_slabs slabs;
     EG_TRY(check_bytes(bytes));
-    EG_TRY(backward_plan(context, true, layer, args, &plan));
-    *bytes = plan.workspace;
+    EG_TRY(backward_slabs(context, true, layer, args, &slabs));
+    *bytes = slabs.workspace;
     return EG_OK;
 }
 
@@ -248,19 +249,19 @@ static eg_status check_text(const char *text, size_t capacity) {
 
 eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args, char *text,
                           size_t capacity) {
-    eg_plan plan;
+    eg_slabs slabs;
     EG_TRY(check_text(text, capacity));
-    EG_TRY(forward_plan(context, true, layer, args, &plan));
-    eg_plan_print(&plan, text, capacity);
+    EG_TRY(forward_slabs(context, true, layer, args, &slabs));
+    eg_slabs_print(&slabs, text, capacity);
     return EG_OK;
 }
 
 eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
                            char *text, size_t capacity) {
-    eg_plan plan;
+    eg_slabs slabs;
     EG_TRY(check_text(text, capacity));
-    EG_TRY(backward_plan(context, true, layer, args, &plan));
-    eg_plan_print(&plan, text, capacity);
+    EG_TRY(backward_slabs(context, true, layer, args, &slabs));
+    eg_slabs_print(&slabs, text, capacity);
     return EG_OK;
 }
 

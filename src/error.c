@@ -3,17 +3,21 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char message[512];
+static _Thread_local eg_message message;
 
 eg_status eg_fail(eg_status status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    vsnprintf(message.text, sizeof message.text, format, arguments);
     va_end(arguments);
     return status;
 }
 
-const char *eg_last_error(void) { return message; }
+const char *eg_last_error(void) { return message.text; }
+
+eg_message eg_message_get(void) { return message; }
+
+void eg_message_put(const eg_message *kept) { message = *kept; }
 
 const char *eg_status_name(eg_status status) {
     switch (status) {

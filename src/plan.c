@@ -1,11 +1,11 @@
 #include "plan.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "backend.h"
 #include "error.h"
+#include "text.h"
 
 /* ---- Folding the batch -------------------------------------------------------------------------- */
 
@@ -21,16 +21,14 @@ static bool shared(const eg_operand *x) { return x->data == NULL || x->batch_str
 
 /* A batch that shares B (and sums d_b) is one layer of batch*M rows. */
 static bool batch_is_rows(const eg_problem *problem) {
-    static const eg_operand_id tall[] = {EG_OP_A, EG_OP_RESIDUAL, EG_OP_GRAD, EG_OP_SAVED,   EG_OP_BELOW,
-                                         EG_OP_Y, EG_OP_PRE,      EG_OP_D_A,  EG_OP_GRAD_PRE};
     if (problem->batch <= 1 || (problem->packed_b != NULL && problem->packed_b->batched)) return false;
-    for (size_t i = 0; i < sizeof tall / sizeof *tall; i++) {
-        if (!folds(problem, &problem->operands[tall[i]])) return false;
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        if (eg_operand_has_rows((eg_operand_id)id) && !folds(problem, &problem->operands[id])) return false;
     }
     return shared(&problem->operands[EG_OP_B]) && shared(&problem->operands[EG_OP_D_B]);
 }
 
-static eg_problem fold(const eg_problem *problem) {
+eg_problem eg_plan_fold(const eg_problem *problem) {
     eg_problem folded = *problem;
     int64_t rows;
     if (!batch_is_rows(problem) || __builtin_mul_overflow(problem->m, problem->batch, &rows)) return folded;
@@ -104,7 +102,7 @@ bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each,
 }
 
 eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan) {
-    *plan = (eg_plan){.problem = fold(problem)};
+    *plan = (eg_plan){.problem = eg_plan_fold(problem)};
     if (problem->backward) {
         plan_backward(caps, plan);
     } else {
@@ -114,22 +112,6 @@ eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *
 }
 
 /* ---- The text ----------------------------------------------------------------------------------- */
-
-typedef struct eg_text {
-    char *at;
-    size_t left;
-} eg_text;
-
-__attribute__((format(printf, 2, 3))) static void put(eg_text *text, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = vsnprintf(text->at, text->left, format, arguments);
-    va_end(arguments);
-    if (length < 0) return;
-    const size_t used = (size_t)length < text->left ? (size_t)length : (text->left > 0 ? text->left - 1 : 0);
-    text->at += used;
-    text->left -= used;
-}
 
 static const char *const buffer_names[EG_BUFFERS] = {
     [EG_BUFFER_A] = "a",
@@ -183,24 +165,24 @@ void eg_plan_print(const eg_plan *plan, char *text, size_t capacity) {
     static const char *const sources[] = {"recompute", "pre", "y"};
     const eg_problem *p = &plan->problem;
     eg_text out = {text, capacity};
-    put(&out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes\n",
-        p->backward ? "backward" : "forward", eg_dtype_name(p->dtype), eg_activation_name(p->activation),
-        p->backward ? " " : "", p->backward ? sources[p->source] : "", (long long)p->m, (long long)p->k,
-        (long long)p->n, (long long)p->batch, plan->workspace);
+    eg_put(&out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes\n",
+           p->backward ? "backward" : "forward", eg_dtype_name(p->dtype), eg_activation_name(p->activation),
+           p->backward ? " " : "", p->backward ? sources[p->source] : "", (long long)p->m, (long long)p->k,
+           (long long)p->n, (long long)p->batch, plan->workspace);
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         char what[96];
-        put(&out, "%2d  %-10s  %-44s  %s", i + 1, kinds[step->kind], step_text(p, step, what, sizeof what),
-            step->name);
+        eg_put(&out, "%2d  %-10s  %-44s  %s", i + 1, kinds[step->kind], step_text(p, step, what, sizeof what),
+               step->name);
         if (step->kind == EG_STEP_GEMM) {
-            put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
-                (long long)step->depth);
+            eg_put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
+                   (long long)step->depth);
         }
-        if (step->threads > 1) put(&out, "  threads %d", step->threads);
-        put(&out, "\n");
+        if (step->threads > 1) eg_put(&out, "  threads %d", step->threads);
+        eg_put(&out, "\n");
     }
     for (int id = 0; id < EG_BUFFERS; id++) {
         if (plan->region[id].bytes > 0)
-            put(&out, "    %-20s %14zu bytes\n", buffer_names[id], plan->region[id].bytes);
+            eg_put(&out, "    %-20s %14zu bytes\n", buffer_names[id], plan->region[id].bytes);
     }
 }

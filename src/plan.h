@@ -73,6 +73,9 @@ typedef struct eg_plan {
 
 typedef struct eg_caps eg_caps;
 
+/* The same problem with its batch folded into rows, where that is the same computation. */
+eg_problem eg_plan_fold(const eg_problem *problem);
+
 eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan);
 
 /* Text for people, one step a line; cut to `capacity` bytes with its NUL. */

@@ -71,4 +71,7 @@ static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, si
 /* The name users know the operand by. */
 const char *eg_operand_name(const eg_problem *problem, eg_operand_id id);
 
+/* Whether its rows are the layer's M. */
+bool eg_operand_has_rows(eg_operand_id id);
+
 #endif

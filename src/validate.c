@@ -35,6 +35,8 @@ const char *eg_operand_name(const eg_problem *problem, eg_operand_id id) {
     return table[id].name;
 }
 
+bool eg_operand_has_rows(eg_operand_id id) { return table[id].rows == DIM_M; }
+
 static int64_t dim(const eg_problem *problem, eg_dim which) {
     switch (which) {
     case ONE:

@@ -8,6 +8,7 @@ typedef struct coverage {
     int wanted[16], packs[CHECK_PACKS], datas[CHECK_DATAS], maths[3], nonfinite[2], batches[8];
     int below[ACTIVATIONS][3]; /* activation and source of the layer below */
     int accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
+    int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
         offset; /* operands seen so */
@@ -15,7 +16,18 @@ typedef struct coverage {
 
 static bool has(const check_case *c, check_operand operand) { return (c->present & CHECK_BIT(operand)) != 0; }
 
+/* With a limit, what is summed over slabs: added to or not, by item or over the batch, beside d_bias or not,
+ * rounded at the end or not. */
+static void count_limited(coverage *all, const check_case *c) {
+    const bool rounded = (c->dtype == EG_F16 || c->dtype == EG_BF16) && !c->wide;
+    const bool shared_d_b = c->batch < 2 || (c->shared & CHECK_BIT(CHECK_D_B)) != 0;
+    if (has(c, CHECK_D_A) && c->batch > 1) all->limited_d_a[(c->shared & CHECK_BIT(CHECK_D_A)) != 0]++;
+    if (has(c, CHECK_D_B))
+        all->limited_sums[c->accumulate + 2 * shared_d_b + 4 * has(c, CHECK_D_BIAS) + 8 * rounded]++;
+}
+
 static void count_backward(coverage *all, const check_case *c) {
+    if (c->limit != CHECK_LIMIT_NONE) count_limited(all, c);
     all->wanted[has(c, CHECK_D_A) + 2 * has(c, CHECK_D_B) + 4 * has(c, CHECK_D_BIAS) +
                 8 * has(c, CHECK_GRAD_PRE)]++;
     all->accumulate[c->accumulate]++;
@@ -44,6 +56,7 @@ static void count_case(coverage *all, const check_case *c) {
     all->maths[c->math]++;
     all->nonfinite[c->nonfinite]++;
     all->own_workspace[c->own_workspace]++;
+    all->limits[c->limit]++;
     all->residual += has(c, CHECK_RESIDUAL);
     all->save_pre += has(c, CHECK_PRE);
     all->no_bias += !has(c, CHECK_BIAS);
@@ -97,6 +110,9 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.in_place, 2, "in place");
     assert_each(all.own_workspace, 2, "own workspace");
     assert_each(all.d_bias_below, 2, "chain.d_bias");
+    assert_each(all.limits, CHECK_LIMITS, "limit");
+    assert_each(all.limited_sums, compute == EG_F32 ? 16 : 8, "sums with a limit");
+    assert_each(all.limited_d_a, 2, "d_a with a limit");
     if (compute == EG_F32) assert_each(all.wide, 2, "f32 gradients");
     for (int a = 0; a < ACTIVATIONS; a++) {
         assert_true(all.below[a][EG_SOURCE_PRE] + all.below[a][EG_SOURCE_Y] > 0);

@@ -218,6 +218,7 @@ typedef struct eg_forward_args {
     eg_matrix pre;             /* [M, N], optional: written with A·B + bias for a later backward call */
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
+    size_t workspace_limit; /* bytes; 0: none. See eg_backward_args */
 } eg_forward_args;
 
 /* Folds the act' of the layer below into d_a, so that a stack of layers needs no pass of its own for it:
@@ -254,6 +255,11 @@ typedef struct eg_backward_args {
     eg_chain chain;
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
+    /* Low-memory mode, bytes; 0: no limit. A call that would need more workspace goes through its rows (and
+     * its batch) in slabs, the largest that fit, so that the workspace stays within the limit for any M. What
+     * is summed over slabs is kept in f32, and rounded once: a d_b in f16 or bf16 takes 4KN bytes of the
+     * limit, one in f32 none. Slabs do not depend on the number of threads. */
+    size_t workspace_limit;
 } eg_backward_args;
 
 /* ---- The operation ------------------------------------------------------------------------------ */

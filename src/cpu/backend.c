@@ -130,25 +130,43 @@ static eg_problem tallest(const eg_problem *problem) {
 
 /* B and its transpose, side by side; in both forms, where calls may use either (their size decides, and
  * what is in A). */
-static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+typedef struct pack_plans {
     eg_plan panels, cells;
+    bool both;
+    size_t bytes;
+} pack_plans;
+
+static eg_status plan_packs(const eg_caps *caps, const eg_problem *problem, pack_plans *plans) {
     const eg_problem tall = tallest(problem);
-    const eg_caps any = eg_cpu_caps_without_cells(&context->caps);
-    EG_TRY(pack_size(&any, problem, 0, &panels));
-    EG_TRY(pack_size(&context->caps, &tall, panels.workspace, &cells));
-    const eg_cpu_kernel *kernel = cells.step[0].kernel;
-    const bool both = kernel->terms > 0;
-    if (packed->data == NULL)
-        EG_TRY(cpu_alloc(context, both ? cells.workspace : panels.workspace, &packed->data));
-    packed->forward = panels.region[EG_BUFFER_B];
-    packed->transposed = panels.region[EG_BUFFER_BT];
-    packed->kernel = kernel->name;
-    run_plan(&panels, packed->data);
-    if (both) {
-        packed->forward_cells = cells.region[EG_BUFFER_B];
-        packed->transposed_cells = cells.region[EG_BUFFER_BT];
-        packed->outside_cells = !run_plan(&cells, packed->data);
+    const eg_caps any = eg_cpu_caps_without_cells(caps);
+    EG_TRY(pack_size(&any, problem, 0, &plans->panels));
+    EG_TRY(pack_size(caps, &tall, plans->panels.workspace, &plans->cells));
+    const eg_cpu_kernel *kernel = plans->cells.step[0].kernel;
+    plans->both = kernel->terms > 0;
+    plans->bytes = plans->both ? plans->cells.workspace : plans->panels.workspace;
+    return EG_OK;
+}
+
+static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+    pack_plans plans;
+    EG_TRY(plan_packs(&context->caps, problem, &plans));
+    if (packed->data == NULL) EG_TRY(cpu_alloc(context, plans.bytes, &packed->data));
+    packed->forward = plans.panels.region[EG_BUFFER_B];
+    packed->transposed = plans.panels.region[EG_BUFFER_BT];
+    packed->kernel = plans.cells.step[0].name;
+    run_plan(&plans.panels, packed->data);
+    if (plans.both) {
+        packed->forward_cells = plans.cells.region[EG_BUFFER_B];
+        packed->transposed_cells = plans.cells.region[EG_BUFFER_BT];
+        packed->outside_cells = !run_plan(&plans.cells, packed->data);
     }
+    return EG_OK;
+}
+
+static eg_status cpu_pack_bytes(const eg_caps *caps, const eg_problem *problem, size_t *bytes) {
+    pack_plans plans;
+    EG_TRY(plan_packs(caps, problem, &plans));
+    *bytes = plans.bytes;
     return EG_OK;
 }
 
@@ -219,6 +237,7 @@ const eg_backend_ops *eg_cpu_ops(void) {
         .select = eg_cpu_select,
         .launch = cpu_launch,
         .pack = cpu_pack,
+        .pack_bytes = cpu_pack_bytes,
         .kernel_info = cpu_kernel_info,
         .measure_peak = cpu_measure_peak,
     };

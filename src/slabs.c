@@ -1,0 +1,445 @@
+#include "slabs.h"
+
+#include "error.h"
+#include "text.h"
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static size_t most(size_t a, size_t b) { return a > b ? a : b; }
+
+/* ---- What there is to walk ------------------------------------------------------------------------ */
+
+static const eg_operand_id summed[EG_SUMS] = {
+    [EG_SUM_D_B] = EG_OP_D_B, [EG_SUM_D_BIAS] = EG_OP_D_BIAS, [EG_SUM_D_BIAS_BELOW] = EG_OP_D_BIAS_BELOW};
+
+static bool several(const eg_slabs *s) { return s->rows < s->whole.m || s->items < s->whole.batch; }
+
+/* Each item of the batch has an output of its own; else one takes the sum over all of them. */
+static bool per_item(const eg_slabs *s, int sum) {
+    return sum == EG_SUM_D_B && s->whole.operands[EG_OP_D_B].batch_stride != 0;
+}
+
+/* An output of 16 bits that more than one slab adds to is kept in the compute type until it is whole. */
+static bool kept(const eg_slabs *s, int sum) {
+    const eg_operand *out = &s->whole.operands[summed[sum]];
+    const bool added_to = per_item(s, sum) ? s->rows < s->whole.m : several(s);
+    return out->data != NULL && out->dtype != s->whole.compute && added_to;
+}
+
+/* d_a cannot be added to, and a backend's pack cannot be read in part: there the batch stays together. */
+static bool together(const eg_problem *p) {
+    const eg_operand *d_a = &p->operands[EG_OP_D_A];
+    return p->batch <= 1 || (d_a->data != NULL && d_a->batch_stride == 0) ||
+           (p->packed_b != NULL && p->packed_b->batched);
+}
+
+static bool reads_b(const eg_problem *p) {
+    const bool recompute = p->source == EG_SOURCE_RECOMPUTE && p->activation != EG_ACT_NONE;
+    return !p->backward || recompute || eg_wants(p, EG_OP_D_A);
+}
+
+/* ---- The problems --------------------------------------------------------------------------------- */
+
+/* An output in the workspace instead, dense and in the compute type, its lines along those of the output. */
+static eg_operand kept_operand(const eg_slabs *s, int sum) {
+    const eg_operand *out = &s->whole.operands[summed[sum]];
+    const bool row_major = out->col_stride == 1;
+    eg_operand x = *out;
+    x.data = s->data;
+    x.offset = s->offset + s->sum[sum].offset;
+    x.dtype = s->whole.compute;
+    x.row_stride = row_major ? x.cols : 1;
+    x.col_stride = row_major ? 1 : x.rows;
+    x.batch_stride = per_item(s, sum) ? x.rows * x.cols : 0;
+    return x;
+}
+
+static void advance(eg_operand *x, bool has_rows, int64_t item, int64_t row) {
+    if (x->data == NULL) return;
+    const int64_t elements = item * x->batch_stride + (has_rows ? row * x->row_stride : 0);
+    x->offset += (size_t)elements * eg_dtype_size(x->dtype);
+}
+
+/* The slab that begins at a row of an item. */
+static eg_problem slab_problem(const eg_slabs *s, int64_t item, int64_t row) {
+    eg_problem p = s->whole;
+    p.batch = least(s->items, p.batch - item);
+    p.m = least(s->rows, p.m - row);
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        const bool has_rows = eg_operand_has_rows((eg_operand_id)id);
+        if (has_rows) p.operands[id].rows = p.m;
+        advance(&p.operands[id], has_rows, item, row);
+    }
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (s->sum[sum].bytes > 0) p.operands[summed[sum]] = kept_operand(s, sum);
+    }
+    if (s->pack.bytes > 0) p.packed_b = &s->packed;
+    return p;
+}
+
+/* B of the items that begin at `item`, as eg_pack_b has it. */
+static eg_problem pack_problem(const eg_slabs *s, int64_t item) {
+    eg_problem p = s->whole;
+    for (int id = 0; id < EG_OPERANDS; id++) p.operands[id] = (eg_operand){0};
+    p.operands[EG_OP_B] = s->whole.operands[EG_OP_B];
+    p.backward = false;
+    p.batch = least(s->items, p.batch - item);
+    advance(&p.operands[EG_OP_B], false, item, 0);
+    return p;
+}
+
+/* The first slab for some outputs would write them, and for others add to what is there: then the former are
+ * made 0 before, and it adds. */
+static bool must_clear(const eg_slabs *s, int sum, int64_t item) {
+    const bool begins = item == 0 || per_item(s, sum);
+    return begins && eg_wants(&s->whole, summed[sum]) && (s->sum[sum].bytes > 0 || !s->whole.accumulate);
+}
+
+/* A layer without rows writes sums of nothing. */
+static eg_problem clear_problem(const eg_slabs *s, int64_t item) {
+    const eg_problem slab = slab_problem(s, item, 0);
+    eg_problem p = slab;
+    p.m = 0;
+    p.activation = EG_ACT_NONE;
+    p.accumulate = false;
+    for (int id = 0; id < EG_OPERANDS; id++) p.operands[id] = (eg_operand){0};
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (must_clear(s, sum, item)) p.operands[summed[sum]] = slab.operands[summed[sum]];
+    }
+    return p;
+}
+
+/* out = round(sum, or out + sum) is d_bias of a layer of one row, with the sum for its grad. */
+static eg_problem round_problem(const eg_slabs *s, eg_operand sum, eg_operand out, int64_t count) {
+    sum.rows = out.rows = 1;
+    sum.cols = out.cols = sum.row_stride = out.row_stride = count;
+    sum.col_stride = out.col_stride = 1;
+    sum.batch_stride = out.batch_stride = 0;
+    eg_problem p = {.backward = true,
+                    .addressing = s->whole.addressing,
+                    .m = 1,
+                    .n = count,
+                    .batch = 1,
+                    .dtype = s->whole.compute,
+                    .compute = s->whole.compute,
+                    .math = s->whole.math,
+                    .accumulate = s->whole.accumulate};
+    p.operands[EG_OP_GRAD] = sum;
+    p.operands[EG_OP_D_BIAS] = out;
+    return p;
+}
+
+/* ---- The workspace -------------------------------------------------------------------------------- */
+
+static bool add_region(eg_slabs *s, eg_region *region, size_t bytes) {
+    enum { ALIGN = 256 };
+    const size_t offset = (s->workspace + ALIGN - 1) / ALIGN * ALIGN;
+    *region = (eg_region){offset, bytes};
+    return !__builtin_add_overflow(offset, bytes, &s->workspace) && s->workspace <= (size_t)INT64_MAX;
+}
+
+static bool add_sum(eg_slabs *s, int sum) {
+    const eg_operand *out = &s->whole.operands[summed[sum]];
+    size_t bytes = eg_dtype_size(s->whole.compute);
+    if (!kept(s, sum)) return true;
+    return !__builtin_mul_overflow(bytes, out->rows, &bytes) &&
+           !__builtin_mul_overflow(bytes, out->cols, &bytes) &&
+           !__builtin_mul_overflow(bytes, per_item(s, sum) ? s->items : 1, &bytes) &&
+           add_region(s, &s->sum[sum], bytes);
+}
+
+static bool add_pack(const eg_caps *caps, eg_slabs *s) {
+    const eg_backend_ops *ops = eg_backend_find(caps->backend);
+    const eg_problem *p = &s->whole;
+    if (ops->pack_bytes == NULL || p->packed_b != NULL || !reads_b(p) || !eg_wants(p, EG_OP_B)) return true;
+    const eg_problem b = pack_problem(s, 0);
+    size_t bytes = 0;
+    s->packed = (eg_packed){.layer = {.size = sizeof s->packed.layer,
+                                      .m = b.m,
+                                      .k = b.k,
+                                      .n = b.n,
+                                      .batch = b.batch,
+                                      .dtype = b.dtype,
+                                      .math = b.math},
+                            .batched = b.batch > 1 && b.operands[EG_OP_B].batch_stride != 0};
+    return ops->pack_bytes(caps, &b, &bytes) == EG_OK && add_region(s, &s->pack, bytes);
+}
+
+/* What a problem that is run in the slab's region needs of it. */
+static eg_status take_room(const eg_caps *caps, const eg_problem *problem, eg_plan *plan, size_t *room) {
+    EG_TRY(eg_plan_make(caps, problem, plan));
+    *room = most(*room, plan->workspace);
+    return EG_OK;
+}
+
+/* Sums are rounded in pieces, for which a fraction of the slab's workspace is enough. */
+static eg_status take_rounding_room(const eg_caps *caps, eg_slabs *s, size_t *room) {
+    enum { LEAST = 1024, FRACTION = 64 };
+    eg_caps any = *caps;
+    any.only_kernel = NULL;
+    s->piece = LEAST + (int64_t)(*room / FRACTION);
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (s->sum[sum].bytes == 0) continue;
+        eg_plan plan;
+        const eg_problem p = round_problem(s, kept_operand(s, sum), s->whole.operands[summed[sum]], s->piece);
+        EG_TRY(take_room(&any, &p, &plan, room));
+    }
+    return EG_OK;
+}
+
+static eg_status too_large(const eg_problem *p) {
+    return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+}
+
+/* Slabs of so many items and rows: their regions, and the plan of the first. */
+static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_slabs *s) {
+    *s = (eg_slabs){.whole = s->whole, .items = items, .rows = rows, .threads = caps->threads};
+    s->data = (void *)(uintptr_t)4096; /* a mark, aligned as the real one is */
+    size_t room = 0;
+    if (several(s)) {
+        bool fits = add_pack(caps, s);
+        for (int sum = 0; sum < EG_SUMS; sum++) fits = fits && add_sum(s, sum);
+        if (!fits) return too_large(&s->whole);
+        eg_plan other;
+        const eg_problem clear = clear_problem(s, 0);
+        const eg_problem last =
+            slab_problem(s, (s->whole.batch - 1) / items * items, (s->whole.m - 1) / rows * rows);
+        EG_TRY(take_room(caps, &clear, &other, &room));
+        EG_TRY(take_room(caps, &last, &other, &room));
+    }
+    const eg_problem first = slab_problem(s, 0, 0);
+    EG_TRY(take_room(caps, &first, &s->plan, &room));
+    if (several(s)) EG_TRY(take_rounding_room(caps, s, &room));
+    return add_region(s, &s->slab, room) ? EG_OK : too_large(&s->whole);
+}
+
+/* ---- The largest slab ------------------------------------------------------------------------------ */
+
+/* Rows of a slab are a multiple of COARSE, which suits the tiles of every kernel; where no such slab fits, of
+ * FINE. Both keep the alignment of the operands. */
+enum { COARSE = 256, FINE = 64 };
+
+/* More threads may need more workspace, and a slab must not depend on how many there are: it is chosen such
+ * that MOST_THREADS find room; where none does, a FEWERth of them, and so on. */
+enum { MOST_THREADS = 64, FEWER = 4 };
+
+/* Slabs to choose from, by size: `count` of them, from items x rows on. */
+typedef struct family {
+    int64_t items, rows, more_items, more_rows, count;
+} family;
+
+enum { FAMILIES = 4 };
+
+/* The best first: the whole call, whole items of its batch, many rows, few rows. */
+static void list_families(const eg_problem *p, family list[FAMILIES]) {
+    const int64_t cut = p->m > 0 && p->batch > 0 ? p->m - 1 : 0, items = together(p) ? p->batch : 1;
+    list[0] = (family){p->batch, p->m, 0, 0, 1};
+    list[1] = (family){1, p->m, 1, 0, together(p) || p->m == 0 ? 0 : p->batch - 1};
+    list[2] = (family){items, COARSE, 0, COARSE, cut / COARSE};
+    list[3] = (family){items, FINE, 0, FINE, least(cut / FINE, COARSE / FINE - 1)};
+}
+
+typedef struct search {
+    eg_caps caps;
+    size_t limit;
+    eg_slabs *slabs;
+} search;
+
+/* Lays out slab `index` of a family. What no memory could hold does not fit, which is no failure. */
+static eg_status try_slab(search *x, int threads, const family *f, int64_t index, bool *fits) {
+    const eg_message message = eg_message_get();
+    x->caps.threads = threads;
+    const eg_status status =
+        lay_out(&x->caps, f->items + index * f->more_items, f->rows + index * f->more_rows, x->slabs);
+    *fits = status == EG_OK && x->slabs->workspace <= x->limit;
+    if (status != EG_ERR_OUT_OF_MEMORY) return status;
+    eg_message_put(&message);
+    return EG_OK;
+}
+
+/* How many slabs of a family fit, for so many threads and for one, which may need more. */
+static eg_status count_fitting(search *x, int threads, const family *f, int64_t *count) {
+    int64_t fitting = 0, failing = f->count + 1;
+    while (failing - fitting > 1) {
+        const int64_t middle = fitting + (failing - fitting) / 2;
+        bool fits = false, alone = true;
+        EG_TRY(try_slab(x, threads, f, middle - 1, &fits));
+        if (fits && threads > 1) EG_TRY(try_slab(x, 1, f, middle - 1, &alone));
+        if (fits && alone) {
+            fitting = middle;
+        } else {
+            failing = middle;
+        }
+    }
+    *count = fitting;
+    return EG_OK;
+}
+
+/* With as many of the threads as find room. */
+static eg_status settle(search *x, int threads, const family *f, int64_t index) {
+    bool fits = false;
+    EG_TRY(try_slab(x, threads, f, index, &fits));
+    while (!fits) EG_TRY(try_slab(x, threads /= 2, f, index, &fits));
+    return EG_OK;
+}
+
+/* Names the least that would have been enough. */
+static eg_status refuse(search *x, const family list[FAMILIES]) {
+    const int alone = x->caps.threads > 0 ? 1 : 0;
+    const size_t limit = x->limit;
+    size_t need = SIZE_MAX;
+    x->limit = SIZE_MAX;
+    for (int i = 0; i < FAMILIES; i++) {
+        bool fits = false;
+        if (list[i].count > 0) EG_TRY(try_slab(x, alone, &list[i], 0, &fits));
+        if (fits && x->slabs->workspace < need) need = x->slabs->workspace;
+    }
+    if (need == SIZE_MAX) return too_large(&x->slabs->whole);
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "workspace_limit is %zu; expected at least %zu, what the smallest slab needs", limit,
+                   need);
+}
+
+static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
+    search x = {.caps = *caps, .limit = limit, .slabs = s};
+    family list[FAMILIES];
+    list_families(&s->whole, list);
+    int threads = caps->threads > 0 ? MOST_THREADS : 0;
+    do {
+        for (int i = 0; i < FAMILIES; i++) {
+            int64_t count = 0;
+            EG_TRY(count_fitting(&x, threads, &list[i], &count));
+            if (count > 0) return settle(&x, caps->threads, &list[i], count - 1);
+        }
+        threads /= FEWER;
+    } while (threads > 0);
+    return refuse(&x, list);
+}
+
+eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs) {
+    slabs->whole = eg_plan_fold(problem);
+    if (limit > 0) return choose(caps, limit, slabs);
+    return lay_out(caps, slabs->whole.batch, slabs->whole.m, slabs);
+}
+
+/* ---- The launch ------------------------------------------------------------------------------------ */
+
+static eg_status run(eg_context *context, const eg_slabs *s, const eg_problem *problem) {
+    eg_plan plan;
+    EG_TRY(eg_plan_make(&context->caps, problem, &plan));
+    return context->ops->launch(context, &plan, s->data, s->offset + s->slab.offset);
+}
+
+/* `length` numbers that lie together, in as many pieces as it takes. Any kernel will do: it is only copied.
+ */
+static eg_status round_line(eg_context *context, const eg_slabs *s, eg_operand sum, eg_operand out,
+                            int64_t length) {
+    for (int64_t at = 0; at < length; at += s->piece) {
+        const int64_t count = least(s->piece, length - at);
+        const eg_problem p = round_problem(s, sum, out, count);
+        EG_TRY(run(context, s, &p));
+        sum.offset += (size_t)count * eg_dtype_size(sum.dtype);
+        out.offset += (size_t)count * eg_dtype_size(out.dtype);
+    }
+    return EG_OK;
+}
+
+/* A sum that is whole, of the items that begin at `item`. */
+static eg_status round_sum(eg_context *context, const eg_slabs *s, int sum, int64_t item) {
+    const eg_operand from = kept_operand(s, sum), to = s->whole.operands[summed[sum]];
+    const bool row_major = to.col_stride == 1;
+    const int64_t pitch = row_major ? to.row_stride : to.col_stride;
+    const int64_t items = per_item(s, sum) ? least(s->items, s->whole.batch - item) : 1;
+    int64_t lines = row_major ? to.rows : to.cols, length = row_major ? to.cols : to.rows;
+    if (pitch == length) length *= lines, lines = 1;
+    for (int64_t i = 0; i < items * lines; i++) {
+        eg_operand x = from, y = to;
+        const int64_t place = (item + i / lines) * to.batch_stride + i % lines * pitch;
+        x.offset += (size_t)(i * length) * eg_dtype_size(x.dtype);
+        y.offset += (size_t)place * eg_dtype_size(y.dtype);
+        EG_TRY(round_line(context, s, x, y, length));
+    }
+    return EG_OK;
+}
+
+static eg_status round_sums(eg_context *context, const eg_slabs *s, bool of_items, int64_t item) {
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (s->sum[sum].bytes > 0 && per_item(s, sum) == of_items) EG_TRY(round_sum(context, s, sum, item));
+    }
+    return EG_OK;
+}
+
+static eg_status pack(eg_context *context, eg_slabs *s, int64_t item) {
+    const eg_problem b = pack_problem(s, item);
+    s->packed.context = context;
+    s->packed.data = (char *)s->data + s->offset + s->pack.offset;
+    return context->ops->pack(context, &b, &s->packed);
+}
+
+/* Whether later items add to something that the first one began. */
+static bool carries(const eg_slabs *s) {
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (eg_wants(&s->whole, summed[sum]) && !per_item(s, sum)) return true;
+    }
+    return false;
+}
+
+/* The slabs of the items that begin at `item`. */
+static eg_status launch_items(eg_context *context, eg_slabs *s, int64_t item) {
+    const bool add = s->whole.accumulate || (item > 0 && carries(s));
+    if (add) {
+        const eg_problem clear = clear_problem(s, item);
+        EG_TRY(run(context, s, &clear));
+    }
+    if (s->pack.bytes > 0 && (item == 0 || s->whole.operands[EG_OP_B].batch_stride != 0))
+        EG_TRY(pack(context, s, item));
+    for (int64_t row = 0; row < s->whole.m; row += s->rows) {
+        eg_problem slab = slab_problem(s, item, row);
+        slab.accumulate = add || row > 0;
+        EG_TRY(run(context, s, &slab));
+    }
+    return round_sums(context, s, true, item);
+}
+
+static eg_status launch_slabs(eg_context *context, eg_slabs *s) {
+    for (int64_t item = 0; item < s->whole.batch; item += s->items) EG_TRY(launch_items(context, s, item));
+    return round_sums(context, s, false, 0);
+}
+
+/* The backend sees the capabilities that the slabs were planned with. */
+eg_status eg_slabs_launch(eg_context *context, eg_slabs *slabs, void *workspace, size_t offset) {
+    const int threads = context->caps.threads;
+    slabs->data = workspace;
+    slabs->offset = offset;
+    context->caps.threads = slabs->threads;
+    const eg_status status = several(slabs) ? launch_slabs(context, slabs)
+                                            : context->ops->launch(context, &slabs->plan, workspace, offset);
+    context->caps.threads = threads;
+    return status;
+}
+
+/* ---- The text -------------------------------------------------------------------------------------- */
+
+static void put_region(eg_text *out, const char *what, const eg_region *region) {
+    if (region->bytes > 0) eg_put(out, "    %-20s %14zu bytes\n", what, region->bytes);
+}
+
+void eg_slabs_print(const eg_slabs *s, char *text, size_t capacity) {
+    static const char *const kept_names[EG_SUMS] = {"d_b in f32", "d_bias in f32", "chain.d_bias in f32"};
+    const eg_problem *p = &s->whole;
+    eg_text out = {text, capacity};
+    if (several(s)) {
+        const bool whole_items = s->rows == p->m;
+        eg_put(&out, "slabs of %lld %s", (long long)(whole_items ? s->items : s->rows),
+               whole_items ? "items" : "rows");
+        if (!whole_items && s->items > 1) eg_put(&out, " of %lld items", (long long)s->items);
+        eg_put(&out, " x %lld  M=%lld batch=%lld  workspace %zu bytes\n",
+               (long long)(ceil_div(p->batch, s->items) * ceil_div(p->m, s->rows)), (long long)p->m,
+               (long long)p->batch, s->workspace);
+        put_region(&out, "b, packed once", &s->pack);
+        for (int sum = 0; sum < EG_SUMS; sum++) put_region(&out, kept_names[sum], &s->sum[sum]);
+    }
+    eg_plan_print(&s->plan, out.at, out.left);
+}
