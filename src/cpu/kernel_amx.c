@@ -108,20 +108,10 @@ EG_INLINE __m512i nearest(__m512i x) {
                             _mm512_set1_epi32((int)0xffff0000));
 }
 
-/* The same where nothing follows: to nearest even, and a NaN stays one. */
-EG_INLINE __m512i nearest_even(__m512i x) {
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(0x7fff)), odd);
-    const __mmask16 nan = _mm512_cmpgt_epi32_mask(_mm512_and_si512(x, _mm512_set1_epi32(EG_ABS_MASK)),
-                                                  _mm512_set1_epi32(EG_EXP_FIELD));
-    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
-    return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, nan, quiet), _mm512_set1_epi32((int)0xffff0000));
-}
-
 /* The terms of 16 numbers, each in the high half of its lane. True lanes of the result do not fit. */
 EG_INLINE __mmask16 terms_of(__m512 x, __m512i *term, const int terms) {
     if (terms == 1) {
-        term[0] = nearest_even(_mm512_castps_si512(x));
+        term[0] = nearest_bf16_amx(_mm512_castps_si512(x)); /* nothing follows: halves to even */
         return 0;
     }
     const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(EG_ABS_MASK));

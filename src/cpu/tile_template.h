@@ -129,13 +129,28 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
         EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
 
+#if EG_VECTOR_BYTES == 64
+#include "rows_avx512.h"
+#else
+static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                             int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) EG_V(load_row)(tile + i * EG_NR, src + i * row_bytes, dtype, 1, cols);
+}
+
+static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                              int64_t cols, bool accumulate) {
+    for (int64_t i = 0; i < rows; i++)
+        EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols, accumulate);
+}
+#endif
+
 static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride,
                             int64_t col_stride, int64_t rows, int64_t cols, int64_t padded) {
     EG_R *to = tile;
     if (row_stride == 1 && col_stride != 1) {
         EG_V(load_columns)(to, src, dtype, col_stride, rows, cols);
     } else if (col_stride == 1) {
-        EG_V(load_rows)(to, src, dtype, row_stride, 1, rows, cols);
+        EG_V(load_dense)(to, src, dtype, row_stride * (int64_t)eg_dtype_size(dtype), rows, cols);
     } else {
         EG_V(load_rows)(to, src, dtype, row_stride, col_stride, rows, cols);
     }
@@ -164,15 +179,12 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
         EG_V(store_columns)(from, dst, dtype, col_stride, rows, cols, accumulate);
         return;
     }
-    for (int64_t i = 0; i < rows; i++) {
-        char *to = (char *)dst + i * row;
-        const EG_R *at = from + i * EG_NR;
-        if (col_stride == 1) {
-            EG_V(store_row)(to, at, dtype, 1, cols, accumulate);
-        } else {
-            EG_V(store_row)(to, at, dtype, col_stride, cols, accumulate);
-        }
+    if (col_stride == 1) {
+        EG_V(store_dense)(from, dst, dtype, row, rows, cols, accumulate);
+        return;
     }
+    for (int64_t i = 0; i < rows; i++)
+        EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols, accumulate);
 }
 
 /* ---- Epilogues ---------------------------------------------------------------------------------- */
