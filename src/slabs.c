@@ -221,8 +221,8 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
  * FINE. Both keep the alignment of the operands. */
 enum { COARSE = 256, FINE = 64 };
 
-/* More threads may need more workspace, and a slab must not depend on how many there are: it is chosen such
- * that MOST_THREADS find room; where none does, a FEWERth of them, and so on. */
+/* More threads may need more workspace, and a slab must not depend on how many there are: it leaves room for
+ * MOST_THREADS, or for a FEWERth of them and so on where that would cost more than half of it. */
 enum { MOST_THREADS = 64, FEWER = 4 };
 
 /* Slabs to choose from, by size: `count` of them, from items x rows on. */
@@ -247,16 +247,23 @@ typedef struct search {
     eg_slabs *slabs;
 } search;
 
-/* Lays out slab `index` of a family. What no memory could hold does not fit, which is no failure. */
-static eg_status try_slab(search *x, int threads, const family *f, int64_t index, bool *fits) {
+typedef struct extent {
+    int64_t items, rows;
+} extent;
+
+/* Lays a slab out. What no memory could hold does not fit, which is no failure. */
+static eg_status try_slab(search *x, int threads, extent slab, bool *fits) {
     const eg_message message = eg_message_get();
     x->caps.threads = threads;
-    const eg_status status =
-        lay_out(&x->caps, f->items + index * f->more_items, f->rows + index * f->more_rows, x->slabs);
+    const eg_status status = lay_out(&x->caps, slab.items, slab.rows, x->slabs);
     *fits = status == EG_OK && x->slabs->workspace <= x->limit;
     if (status != EG_ERR_OUT_OF_MEMORY) return status;
     eg_message_put(&message);
     return EG_OK;
+}
+
+static extent member(const family *f, int64_t index) {
+    return (extent){f->items + index * f->more_items, f->rows + index * f->more_rows};
 }
 
 /* How many slabs of a family fit, for so many threads and for one, which may need more. */
@@ -264,9 +271,10 @@ static eg_status count_fitting(search *x, int threads, const family *f, int64_t 
     int64_t fitting = 0, failing = f->count + 1;
     while (failing - fitting > 1) {
         const int64_t middle = fitting + (failing - fitting) / 2;
+        const extent slab = member(f, middle - 1);
         bool fits = false, alone = true;
-        EG_TRY(try_slab(x, threads, f, middle - 1, &fits));
-        if (fits && threads > 1) EG_TRY(try_slab(x, 1, f, middle - 1, &alone));
+        EG_TRY(try_slab(x, threads, slab, &fits));
+        if (fits && threads > 1) EG_TRY(try_slab(x, 1, slab, &alone));
         if (fits && alone) {
             fitting = middle;
         } else {
@@ -277,23 +285,30 @@ static eg_status count_fitting(search *x, int threads, const family *f, int64_t 
     return EG_OK;
 }
 
-/* With as many of the threads as find room. */
-static eg_status settle(search *x, int threads, const family *f, int64_t index) {
-    bool fits = false;
-    EG_TRY(try_slab(x, threads, f, index, &fits));
-    while (!fits) EG_TRY(try_slab(x, threads /= 2, f, index, &fits));
+/* The largest slab that fits; of no rows where none does. */
+static eg_status largest(search *x, int threads, extent *slab) {
+    family list[FAMILIES];
+    list_families(&x->slabs->whole, list);
+    for (int i = 0; i < FAMILIES; i++) {
+        int64_t count = 0;
+        EG_TRY(count_fitting(x, threads, &list[i], &count));
+        if (count == 0) continue;
+        *slab = member(&list[i], count - 1);
+        return EG_OK;
+    }
+    *slab = (extent){0, -1};
     return EG_OK;
 }
-
 /* Names the least that would have been enough. */
-static eg_status refuse(search *x, const family list[FAMILIES]) {
-    const int alone = x->caps.threads > 0 ? 1 : 0;
+static eg_status refuse(search *x, int alone) {
     const size_t limit = x->limit;
     size_t need = SIZE_MAX;
+    family list[FAMILIES];
+    list_families(&x->slabs->whole, list);
     x->limit = SIZE_MAX;
     for (int i = 0; i < FAMILIES; i++) {
         bool fits = false;
-        if (list[i].count > 0) EG_TRY(try_slab(x, alone, &list[i], 0, &fits));
+        if (list[i].count > 0) EG_TRY(try_slab(x, alone, member(&list[i], 0), &fits));
         if (fits && x->slabs->workspace < need) need = x->slabs->workspace;
     }
     if (need == SIZE_MAX) return too_large(&x->slabs->whole);
@@ -304,18 +319,21 @@ static eg_status refuse(search *x, const family list[FAMILIES]) {
 
 static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
     search x = {.caps = *caps, .limit = limit, .slabs = s};
-    family list[FAMILIES];
-    list_families(&s->whole, list);
-    int threads = caps->threads > 0 ? MOST_THREADS : 0;
-    do {
-        for (int i = 0; i < FAMILIES; i++) {
-            int64_t count = 0;
-            EG_TRY(count_fitting(&x, threads, &list[i], &count));
-            if (count > 0) return settle(&x, caps->threads, &list[i], count - 1);
-        }
-        threads /= FEWER;
-    } while (threads > 0);
-    return refuse(&x, list);
+    const int alone = caps->threads > 0 ? 1 : 0;
+    extent best, slab;
+    bool fits = false;
+    EG_TRY(largest(&x, alone, &best));
+    if (best.rows < 0) return refuse(&x, alone);
+    for (int threads = alone * MOST_THREADS; threads > 1; threads /= FEWER) {
+        EG_TRY(largest(&x, threads, &slab));
+        if (slab.rows < 0 || slab.items * slab.rows < best.items * best.rows / 2) continue;
+        best = slab;
+        break;
+    }
+    /* With as many of the threads as do find room. */
+    EG_TRY(try_slab(&x, caps->threads, best, &fits));
+    for (int threads = caps->threads / 2; !fits; threads /= 2) EG_TRY(try_slab(&x, threads, best, &fits));
+    return EG_OK;
 }
 
 eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs) {

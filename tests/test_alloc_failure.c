@@ -90,11 +90,13 @@ static void every_request_may_fail(void **state) {
     fixture_free(&f);
 }
 
-/* The caller's workspace makes a call that asks for no memory at all. */
-static void own_workspace_asks_for_nothing(void **state) {
-    (void)state;
+/* The caller's workspace makes a call that asks for no memory at all; in slabs, too. */
+static void check_own_workspace(int64_t rows, size_t limit) {
     fixture f;
-    fixture_make(&f, small_layer());
+    eg_layer layer = small_layer();
+    layer.m = rows;
+    fixture_make(&f, layer);
+    f.forward.workspace_limit = f.backward.workspace_limit = limit;
     scarce s = {0};
     const eg_open_info info = scarce_info(&s);
     eg_context *context = NULL;
@@ -115,6 +117,12 @@ static void own_workspace_asks_for_nothing(void **state) {
     assert_int_equal(s.live, 0);
     free(memory);
     fixture_free(&f);
+}
+
+static void own_workspace_asks_for_nothing(void **state) {
+    (void)state;
+    check_own_workspace(5, 0);
+    check_own_workspace(20000, 1 << 20);
 }
 
 /* The context's workspace grows to the largest call and then no more. */

@@ -67,18 +67,44 @@ static void check_same(const fixture *f, const unsigned char *expected, const sa
     free(got);
 }
 
-static void same_bits_for_any_threads(void **state) {
-    (void)state;
+/* The least limit, and half as much again: the slabs are of 64 rows, and of more. */
+static void set_limits(fixture *f, bool more) {
+    eg_context *context = open_cpu(1);
+    size_t bytes;
+    f->forward.workspace_limit = f->backward.workspace_limit = 1;
+    assert_status(eg_forward_workspace(context, &f->layer, &f->forward, &bytes), EG_ERR_ARGUMENT);
+    f->forward.workspace_limit = (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+    assert_status(eg_backward_workspace(context, &f->layer, &f->backward, &bytes), EG_ERR_ARGUMENT);
+    f->backward.workspace_limit = (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+    if (more) f->forward.workspace_limit += f->forward.workspace_limit / 2;
+    if (more) f->backward.workspace_limit += f->backward.workspace_limit / 2;
+    eg_close(context);
+}
+
+/* limit 0: none; 1 and 2: slabs. */
+static void check_threads(int limit) {
     static const int counts[] = {1, 2, 3, 5, 16, 0};
     for (size_t i = 0; i < LENGTH(samples); i++) {
         const eg_source source = (eg_source)(i % 2); /* recompute and pre by turns */
         fixture f;
         make(&samples[i], &f);
+        if (limit > 0) set_limits(&f, limit == 2);
         unsigned char *expected = outputs(&f, 1, source);
         for (size_t j = 0; j < LENGTH(counts); j++) check_same(&f, expected, &samples[i], counts[j], source);
         free(expected);
         fixture_free(&f);
     }
+}
+
+static void same_bits_for_any_threads(void **state) {
+    (void)state;
+    check_threads(0);
+}
+
+static void same_bits_for_any_threads_in_slabs(void **state) {
+    (void)state;
+    check_threads(1);
+    check_threads(2);
 }
 
 /* On one context, with other calls in between that leave their numbers in its workspace. */
@@ -139,6 +165,7 @@ static void same_bits_for_any_subset(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_threads),
+        cmocka_unit_test(same_bits_for_any_threads_in_slabs),
         cmocka_unit_test(same_bits_run_after_run),
         cmocka_unit_test(same_bits_for_any_subset),
     };

@@ -64,7 +64,8 @@ static void *last_address(void) {
     X(f_stride_overflow, f->forward.b.batch_stride = INT64_MAX, "b is too large", "9223372036854775807", "") \
     X(f_offset_overflow, f->forward.y.offset = SIZE_MAX - 3, "y is too large", "18446744073709551612", "")   \
     X(f_sizes_overflow, (f->layer.m = INT64_MAX / 2, f->layer.k = INT64_MAX / 2), "layer.m",                 \
-      "4611686018427387903", "expected 0 to 2^60")
+      "4611686018427387903", "expected 0 to 2^60")                                                           \
+    X(f_limit, f->forward.workspace_limit = 3, "workspace_limit is", "3", "expected at least")
 
 /* These have to do with addresses, which the queries do not look at. */
 #define FORWARD_ADDRESS_RULES(X)                                                                             \
@@ -114,6 +115,7 @@ static void *last_address(void) {
       "expected at least 30")                                                                                \
     X(b_d_bias_offset, f->backward.d_bias.offset = 1, "d_bias", "1", "expected a multiple of 4")             \
     X(b_d_a_overflow, f->backward.d_a.ld = INT64_MAX / 8, "d_a is too large", "5 x 7", "")                   \
+    X(b_limit, f->backward.workspace_limit = 63, "workspace_limit is", "63", "expected at least")            \
     X(c_saved_without_d_a, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = NULL), "chain.saved",     \
       "without d_a", "expected both")                                                                        \
     X(c_d_bias_alone, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.saved.data = NULL), "chain.d_bias", \

@@ -1,0 +1,235 @@
+/* Slabs: a pure function of the device, the problem and the limit, for any number of rows; that they add up
+ * to the call is what the table sees to. */
+#include "fixture.h"
+
+#include "slabs.h"
+#include "validate.h"
+
+enum { LEAST_CASE = 3 };
+#define MIB ((size_t)1 << 20)
+
+/* A processor that nobody has to have. */
+static eg_caps cpu(int threads) {
+    return (eg_caps){.backend = EG_BACKEND_CPU, .packs = true, .threads = threads};
+}
+
+/* ---- Problems --------------------------------------------------------------------------------------- */
+
+typedef struct sizes {
+    int64_t m, k, n, batch;
+    eg_dtype dtype;
+    bool shared_b, summed_d_a, wide;
+} sizes;
+
+static eg_matrix mark(int64_t rows, int64_t cols, bool shared) {
+    return (eg_matrix){.data = (void *)(uintptr_t)64, .batch_stride = shared ? 0 : rows * cols};
+}
+
+/* Recomputes; every output is wanted. */
+static eg_problem problem_of(const sizes *s) {
+    const eg_layer layer = {.size = sizeof layer,
+                            .m = s->m,
+                            .k = s->k,
+                            .n = s->n,
+                            .batch = s->batch,
+                            .dtype = s->dtype,
+                            .activation = EG_ACT_GELU};
+    const eg_dtype wide = s->wide ? EG_F32 : EG_DTYPE_DEFAULT;
+    eg_backward_args args = {.size = sizeof args,
+                             .a = mark(s->m, s->k, false),
+                             .b = mark(s->k, s->n, s->shared_b),
+                             .bias.data = (void *)(uintptr_t)64,
+                             .grad = mark(s->m, s->n, false),
+                             .d_a = mark(s->m, s->k, s->summed_d_a),
+                             .d_b = mark(s->k, s->n, s->shared_b),
+                             .d_bias = {.data = (void *)(uintptr_t)64, .dtype = wide}};
+    args.d_b.dtype = wide;
+    eg_problem problem;
+    assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+    return problem;
+}
+
+static const sizes samples[] = {
+    {5000, 70, 130, 1, EG_F32, false, false, false}, {5000, 70, 130, 1, EG_BF16, false, false, false},
+    {700, 300, 90, 7, EG_F32, true, false, false},   {700, 300, 90, 7, EG_F16, false, false, false},
+    {400, 64, 64, 50, EG_F64, false, false, false},  {3000, 33, 200, 3, EG_F32, false, true, false},
+    {900, 120, 120, 4, EG_BF16, false, false, true}, {65, 500, 500, 1, EG_F16, false, false, false},
+    {100000, 16, 16, 2, EG_F32, true, false, false},
+};
+
+/* What the refusal of a limit says would be enough. */
+static size_t least_limit(const eg_caps *caps, const eg_problem *problem) {
+    eg_slabs slabs;
+    assert_status(eg_slabs_make(caps, problem, LEAST_CASE, &slabs), EG_ERR_ARGUMENT);
+    assert_non_null(strstr(eg_last_error(), "workspace_limit is 3; expected at least "));
+    return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+}
+
+/* ---- On the CPU -------------------------------------------------------------------------------------- */
+
+static void no_limit_is_one_slab(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(samples); i++) {
+        const eg_problem problem = problem_of(&samples[i]);
+        const eg_caps caps = cpu(3), crowd = cpu(64);
+        eg_plan plan;
+        eg_slabs slabs;
+        assert_ok(eg_plan_make(&caps, &problem, &plan));
+        assert_ok(eg_slabs_make(&caps, &problem, 0, &slabs));
+        assert_true(slabs.workspace == plan.workspace && slabs.threads == 3);
+        assert_true(slabs.rows == plan.problem.m && slabs.items == plan.problem.batch);
+        assert_ok(eg_plan_make(&crowd, &problem, &plan));
+        assert_ok(
+            eg_slabs_make(&caps, &problem, plan.workspace, &slabs)); /* nor is one that is not reached */
+        assert_true(slabs.rows == plan.problem.m && slabs.items == plan.problem.batch);
+    }
+}
+
+/* From the least limit there is up: within it, of rows that a kernel likes, and the same for any threads. */
+static void every_limit_is_kept(void **state) {
+    (void)state;
+    static const int threads[] = {1, 2, 5, 64, 1000};
+    for (size_t i = 0; i < LENGTH(samples); i++) {
+        const eg_problem problem = problem_of(&samples[i]);
+        const eg_caps alone = cpu(1);
+        eg_slabs first, slabs;
+        assert_ok(eg_slabs_make(&alone, &problem, 0, &slabs));
+        const size_t whole = slabs.workspace, least = least_limit(&alone, &problem);
+        assert_true(least <= whole); /* equal where 64 rows and sums in f32 take more than 65 rows */
+        assert_status(eg_slabs_make(&alone, &problem, least - 1, &slabs), EG_ERR_ARGUMENT);
+        for (size_t limit = least; limit < whole; limit += limit / 5) {
+            assert_ok(eg_slabs_make(&alone, &problem, limit, &first));
+            const bool cut = first.rows < first.whole.m;
+            assert_true(first.rows % 64 == 0 || !cut);
+            assert_true(first.rows % 256 == 0 || first.rows < 256 || !cut);
+            assert_true(first.items == 1 || !cut || samples[i].summed_d_a);
+            for (size_t j = 0; j < LENGTH(threads); j++) {
+                const eg_caps caps = cpu(threads[j]);
+                assert_ok(eg_slabs_make(&caps, &problem, limit, &slabs));
+                assert_true(slabs.workspace <= limit && slabs.threads <= threads[j] && slabs.threads > 0);
+                assert_true(slabs.rows == first.rows && slabs.items == first.items);
+            }
+        }
+    }
+}
+
+/* d_a that is summed over the batch takes the rows of every item at once. */
+static void a_summed_d_a_keeps_the_batch_together(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&samples[5]);
+    const eg_caps caps = cpu(2);
+    eg_slabs slabs;
+    assert_true(samples[5].summed_d_a);
+    assert_ok(eg_slabs_make(&caps, &problem, least_limit(&caps, &problem), &slabs));
+    assert_true(slabs.items == 3 && slabs.rows == 64);
+}
+
+/* What is packed, and what is added up in f32, is what has to be. */
+static void regions_are_what_is_kept(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        sizes s = {10000, 100, 200, 1, EG_BF16, false, false, !narrow};
+        eg_problem problem = problem_of(&s);
+        eg_slabs slabs;
+        assert_ok(eg_slabs_make(&caps, &problem, 2 * MIB, &slabs));
+        assert_true(slabs.rows < s.m && slabs.pack.bytes >= 2 * 100 * 200 * sizeof(float));
+        assert_true(slabs.sum[EG_SUM_D_B].bytes == (narrow ? 100 * 200 * sizeof(float) : 0));
+        assert_true(slabs.sum[EG_SUM_D_BIAS].bytes == (narrow ? 200 * sizeof(float) : 0));
+        assert_true(slabs.sum[EG_SUM_D_BIAS_BELOW].bytes == 0);
+        problem.operands[EG_OP_D_A].data = NULL;
+        problem.source = EG_SOURCE_PRE; /* and nothing reads b */
+        assert_ok(eg_slabs_make(&caps, &problem, 2 * MIB, &slabs));
+        assert_true(slabs.rows < s.m && slabs.pack.bytes == 0);
+    }
+}
+
+static void the_text_says_how_many(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(2);
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 1000, .k = 30, .n = 20, .batch = 1, .activation = EG_ACT_GELU});
+    char text[4096], line[64];
+    f.backward.workspace_limit = 1;
+    assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
+    f.backward.workspace_limit = f.forward.workspace_limit =
+        (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(strncmp(text, "slabs of 64 rows x 16  M=1000 batch=1  workspace ", 49), 0);
+    assert_non_null(strstr(text, "\nbackward f32 gelu recompute  M=64 "));
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, line, sizeof line));
+    assert_memory_equal(text, line, sizeof line - 1);
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, text, sizeof text));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* ---- Any number of rows ------------------------------------------------------------------------------ */
+
+static void check_any_rows(const eg_caps *caps, bool wide, size_t limit) {
+    size_t workspace = 0;
+    int64_t rows = 0;
+    for (int power = 31; power <= 40; power++) {
+        const sizes s = {(int64_t)1 << power, 4096, 14336, 1, EG_BF16, false, false, wide};
+        const eg_problem problem = problem_of(&s);
+        eg_slabs slabs;
+        assert_ok(eg_slabs_make(caps, &problem, limit, &slabs));
+        assert_true(slabs.workspace <= limit && slabs.rows >= 256);
+        if (power > 31) assert_true(slabs.workspace == workspace && slabs.rows == rows);
+        workspace = slabs.workspace;
+        rows = slabs.rows;
+    }
+}
+
+static void workspace_is_the_same_for_any_rows(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    check_any_rows(&caps, true, 1024 * MIB);
+    check_any_rows(&caps, false, 1024 * MIB);
+}
+
+/* A workspace that no memory could hold is no obstacle, and leaves no message behind. */
+static void even_more_rows_than_memory_could_hold(void **state) {
+    (void)state;
+    const sizes s = {(int64_t)1 << 51, 512, 512, 1, EG_F32, false, false, false};
+    const eg_problem problem = problem_of(&s);
+    const eg_caps caps = cpu(2);
+    eg_slabs slabs;
+    assert_status(eg_slabs_make(&caps, &problem, 0, &slabs), EG_ERR_OUT_OF_MEMORY);
+    assert_status(eg_convert(NULL, EG_F32, NULL, (eg_dtype)9, 1), EG_ERR_ARGUMENT);
+    char before[512];
+    snprintf(before, sizeof before, "%s", eg_last_error());
+    assert_ok(eg_slabs_make(&caps, &problem, 64 * MIB, &slabs));
+    assert_true(slabs.workspace <= 64 * MIB && slabs.rows >= 1024);
+    assert_string_equal(before, eg_last_error());
+}
+
+#ifdef EG_HAVE_CUDA
+#include "cuda/device.h"
+
+/* An H200, of which only the figures are needed. d_b in bf16 is added up in 224 MiB of f32. */
+static void workspace_is_the_same_for_any_rows_on_cuda(void **state) {
+    (void)state;
+    const eg_cuda_caps detail = {.multiprocessors = 132, .shared = 227 << 10};
+    const eg_caps caps = {
+        .backend = EG_BACKEND_CUDA, .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT, .detail = &detail};
+    check_any_rows(&caps, true, 256 * MIB);
+    check_any_rows(&caps, false, 272 * MIB);
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_limit_is_one_slab),
+        cmocka_unit_test(every_limit_is_kept),
+        cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
+        cmocka_unit_test(regions_are_what_is_kept),
+        cmocka_unit_test(the_text_says_how_many),
+        cmocka_unit_test(workspace_is_the_same_for_any_rows),
+        cmocka_unit_test(even_more_rows_than_memory_could_hold),
+#ifdef EG_HAVE_CUDA
+        cmocka_unit_test(workspace_is_the_same_for_any_rows_on_cuda),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
