@@ -98,7 +98,8 @@ static eg_forward_args forward_args(const call *c) {
                              .bias = vector(c, OP_BIAS),
                              .residual = matrix(c, OP_RESIDUAL),
                              .y = matrix(c, OP_Y),
-                             .pre = matrix(c, OP_PRE)};
+                             .pre = matrix(c, OP_PRE),
+                             .workspace_limit = c->workspace_limit};
 }
 
 static eg_backward_args backward_args(const call *c) {
@@ -114,7 +115,8 @@ static eg_backward_args backward_args(const call *c) {
                               .d_b = matrix(c, OP_D_B),
                               .d_bias = vector(c, OP_D_BIAS),
                               .grad_pre = matrix(c, OP_GRAD_PRE),
-                              .accumulate = c->accumulate};
+                              .accumulate = c->accumulate,
+                              .workspace_limit = c->workspace_limit};
 }
 
 /* ---- Calls -------------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@ typedef struct call {
     eg_layer layer;
     eg_source mode;
     bool accumulate;
+    size_t workspace_limit;
     bool batched;             /* some input is 3-D, and so y is */
     bool present[OPERANDS];   /* which of them the call reads or writes */
     tensor tensors[OPERANDS]; /* of those; data only on the way to the device and back */

@@ -11,7 +11,8 @@ static void begin_call(call *c, const options *o, bool backward) {
     *c = (call){.backward = backward,
                 .b_is_nk = o->b_is_nk,
                 .mode = o->mode,
-                .accumulate = backward && o->accumulate};
+                .accumulate = backward && o->accumulate,
+                .workspace_limit = o->workspace_limit};
     c->layer = (eg_layer){.size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite};
 }
 

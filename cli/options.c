@@ -119,6 +119,22 @@ static int set_threads(options *o, const char *value) {
     return CLI_OK;
 }
 
+/* Bytes, or so many KiB, MiB or GiB of them: "256M". */
+static int set_workspace_limit(options *o, const char *value) {
+    static const char units[] = "KMG";
+    char *end = NULL;
+    int64_t bytes = 0;
+    bool good = parse_integer(value, &end, &bytes) && bytes > 0;
+    const char *unit = good && *end != '\0' ? strchr(units, *end) : NULL;
+    if (unit != NULL) {
+        good = !__builtin_mul_overflow(bytes, (int64_t)1 << 10 * (unit - units + 1), &bytes);
+        end++;
+    }
+    if (!good || *end != '\0') return wrong("workspace-limit", value, "a number of bytes, such as 256M");
+    o->workspace_limit = (size_t)bytes;
+    return CLI_OK;
+}
+
 static int set_batch(options *o, const char *value) {
     char *end = NULL;
     if (!parse_integer(value, &end, &o->batch) || *end != '\0') return wrong("batch", value, "a number");
@@ -209,7 +225,7 @@ static const struct {
     {"activation", required_argument, CALLS | COMMAND_BENCH, set_activation},
     {"backend", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_backend},
     {"dtype", required_argument, CALLS | COMMAND_BENCH, set_dtype},
-    {"out-dtype", required_argument, BACKWARDS, set_out_dtype},
+    {"out-dtype", required_argument, BACKWARDS | COMMAND_BENCH, set_out_dtype},
     {"layout-b", required_argument, CALLS, set_layout_b},
     {"mode", required_argument, BACKWARDS | COMMAND_BENCH, set_mode},
     {"want", required_argument, BACKWARDS, set_want},
@@ -217,6 +233,7 @@ static const struct {
     {"save-pre", no_argument, FORWARDS, set_save_pre},
     {"nonfinite", required_argument, CALLS, set_nonfinite},
     {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads},
+    {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit},
     {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape},
     {"batch", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_batch},
     {"forward", no_argument, COMMAND_PLAN, set_forward},

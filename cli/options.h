@@ -38,6 +38,7 @@ typedef struct options {
     unsigned want; /* bits 1 << operand; 0 where not given */
     bool accumulate, save_pre;
     eg_nonfinite nonfinite;
+    size_t workspace_limit; /* bytes; 0: none */
     int threads;
     shape shapes[MAX_SHAPES];
     int shape_count;

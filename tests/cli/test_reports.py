@@ -93,6 +93,19 @@ def test_plan_of_a_shape_too_large():
     refuse(2, "plan", "--shape", f"{2**40}x{2**40}x1", says=["too large", str(2**40)])
 
 
+def test_plan_in_slabs():
+    """The whole workspace stays within the limit, and a slab is what the rest of the plan is of."""
+    text = succeed("plan", "--shape", "1000000x100x200", "--backward", "--activation", "gelu", "--workspace-limit", "8M")
+    first, *rest = text.splitlines()
+    rows, count, workspace = map(int, re.fullmatch(r"slabs of (\d+) rows x (\d+)  M=1000000 batch=1  workspace (\d+) bytes",
+                                                   first).groups())
+    assert rows % 256 == 0 and (count - 1) * rows < 1000000 <= count * rows and workspace <= 8 << 20
+    assert any(line.startswith("backward f32 gelu") and f" M={rows} " in line for line in rest)
+    same = succeed("plan", "--shape", "1000000x100x200", "--backward", "--activation", "gelu", "--workspace-limit", "8192K")
+    assert same == text
+    assert "slabs" not in succeed("plan", "--shape", "64x100x200", "--workspace-limit", "1G")
+
+
 def test_plan_computes_nothing():
     """Petabytes are planned in no time, and no memory."""
     succeed("plan", "--shape", "10000000x10000000x10000000", timeout=20)

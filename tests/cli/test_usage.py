@@ -16,7 +16,7 @@ def test_help():
         assert f"epigrad {command}" in text
         assert succeed(command, "--help") == text
     for option in ("--activation", "--backend", "--dtype", "--out-dtype", "--layout-b", "--mode", "--want", "--accumulate",
-                   "--save-pre", "--nonfinite", "--threads", "--shape", "--batch", "--json", "--output"):
+                   "--save-pre", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--json", "--output"):
         assert option in text
     assert max(map(len, text.splitlines())) <= 110
 
@@ -54,6 +54,13 @@ def test_commands():
         ("--threads", "2x", "--threads is '2x'"),
         ("--threads", "99999999999999999999", "--threads is"),
         ("--threads", " 2", "--threads is"),
+        ("--workspace-limit", "0", ["--workspace-limit is '0'", "256M"]),
+        ("--workspace-limit", "-1", "--workspace-limit is '-1'"),
+        ("--workspace-limit", "64k", "--workspace-limit is '64k'"),
+        ("--workspace-limit", "64MB", "--workspace-limit is '64MB'"),
+        ("--workspace-limit", "M", "--workspace-limit is 'M'"),
+        ("--workspace-limit", "9999999999G", "--workspace-limit is"),
+        ("--workspace-limit", "3", ["workspace_limit is 3", "expected at least"]),
     ],
 )
 @pytest.mark.parametrize("command", ["backward", "plan"])
