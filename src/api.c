@@ -1,4 +1,7 @@
 /* The public calls: validate -> plan -> launch. */
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,9 +12,20 @@
 
 /* ---- Host memory -------------------------------------------------------------------------------- */
 
+enum { LINE = 64, HUGE_PAGE = 2 << 20 };
+
+/* Large blocks ask for pages of 2 MiB: packing writes to many places in turn, and finding 4 KiB pages was a
+ * third of its time. */
 static void *default_alloc(size_t bytes, void *user) {
     (void)user;
-    return bytes > SIZE_MAX - 63 ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
+    const size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : LINE;
+    if (bytes > SIZE_MAX - (align - 1)) return NULL;
+    bytes = (bytes + align - 1) / align * align;
+    void *memory = aligned_alloc(align, bytes);
+#if defined(__linux__)
+    if (memory != NULL && align == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* advice only */
+#endif
+    return memory;
 }
 
 static void default_free(void *memory, void *user) {

@@ -52,19 +52,26 @@ static char *region_or_null(const eg_cpu_run *run, eg_buffer_id id) {
     return run->plan->region[id].bytes > 0 ? eg_cpu_region(run, id) : NULL;
 }
 
+/* Where the tile's numbers of grad_pre go; no layout is wanted where no product reads it as cells. */
+static eg_cells kept_cells(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
+    const eg_problem *p = run->problem;
+    const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, p->m, p->n);
+    const eg_cells first = {.across = region_or_null(run, EG_BUFFER_GRAD_PRE),
+                            .down = region_or_null(run, EG_BUFFER_GRAD_PRE_T)};
+    return eg_cells_at(&first, &grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
+}
+
 /* A tile of grad_pre, in the form that the products to come read. */
 static void keep(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile, const char *grad) {
-    const eg_problem *p = run->problem;
-    char *to = region_or_null(run, EG_BUFFER_GRAD_PRE), *to_t = region_or_null(run, EG_BUFFER_GRAD_PRE_T);
-    if (to == NULL && to_t == NULL) return;
     if (kernel->terms > 0) {
-        const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, p->m, p->n);
-        const eg_cells first = {.across = to, .down = to_t};
-        const eg_cells at = eg_cells_at(&first, &grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
-        if (!kernel->split(grad, tile->rows, tile->cols, &at)) eg_cpu_refuse(run);
+        const eg_cells to = kept_cells(run, kernel, tile);
+        if ((to.across != NULL || to.down != NULL) && !kernel->split(grad, tile->rows, tile->cols, &to))
+            eg_cpu_refuse(run);
         return;
     }
-    const eg_panels panels = eg_cpu_panels(kernel, p->m, p->n);
+    char *to = region_or_null(run, EG_BUFFER_GRAD_PRE);
+    if (to == NULL) return;
+    const eg_panels panels = eg_cpu_panels(kernel, run->problem->m, run->problem->n);
     const int64_t panel = tile->item * panels.panels + tile->col / kernel->nr;
     const int64_t element = (panel * panels.rows + tile->row) * kernel->nr;
     memcpy(to + (size_t)element * eg_dtype_size(kernel->compute), grad, tile_bytes(kernel));
@@ -103,6 +110,11 @@ void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const 
                                           [EG_EPILOGUE_ACT_GRAD] = EG_OP_GRAD,
                                           [EG_EPILOGUE_CHAIN] = EG_OP_BELOW};
     const eg_operand *x = &run->problem->operands[reads[step->epilogue]];
+    const eg_cpu_kernel *kernel = step->kernel;
+    if (kernel->terms > 0 && step->epilogue == EG_EPILOGUE_ACT_GRAD) {
+        const eg_cells to = kept_cells(run, kernel, tile);
+        eg_cells_prefetch(&to, (size_t)kernel->terms * EG_CELL_TERM_BYTES);
+    }
     if (x->data == NULL || x->col_stride != 1) return;
     if (step->epilogue == EG_EPILOGUE_STORE && !(step->product == EG_PRODUCT_D_B && run->problem->accumulate))
         return;
