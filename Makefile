@@ -5,7 +5,7 @@
 #   make check      run every test
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
-#   make bench      measure this machine                        (BACKEND=cpu BENCH="--dtype f64")
+#   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
 #   make format     let clang-format lay out the source; make format-check only looks
 #   make tidy       run clang-tidy over the source
 #   make clean      remove the build folders
@@ -42,8 +42,23 @@ demo: setup-build $(BUILD)/build.ninja
 	@[[ $(BACKEND) != webgpu ]] || { tools/setup.sh webgpu && tools/fetch-webgpu.sh $(BUILD)/webgpu >/dev/null; }
 	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
 
+# On the CPU in minutes, beside other libraries (bench/cpu); results in build/compare-cpu.*.
+ifeq ($(BACKEND),cpu)
+bench: setup-bench all $(BUILD)/bench-venv/ready
+	@cmake -S bench/cpu -B $(BUILD)/bench -G Ninja -DEPIGRAD_LIBRARY=$(abspath $(BUILD))/src/libepigrad.so >/dev/null
+	@cmake --build $(BUILD)/bench
+	@$(BUILD)/bench-venv/bin/python bench/cpu/compare.py $(BUILD)/bench --output $(BUILD)/compare-cpu.jsonl $(BENCH)
+else
 bench: all
 	@$(BUILD)/epigrad bench --backend $(BACKEND) $(BENCH)
+endif
+
+# MKL is a peer like the others: where it does not install, it is not found.
+$(BUILD)/bench-venv/ready: bench/cpu/requirements.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@$(@D)/bin/pip install -q --disable-pip-version-check mkl || echo "bench: no MKL for this machine"
+	@touch $@
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)

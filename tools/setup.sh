@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# tools/setup.sh build|web|webgpu|check|ci: sees to the Debian packages that `make`, `make web`, the WebGPU backend,
-# `make check` or .ci/run need. Quick and quiet when all is there. Installs what is missing where it may (as root, or
-# with a sudo that asks no password), else prints the line to type. docs/dependencies.md tells what each is for.
+# tools/setup.sh build|web|webgpu|bench|check|ci: sees to the Debian packages that `make`, `make web`, the WebGPU
+# backend, `make bench`, `make check` or .ci/run need. Quick and quiet when all is there. Installs what is missing
+# where it may (as root, or with a sudo that asks no password), else prints the line to type. docs/dependencies.md
+# tells what each is for.
 set -euo pipefail
 
 # Debian 12 names. `check` needs what `build` needs, and `ci` what both do.
 build=(gcc libc6-dev make cmake ninja-build pkgconf zlib1g-dev libcjson-dev libcmocka-dev)
 web=(cmake ninja-build clang lld wasi-libc libclang-rt-dev libclang-rt-dev-wasm32)
 webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
+bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
 check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ python3-venv chromium)
 ci=("${check[@]}" libomp-dev clang-format clang-tidy git)
 
@@ -15,10 +17,11 @@ case ${1:-} in
 build) wanted=("${build[@]}") ;;
 web) wanted=("${web[@]}") ;;
 webgpu) wanted=("${webgpu[@]}") ;;
+bench) wanted=("${bench[@]}") ;;
 check) wanted=("${check[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
 *)
-    echo "usage: tools/setup.sh build|web|webgpu|check|ci" >&2
+    echo "usage: tools/setup.sh build|web|webgpu|bench|check|ci" >&2
     exit 2
     ;;
 esac
