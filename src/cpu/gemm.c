@@ -183,7 +183,7 @@ static void run_tile(const product *x, const pass *pass, const char *left, const
 }
 
 /* `panels` panels of the block from column `col` on: all its rows against them. Meanwhile the panel that
- * follows is fetched, a slice with each tile. */
+ * follows is fetched, a slice with each tile; not for matrix units, which only lost by it. */
 static void run_group(const product *x, const block *b, const pass *pass, int64_t col, int64_t panels) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;

@@ -246,7 +246,7 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
 
-#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, GROUP, LEAST)                                          \
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, LEAST)                         \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
     const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
         .name = #kernel,                                                                                     \
@@ -258,9 +258,9 @@ EG_INLINE double spin(int64_t turns, int products) {
         .mr = EG_CELL,                                                                                       \
         .nr = EG_CELL,                                                                                       \
         .kc = KC,                                                                                            \
-        .group = GROUP,                                                                                      \
-        .block_rows = 384,                                                                                   \
-        .block_cols = 480,                                                                                   \
+        .group = 1,                                                                                          \
+        .block_rows = BLOCK_ROWS,                                                                            \
+        .block_cols = BLOCK_COLS,                                                                            \
         .least = LEAST,                                                                                      \
         .enter = eg_tiles_configure,                                                                         \
         .leave = eg_tiles_release,                                                                           \
@@ -273,7 +273,9 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 #define BY_DEFAULT (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_FAST))
 
-ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 1, 64 * 64 * 64)
-ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 1, 64 * 64 * 64)
-ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 1, 64 * 64 * 64)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 128, 1, 96 * 96 * 96)
+/* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 16 KiB of L1 for bf16 itself. The block's
+ * sums and its strips of the left operand share L2. Measured: docs/cpu.md. */
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 64 * 64 * 64)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 64 * 64 * 64)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 64 * 64 * 64)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 512, 384, 480, 96 * 96 * 96)
