@@ -43,40 +43,46 @@ enum { TILE_BYTES = 1024, SUM_STRIDE = EG_CELL * sizeof(float), PAIRS_STRIDE = 6
         EG_TILE_DOT(3, 5, 7);                                                                                \
     }
 
-EG_INLINE void begin_sums(char *sums, bool accumulate, const bool wide) {
-    if (!accumulate) {
-        EG_TILE_ZERO(0);
-        EG_TILE_ZERO(1);
-        EG_TILE_ZERO(2);
-        EG_TILE_ZERO(3);
-        return;
-    }
-    EG_TILE_LOAD(0, sums, SUM_STRIDE);
-    EG_TILE_LOAD(2, sums + 16 * SUM_STRIDE, SUM_STRIDE);
-    if (wide) {
-        EG_TILE_LOAD(1, sums + 64, SUM_STRIDE);
-        EG_TILE_LOAD(3, sums + 16 * SUM_STRIDE + 64, SUM_STRIDE);
-    }
+EG_INLINE void clear_sums(void) {
+    EG_TILE_ZERO(0);
+    EG_TILE_ZERO(1);
+    EG_TILE_ZERO(2);
+    EG_TILE_ZERO(3);
 }
 
-EG_INLINE void end_sums(char *sums) {
-    EG_TILE_STORE(0, sums, SUM_STRIDE);
-    EG_TILE_STORE(1, sums + 64, SUM_STRIDE);
-    EG_TILE_STORE(2, sums + 16 * SUM_STRIDE, SUM_STRIDE);
-    EG_TILE_STORE(3, sums + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+EG_INLINE void store_sums(char *to) {
+    EG_TILE_STORE(0, to, SUM_STRIDE);
+    EG_TILE_STORE(1, to + 64, SUM_STRIDE);
+    EG_TILE_STORE(2, to + 16 * SUM_STRIDE, SUM_STRIDE);
+    EG_TILE_STORE(3, to + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+}
+
+/* Every run of terms is summed from zero and its sum added to the tile, here: errors grow with the square
+ * root of a run and of their number, not of the depth. The unit for tiles is on its next run meanwhile. */
+EG_INLINE void add_sums(float *tile, const float *sums, const bool wide) {
+    for (int i = 0; i < EG_CELL; i++, tile += EG_CELL, sums += EG_CELL) {
+        _mm512_store_ps(tile, _mm512_add_ps(_mm512_load_ps(tile), _mm512_load_ps(sums)));
+        if (wide)
+            _mm512_store_ps(tile + 16, _mm512_add_ps(_mm512_load_ps(tile + 16), _mm512_load_ps(sums + 16)));
+    }
 }
 
 /* A narrow block has no columns beyond 16: half of the work. */
-#define MULTIPLY(name, TERMS, PRODUCTS)                                                                      \
+#define MULTIPLY(name, TERMS, RUN, PRODUCTS)                                                                 \
     EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
-                                char *sums, const bool wide) {                                               \
-        begin_sums(sums, accumulate, wide);                                                                  \
-        for (; depth > 0; depth -= EG_CELL) {                                                                \
-            PRODUCTS                                                                                         \
-            left += (TERMS)*EG_CELL_TERM_BYTES;                                                              \
-            right += (TERMS)*EG_CELL_TERM_BYTES;                                                             \
-        }                                                                                                    \
-        end_sums(sums);                                                                                      \
+                                float *tile, const bool wide) {                                              \
+        _Alignas(64) float sums[EG_CELL * EG_CELL];                                                          \
+        do {                                                                                                 \
+            clear_sums();                                                                                    \
+            for (int64_t end = depth - (RUN); depth > 0 && depth > end; depth -= EG_CELL) {                  \
+                PRODUCTS                                                                                     \
+                left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
+                right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
+            }                                                                                                \
+            store_sums(accumulate ? (char *)sums : (char *)tile);                                            \
+            if (accumulate) add_sums(tile, sums, wide);                                                      \
+            accumulate = true;                                                                               \
+        } while (depth > 0);                                                                                 \
     }                                                                                                        \
     static void name(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,     \
                      int64_t cols, bool accumulate, void *tile) {                                            \
@@ -88,13 +94,14 @@ EG_INLINE void end_sums(char *sums) {
         }                                                                                                    \
     }
 
-MULTIPLY(multiply_x1, 1, LEFT(0) RIGHT(0) DOT)
+MULTIPLY(multiply_x1, 1, 256, LEFT(0) RIGHT(0) DOT)
 /* middle·high, high·high, high·middle */
-MULTIPLY(multiply_x3, 2, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x3, 2, 256, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* middle·middle, middle·high, high·high, high·middle */
-MULTIPLY(multiply_x4, 2, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x4, 2, 256, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* high·low, high·middle, middle·middle, middle·high, high·high, low·high */
-MULTIPLY(multiply_x6, 3, LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
+MULTIPLY(multiply_x6, 3, 128,
+         LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
 
 /* ---- split -------------------------------------------------------------------------------------- */
 
@@ -231,7 +238,7 @@ static void unscale(void *tile) {
 /* Multiplications alone, as many independent ones as the kernels have. */
 EG_INLINE double spin(int64_t turns, int products) {
     eg_tiles_configure();
-    begin_sums(NULL, false, true);
+    clear_sums();
     EG_TILE_ZERO(4);
     EG_TILE_ZERO(5);
     EG_TILE_ZERO(6);

@@ -1,24 +1,17 @@
 /* Threads, by OpenMP where the build has it. */
-#if defined(__linux__)
-#define _GNU_SOURCE
-#include <sched.h>
-#endif
-
 #include "cpu.h"
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
+/* OpenMP's own count: it is of the processors the process began with, while OMP_PROC_BIND may since have
+ * bound this thread to one. */
 int eg_cpu_cores(void) {
-#if !defined(_OPENMP)
-    return 1;
-#elif defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#ifdef _OPENMP
     return omp_get_num_procs();
 #else
-    return omp_get_num_procs();
+    return 1;
 #endif
 }
 

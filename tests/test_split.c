@@ -1,0 +1,226 @@
+/* f32 as sums of bf16 products (EG_MATH_DEFAULT where a matrix unit computes it) against f32 multiply-adds
+ * (EG_MATH_STRICT): never less accurate, on numbers of every scale; and the same bits where numbers have no
+ * such sum. On a processor without a matrix unit both are the same kernel; the build with emulated tiles is
+ * where this tests something everywhere. */
+#include <math.h>
+
+#include "support.h"
+
+enum { M = 65, N = 97, DEEPEST = 4096 };
+
+/* ---- Numbers ------------------------------------------------------------------------------------ */
+
+static uint64_t state;
+
+static double uniform(void) { /* (0, 1) */
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return ((double)(state >> 12) + 0.5) * 0x1p-52;
+}
+
+static double normal(void) { return sqrt(-2 * log(uniform())) * cos(6.283185307179586 * uniform()); }
+static double sign(void) { return uniform() < 0.5 ? -1 : 1; }
+
+/* One number, `line` being its row of A or its column of B. */
+static double of_normal(int line) { return (void)line, normal(); }
+static double of_uniform(int line) { return (void)line, uniform() - 0.5; }
+static double of_positive(int line) { return (void)line, uniform(); }
+static double of_decades(int line) { return (void)line, sign() * pow(10, 12 * uniform() - 6); }
+static double of_scaled_lines(int line) { return normal() * pow(10, (line * 7) % 19 - 13); }
+static double of_tiny(int line) { return (void)line, normal() * 1e-18; }
+static double of_subnormal(int line) { return (void)line, normal() * 1e-39; }
+static double of_large(int line) { return (void)line, normal() * 1e6; }
+
+/* A and B are drawn from different kinds where their products would leave f32. */
+static const struct {
+    const char *name;
+    double (*a)(int line), (*b)(int line);
+} kinds[] = {
+    {"normal", of_normal, of_normal},
+    {"uniform", of_uniform, of_uniform},
+    {"positive", of_positive, of_positive},
+    {"twelve decades", of_decades, of_decades},
+    {"badly scaled rows and columns", of_scaled_lines, of_scaled_lines},
+    {"tiny", of_tiny, of_tiny},
+    {"subnormal by large", of_subnormal, of_large},
+};
+
+/* ---- The product -------------------------------------------------------------------------------- */
+
+typedef struct product {
+    float *a, *b, *y; /* [M, k], [k, N], [M, N] */
+    double *exact;
+    int k;
+} product;
+
+static product make_product(int k) {
+    return (product){.a = need_memory(sizeof(float) * (size_t)(M * k)),
+                     .b = need_memory(sizeof(float) * (size_t)(k * N)),
+                     .y = need_memory(sizeof(float) * M * N),
+                     .exact = need_memory(sizeof(double) * M * N),
+                     .k = k};
+}
+
+static void free_product(product *p) {
+    free(p->a);
+    free(p->b);
+    free(p->y);
+    free(p->exact);
+}
+
+static void fill(product *p, double (*a)(int), double (*b)(int)) {
+    for (int i = 0; i < M; i++) {
+        for (int k = 0; k < p->k; k++) p->a[i * p->k + k] = (float)a(i);
+    }
+    for (int k = 0; k < p->k; k++) {
+        for (int j = 0; j < N; j++) p->b[k * N + j] = (float)b(j);
+    }
+    for (int i = 0; i < M; i++) {
+        for (int j = 0; j < N; j++) {
+            double sum = 0;
+            for (int k = 0; k < p->k; k++) sum += (double)p->a[i * p->k + k] * (double)p->b[k * N + j];
+            p->exact[i * N + j] = sum;
+        }
+    }
+}
+
+static void multiply(eg_context *context, const product *p, eg_math math) {
+    const eg_layer layer = {
+        .size = sizeof layer, .m = M, .k = p->k, .n = N, .batch = 1, .math = math, .activation = EG_ACT_NONE};
+    const eg_forward_args args = {
+        .size = sizeof args, .a = {.data = p->a}, .b = {.data = p->b}, .y = {.data = p->y}};
+    for (int i = 0; i < M * N; i++) p->y[i] = NAN;
+    assert_ok(eg_forward(context, &layer, &args));
+}
+
+/* Each row's error by the norm of the row: a small row counts as much as a large one. */
+static double error_of(const product *p) {
+    double total = 0;
+    for (int i = 0; i < M; i++) {
+        double error = 0, norm = 0;
+        for (int j = 0; j < N; j++) {
+            const double exact = p->exact[i * N + j], off = (double)p->y[i * N + j] - exact;
+            error += off * off;
+            norm += exact * exact;
+        }
+        total += error / norm;
+    }
+    return sqrt(total / M);
+}
+
+static void never_less_accurate_than_multiply_adds(void **unused) {
+    (void)unused;
+    eg_context *context = open_cpu(1);
+    for (int k = 256; k <= (short_run() ? 1024 : DEEPEST); k *= 4) {
+        product p = make_product(k);
+        for (size_t kind = 0; kind < LENGTH(kinds); kind++) {
+            state = 0x9e3779b97f4a7c15U + kind;
+            fill(&p, kinds[kind].a, kinds[kind].b);
+            multiply(context, &p, EG_MATH_STRICT);
+            const double strict = error_of(&p);
+            multiply(context, &p, EG_MATH_DEFAULT);
+            const double error = error_of(&p);
+            printf("    K=%-4d  %-30s  multiply-adds %.2e  default %.2e\n", k, kinds[kind].name, strict,
+                   error);
+            if (!(error <= strict)) {
+                fail_msg("%s, K=%d: the error is %.3e; expected at most that of multiply-adds, %.3e",
+                         kinds[kind].name, k, error, strict);
+            }
+        }
+        free_product(&p);
+    }
+    eg_close(context);
+}
+
+/* ---- Numbers without a sum ---------------------------------------------------------------------- */
+
+static void assert_same_bits(const float *x, const float *y, int count, const char *what, double number) {
+    for (int i = 0; i < count; i++) {
+        if (memcmp(&x[i], &y[i], sizeof x[i]) != 0 && !(isnan(x[i]) && isnan(y[i])))
+            fail_msg("%s[%d] with a %g among the numbers is %.9g; expected %.9g", what, i, number, x[i],
+                     y[i]);
+    }
+}
+
+static void numbers_without_a_sum_are_multiplied_all_the_same(void **unused) {
+    (void)unused;
+    static const float numbers[] = {INFINITY, -INFINITY, NAN, 3.4028234e38F, -1e30F, 6.8e7F};
+    eg_context *context = open_cpu(2);
+    product p = make_product(512);
+    float *expected = need_memory(sizeof(float) * M * N);
+    for (size_t i = 0; i < LENGTH(numbers); i++) {
+        for (int in_b = 0; in_b < 2; in_b++) {
+            fill(&p, of_normal, of_normal);
+            (in_b ? p.b : p.a)[777] = numbers[i];
+            multiply(context, &p, EG_MATH_STRICT);
+            memcpy(expected, p.y, sizeof(float) * M * N);
+            multiply(context, &p, EG_MATH_DEFAULT);
+            assert_same_bits(p.y, expected, M * N, "y", (double)numbers[i]);
+        }
+    }
+    free(expected);
+    free_product(&p);
+    eg_close(context);
+}
+
+typedef struct gradients {
+    float d_a[M * 128], d_b[128 * N], d_bias[N], grad_pre[M * N];
+} gradients;
+
+/* In place, accumulating, from a grad that has no sum of bf16, or whose grad_pre has none. */
+static void backward(eg_context *context, const product *p, eg_math math, eg_activation activation,
+                     bool in_place, const float *grad, gradients *out) {
+    const eg_layer layer = {
+        .size = sizeof layer, .m = M, .k = 128, .n = N, .batch = 1, .math = math, .activation = activation};
+    for (int i = 0; i < 128 * N; i++) out->d_b[i] = 1;
+    for (int j = 0; j < N; j++) out->d_bias[j] = 1;
+    memcpy(out->grad_pre, grad, sizeof out->grad_pre);
+    const eg_backward_args args = {
+        .size = sizeof args,
+        .a = {.data = p->a},
+        .b = {.data = p->b},
+        .grad = {.data = in_place ? (void *)out->grad_pre : (void *)(uintptr_t)grad},
+        .d_a = {.data = out->d_a},
+        .d_b = {.data = out->d_b},
+        .d_bias = {.data = out->d_bias},
+        .grad_pre = {.data = out->grad_pre},
+        .accumulate = 1};
+    assert_ok(eg_backward(context, &layer, &args));
+}
+
+static void a_refused_call_leaves_nothing_behind(void **unused) {
+    (void)unused;
+    eg_context *context = open_cpu(2);
+    product p = make_product(128);
+    float *grad = need_memory(sizeof(float) * M * N);
+    gradients *strict = need_memory(sizeof *strict), *found = need_memory(sizeof *found);
+    for (int i = 0; i < 4; i++) {
+        const bool in_place = i % 2 != 0, from_pre = i / 2 != 0;
+        fill(&p, of_normal, of_normal);
+        for (int j = 0; j < M * N; j++) grad[j] = (float)normal();
+        /* grad itself, or its product with relu2' = 2 pre. */
+        grad[1234] = from_pre ? 5e7F : 1e20F;
+        const eg_activation activation = from_pre ? EG_ACT_RELU2 : EG_ACT_GELU;
+        backward(context, &p, EG_MATH_STRICT, activation, in_place, grad, strict);
+        backward(context, &p, EG_MATH_DEFAULT, activation, in_place, grad, found);
+        assert_same_bits(found->d_a, strict->d_a, M * 128, "d_a", (double)grad[1234]);
+        assert_same_bits(found->d_b, strict->d_b, 128 * N, "d_b", (double)grad[1234]);
+        assert_same_bits(found->d_bias, strict->d_bias, N, "d_bias", (double)grad[1234]);
+        assert_same_bits(found->grad_pre, strict->grad_pre, M * N, "grad_pre", (double)grad[1234]);
+    }
+    free(grad);
+    free(strict);
+    free(found);
+    free_product(&p);
+    eg_close(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(never_less_accurate_than_multiply_adds),
+        cmocka_unit_test(numbers_without_a_sum_are_multiplied_all_the_same),
+        cmocka_unit_test(a_refused_call_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
