@@ -1,41 +1,41 @@
-/* act and act' from their definitions, in long double. The limits far out are reached by arithmetic that
+/* act and act' from their definitions. The limits far out are reached by arithmetic that
  * saturates (tanh, erfc, exp(-x)), so the only care taken is never to form inf * 0. */
 #include "oracle.h"
 
-#include <math.h>
+#include <tgmath.h> /* functions of oracle_real, whichever that is */
 
-/* Past FAR every activation equals its limit in long double. */
-#define FAR 20000.0L
+/* Past FAR every activation equals its limit. */
+#define FAR ((oracle_real)20000)
 
-static const long double sqrt_2_over_pi = 0.797884560802865355879892119868763737L;
-static const long double cubic = 0.044715L;
+static const oracle_real sqrt_2_over_pi = 0.797884560802865355879892119868763737L;
+static const oracle_real cubic = 0.044715L, quick = 1.702L;
+static const oracle_real sqrt_2 = 1.41421356237309504880168872420969807857L;
+static const oracle_real density_at_0 = 0.398942280401432677939946059934381868L;
 
-static long double sigmoid(long double x) { return 1 / (1 + expl(-x)); }
-static long double sech2(long double x) { return 1 / (coshl(x) * coshl(x)); }
-static long double softplus(long double x) { return (x > 0 ? x : 0) + log1pl(expl(-fabsl(x))); }
-static long double normal_cdf(long double x) { return 0.5L * erfcl(-x / sqrtl(2)); }
-static long double normal_density(long double x) {
-    return expl(-x * x / 2) * 0.398942280401432677939946059934381868L;
-}
+static oracle_real sigmoid(oracle_real x) { return 1 / (1 + exp(-x)); }
+static oracle_real sech2(oracle_real x) { return 1 / (cosh(x) * cosh(x)); }
+static oracle_real softplus(oracle_real x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+static oracle_real normal_cdf(oracle_real x) { return 0.5 * erfc(-x / sqrt_2); }
+static oracle_real normal_density(oracle_real x) { return exp(-x * x / 2) * density_at_0; }
 
-static long double value(eg_activation activation, long double x) {
+static oracle_real value(eg_activation activation, oracle_real x) {
     switch (activation) {
     case EG_ACT_NONE:
         return x;
     case EG_ACT_RELU:
         return x > 0 ? x : 0;
     case EG_ACT_GELU:
-        return 0.5L * x * (1 + tanhl(sqrt_2_over_pi * (x + cubic * x * x * x)));
+        return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + cubic * x * x * x)));
     case EG_ACT_SILU:
         return x * sigmoid(x);
     case EG_ACT_SIGMOID:
         return sigmoid(x);
     case EG_ACT_TANH:
-        return tanhl(x);
+        return tanh(x);
     case EG_ACT_GELU_ERF:
         return x * normal_cdf(x);
     case EG_ACT_QUICK_GELU:
-        return x * sigmoid(1.702L * x);
+        return x * sigmoid(quick * x);
     case EG_ACT_RELU2:
         return x > 0 ? x * x : 0;
     case EG_ACT_SOFTPLUS:
@@ -43,21 +43,21 @@ static long double value(eg_activation activation, long double x) {
     case EG_ACT_HARDSWISH:
         return x <= -3 ? 0 : x >= 3 ? x : x * (x + 3) / 6;
     case EG_ACT_MISH:
-        return x * tanhl(softplus(x));
+        return x * tanh(softplus(x));
     }
-    return (long double)NAN;
+    return (oracle_real)NAN;
 }
 
-static long double slope(eg_activation activation, long double x) {
+static oracle_real slope(eg_activation activation, oracle_real x) {
     switch (activation) {
     case EG_ACT_NONE:
         return 1;
     case EG_ACT_RELU:
         return x > 0 ? 1 : 0;
     case EG_ACT_GELU: {
-        const long double inner = sqrt_2_over_pi * (x + cubic * x * x * x);
-        const long double inner_slope = sqrt_2_over_pi * (1 + 3 * cubic * x * x);
-        return 0.5L * (1 + tanhl(inner)) + 0.5L * x * inner_slope * sech2(inner);
+        const oracle_real inner = sqrt_2_over_pi * (x + cubic * x * x * x);
+        const oracle_real inner_slope = sqrt_2_over_pi * (1 + 3 * cubic * x * x);
+        return 0.5 * (1 + tanh(inner)) + 0.5 * x * inner_slope * sech2(inner);
     }
     case EG_ACT_SILU:
         return sigmoid(x) + x * sigmoid(x) * sigmoid(-x);
@@ -68,7 +68,7 @@ static long double slope(eg_activation activation, long double x) {
     case EG_ACT_GELU_ERF:
         return normal_cdf(x) + x * normal_density(x);
     case EG_ACT_QUICK_GELU:
-        return sigmoid(1.702L * x) + 1.702L * x * sigmoid(1.702L * x) * sigmoid(-1.702L * x);
+        return sigmoid(quick * x) + quick * x * sigmoid(quick * x) * sigmoid(-quick * x);
     case EG_ACT_RELU2:
         return x > 0 ? 2 * x : 0;
     case EG_ACT_SOFTPLUS:
@@ -76,31 +76,31 @@ static long double slope(eg_activation activation, long double x) {
     case EG_ACT_HARDSWISH:
         return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
     case EG_ACT_MISH:
-        return tanhl(softplus(x)) + x * sech2(softplus(x)) * sigmoid(x);
+        return tanh(softplus(x)) + x * sech2(softplus(x)) * sigmoid(x);
     }
-    return (long double)NAN;
+    return (oracle_real)NAN;
 }
 
-long double oracle_act(eg_activation activation, long double x) {
+oracle_real oracle_act(eg_activation activation, oracle_real x) {
     if (isnan(x)) return x;
     const bool unbounded_below = activation == EG_ACT_NONE;
     return value(activation, x < -FAR && !unbounded_below ? -FAR : x);
 }
 
-long double oracle_act_grad(eg_activation activation, long double x) {
+oracle_real oracle_act_grad(eg_activation activation, oracle_real x) {
     if (isnan(x)) return x;
     const bool unbounded = activation == EG_ACT_RELU2;
     if (x < -FAR) x = -FAR;
     return slope(activation, x > FAR && !unbounded ? FAR : x);
 }
 
-long double oracle_act_grad_of_y(eg_activation activation, long double y) {
+oracle_real oracle_act_grad_of_y(eg_activation activation, oracle_real y) {
     if (activation == EG_ACT_NONE) return 1;
     if (isnan(y)) return y;
     if (activation == EG_ACT_RELU) return y > 0 ? 1 : 0;
     if (activation == EG_ACT_SIGMOID) return y * (1 - y);
     if (activation == EG_ACT_TANH) return (1 - y) * (1 + y);
-    return (long double)NAN;
+    return (oracle_real)NAN;
 }
 
 /* The contract's 4e-7 (f32) and 1e-15 (f64) of max(1, |value|); none and relu are exact. */

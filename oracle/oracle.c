@@ -12,7 +12,7 @@ typedef struct view {
 } view;
 
 typedef struct sum {
-    long double value;
+    oracle_real value;
     double magnitude; /* the sum of the absolute values of the terms */
     double bound;     /* errors that the terms came with */
 } sum;
@@ -30,7 +30,7 @@ static view item(view matrix, int64_t index, int64_t elements) {
 }
 
 static void add_term(sum *total, double left, double left_bound, double right, double right_bound) {
-    total->value += (long double)left * (long double)right;
+    total->value += (oracle_real)left * (oracle_real)right;
     total->magnitude += fabs(left * right);
     total->bound += left_bound * fabs(right) + fabs(left) * right_bound;
 }
@@ -77,7 +77,7 @@ static void make_pre(const oracle_layer *layer, const double *a, const double *b
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     for (int64_t i = 0; i < m * n; i++) {
         const double start = bias != NULL ? bias[i % n] : 0;
-        totals[i] = (sum){(long double)start, fabs(start), 0};
+        totals[i] = (sum){(oracle_real)start, fabs(start), 0};
     }
     add_product(totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
     finish_all(layer, totals, m * n, k + 1, pre);
@@ -86,15 +86,15 @@ static void make_pre(const oracle_layer *layer, const double *a, const double *b
 
 /* f(x) where x is known to within a bound: how far f moves over it, and its own error. A kink inside the
  * interval shows at one of its ends. */
-typedef long double activation_function(eg_activation activation, long double x);
+typedef oracle_real activation_function(eg_activation activation, oracle_real x);
 
 static oracle_result apply(const oracle_layer *layer, activation_function *f, eg_activation activation,
                            oracle_result x) {
-    const double y = (double)f(activation, (long double)x.value);
+    const double y = (double)f(activation, (oracle_real)x.value);
     oracle_result result = {y, oracle_act_bound(activation, oracle_compute_dtype(layer->dtype), y)};
     if (!isfinite(x.value) || !isfinite(y) || x.bound == 0) return result;
-    const double above = fabs((double)f(activation, (long double)(x.value + x.bound)) - y);
-    const double below = fabs((double)f(activation, (long double)(x.value - x.bound)) - y);
+    const double above = fabs((double)f(activation, (oracle_real)(x.value + x.bound)) - y);
+    const double below = fabs((double)f(activation, (oracle_real)(x.value - x.bound)) - y);
     result.bound += fmax(above, below);
     return result;
 }
@@ -173,7 +173,7 @@ static view item_or_shared(oracle_matrix matrix, int64_t index, int64_t elements
 static void clear(sum *totals, int64_t count, const double *before) {
     for (int64_t i = 0; i < count; i++) {
         const double start = before != NULL ? before[i] : 0;
-        totals[i] = (sum){(long double)start, fabs(start), 0};
+        totals[i] = (sum){(oracle_real)start, fabs(start), 0};
     }
 }
 

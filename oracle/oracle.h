@@ -20,12 +20,20 @@
  * random walk, and three times its deviation covers every element tested. */
 #define ORACLE_SUM 3.0
 
+/* What it computes in. ORACLE_IN_DOUBLE is for emulators of processors that have long double in software: a
+ * hundred times faster, and still closer to the truth than the bounds. */
+#ifdef ORACLE_IN_DOUBLE
+typedef double oracle_real;
+#else
+typedef long double oracle_real;
+#endif
+
 /* ---- Activations -------------------------------------------------------------------------------- */
 
-long double oracle_act(eg_activation activation, long double x);
-long double oracle_act_grad(eg_activation activation, long double x);
-long double oracle_act_grad_of_y(eg_activation activation,
-                                 long double y); /* NaN where it is no function of y */
+oracle_real oracle_act(eg_activation activation, oracle_real x);
+oracle_real oracle_act_grad(eg_activation activation, oracle_real x);
+oracle_real oracle_act_grad_of_y(eg_activation activation,
+                                 oracle_real y); /* NaN where it is no function of y */
 double oracle_act_bound(eg_activation activation, eg_dtype compute, double result);
 
 /* ---- The layer ---------------------------------------------------------------------------------- */

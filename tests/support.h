@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "epigrad/epigrad.h"
+#include "short.h"
 
 /* The value of a call that must succeed, and its message where it does not. */
 #define assert_ok(call)                                                                                      \
@@ -49,12 +50,6 @@ static inline void *need_memory(size_t bytes) {
     void *memory = malloc(bytes);
     if (memory == NULL) abort();
     return memory;
-}
-
-/* EPIGRAD_TEST_SHORT is set where every instruction is slow, under the sanitizers: fewer cases then. */
-static inline bool short_run(void) {
-    const char *value = getenv("EPIGRAD_TEST_SHORT");
-    return value != NULL && *value != '\0';
 }
 
 #endif

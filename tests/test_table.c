@@ -5,8 +5,12 @@
  * runs it on the kernels the context chooses by itself, on one row by name, or on every usable row in turn.
  * EPIGRAD_CPU_ISA caps the instruction set; a level this processor lacks exits with 77, "skipped".
  * EPIGRAD_TEST_CASE=INDEX runs one case only. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "check.h"
-#include "support.h"
+#include "short.h"
 
 enum { SKIPPED = 77 };
 

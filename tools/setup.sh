@@ -11,7 +11,7 @@ web=(cmake ninja-build clang lld wasi-libc libclang-rt-dev libclang-rt-dev-wasm3
 webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
 bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
 check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ python3-venv chromium)
-ci=("${check[@]}" libomp-dev clang-format clang-tidy git)
+ci=("${check[@]}" libomp-dev clang-format clang-tidy git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 
 case ${1:-} in
 build) wanted=("${build[@]}") ;;

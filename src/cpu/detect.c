@@ -29,7 +29,7 @@ static bool has_amx(void) {
 }
 #elif defined(EG_EMULATE_TILES)
 static bool has_amx(void) { return true; }
-#else
+#elif defined(__x86_64__)
 static bool has_amx(void) { return false; }
 #endif
 
