@@ -4,7 +4,7 @@
 
 #include "../error.h"
 
-enum { LINE = 128, CLUSTER = 2 };
+enum { LINE = 128, CLUSTER = 2, WARP_ROWS = 16 };
 
 static CUtensorMapDataType map_type(int32_t dtype) {
     switch (dtype) {
@@ -48,9 +48,9 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
                     &hopper->left));
     EG_TRY(make_map(device, row, &x->right, x->depth, x->cols, sources, right_cols ? row->tile_cols / 2 : 32,
                     &hopper->right));
-    EG_TRY(make_map(device, row, in, x->rows, x->cols, x->items, 64, &hopper->in));
-    EG_TRY(make_map(device, row, &x->out, x->rows, x->cols, x->items, 64, &hopper->out));
-    EG_TRY(make_map(device, row, &x->second, x->rows, x->cols, x->items, 64, &hopper->second));
+    EG_TRY(make_map(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
+    EG_TRY(make_map(device, row, &x->out, x->rows, x->cols, x->items, WARP_ROWS, &hopper->out));
+    EG_TRY(make_map(device, row, &x->second, x->rows, x->cols, x->items, WARP_ROWS, &hopper->second));
 
     /* A cluster of two blocks makes a tile of two blocks' rows; as many clusters as there is room for. */
     const int64_t rows = (int64_t)CLUSTER * row->tile_rows, room = device->caps.multiprocessors / CLUSTER;

@@ -5,13 +5,13 @@
 
 #define STORES    (1U << EG_EPILOGUE_STORE)
 #define EPILOGUES (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
-/* Of hopper_gemm.cuh: a ring of slots; for two consumers boxes, column sums of four warps, the bias;
- * barriers. */
+/* Of hopper_gemm.cuh: a ring of slots and their barriers; for each of eight warps boxes, column sums, bias.
+ */
 #define EG_HOPPER_SLOT(cols)   (128 * 64 * 2 + 64 * (cols)*2)
 #define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
 #define EG_HOPPER_SHARED(cols)                                                                               \
     (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) +                                                  \
-     2 * ((cols) / 64 * (64 * 128 + 8) + 4 * 4 * (cols) + 4 * (cols)))
+     8 * ((cols) / 64 * (16 * 128 + 8) + 4 * (cols) + (cols)))
 
 #define EVERYTHING (STORES | EPILOGUES)
 
@@ -79,7 +79,33 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
         HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES) HOPPER_WIDTHS(f16, EG_F16, r, r, EVERYTHING)
             HOPPER_WIDTHS(f16, EG_F16, r, c, EVERYTHING) HOPPER_WIDTHS(f16, EG_F16, c, r, STORES)
-    /* The fused products of f32 and f64 layers, of any strides. */
+    /* The fused products of 16-bit, f32 and f64 layers, of any strides. */
+    {.name = "mma_bf16_128x128",
+     .kind = EG_STEP_GEMM,
+     .family = EG_CUDA_STRIDED,
+     .compute = EG_F32,
+     .dtype = EG_BF16,
+     .needs = EG_CUDA_SM80,
+     .epilogues = EVERYTHING,
+     .takes = EG_CUDA_MATRIX_UNIT,
+     .tile_rows = 128,
+     .tile_cols = 128,
+     .depth = 32,
+     .threads = 256,
+     .shared = 4 * 2 * 128 * 40 * 2},
+    {.name = "mma_f16_128x128",
+     .kind = EG_STEP_GEMM,
+     .family = EG_CUDA_STRIDED,
+     .compute = EG_F32,
+     .dtype = EG_F16,
+     .needs = EG_CUDA_SM80,
+     .epilogues = EVERYTHING,
+     .takes = EG_CUDA_MATRIX_UNIT,
+     .tile_rows = 128,
+     .tile_cols = 128,
+     .depth = 32,
+     .threads = 256,
+     .shared = 4 * 2 * 128 * 40 * 2},
     {.name = "fma_f32_128x128",
      .kind = EG_STEP_GEMM,
      .family = EG_CUDA_STRIDED,

@@ -72,46 +72,68 @@ EG_DEVICE bool eg_is_nan(double x) {
 
 /* ---- Dispatch ------------------------------------------------------------------------------------- */
 
+/* Whether one of the numbers is NaN, or perhaps an infinity: one FMA a number where a test would take two
+ * instructions of the slower integer pipe. */
+template <int N, typename T> EG_DEVICE bool eg_maybe_nan(const T (&values)[N]) {
+    T sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) sum = eg_fma(values[i], (T)0, sum);
+    return eg_is_nan(sum);
+}
+
 /* values[i] = act(values[i]). The switch stands outside the loop, so that it costs one uniform branch;
  * N is small, as each activation has its own copy of the loop. act(NaN) is NaN: the clamps hide it. */
 template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N]) {
+    T y[N];
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     case value:                                                                                              \
-        _Pragma("unroll") for (int i = 0; i < N; i++) {                                                      \
-            const T y = eg_act_##name(values[i]);                                                            \
-            values[i] = eg_is_nan(values[i]) ? values[i] : y;                                                \
-        }                                                                                                    \
+        _Pragma("unroll") for (int i = 0; i < N; i++) y[i] = eg_act_##name(values[i]);                       \
         break;
         EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
     }
+    if (eg_maybe_nan(values)) {
+#pragma unroll
+        for (int i = 0; i < N; i++) y[i] = eg_is_nan(values[i]) ? values[i] : y[i];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) values[i] = y[i];
 }
 
-/* grad[i] *= act'(saved[i]), saved being pre or, with of_y, y. */
-#define EG_GRAD_LOOP(derivative)                                                                             \
-    _Pragma("unroll") for (int i = 0; i < N; i++) {                                                          \
-        const T slope = derivative(saved[i]);                                                                \
-        grad[i] *= eg_is_nan(saved[i]) ? poison : slope;                                                    \
-    }
-#define EG_GRAD_OF_Y_0(name) EG_GRAD_LOOP(eg_act_grad_##name)
-#define EG_GRAD_OF_Y_1(name)                                                                                 \
+/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. The derivative of none is 1 for NaN as well. */
+#define EG_SLOPES(derivative)                                                                                \
+    _Pragma("unroll") for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
+#define EG_SLOPES_OF_Y_0(name) EG_SLOPES(eg_act_grad_##name)
+#define EG_SLOPES_OF_Y_1(name)                                                                               \
     if (of_y) {                                                                                              \
-        EG_GRAD_LOOP(eg_act_grad_y_##name)                                                                   \
+        EG_SLOPES(eg_act_grad_y_##name)                                                                      \
     } else {                                                                                                 \
-        EG_GRAD_LOOP(eg_act_grad_##name)                                                                     \
+        EG_SLOPES(eg_act_grad_##name)                                                                        \
     }
 template <int N, typename T>
-EG_DEVICE void eg_act_grad(int activation, bool of_y, bool propagate, T (&grad)[N], const T (&saved)[N]) {
-    if (activation == EG_ACT_NONE) return; /* the derivative is 1 for every pre, NaN as well */
-    const T poison = propagate ? (T)__int_as_float(0x7fffffff) : (T)0;
+EG_DEVICE void eg_slopes(int activation, bool of_y, bool propagate, const T (&saved)[N], T (&slope)[N]) {
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     case value:                                                                                              \
-        EG_GRAD_OF_Y_##from_y(name) break;
+        EG_SLOPES_OF_Y_##from_y(name) break;
         EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
     }
+    if (activation != EG_ACT_NONE && eg_maybe_nan(saved)) {
+        const T poison = propagate ? (T)__int_as_float(0x7fffffff) : (T)0;
+#pragma unroll
+        for (int i = 0; i < N; i++) slope[i] = eg_is_nan(saved[i]) ? poison : slope[i];
+    }
+}
+
+/* grad[i] *= act'(saved[i]). */
+template <int N, typename T>
+EG_DEVICE void eg_act_grad(int activation, bool of_y, bool propagate, T (&grad)[N], const T (&saved)[N]) {
+    T slope[N];
+    eg_slopes(activation, of_y, propagate, saved, slope);
+#pragma unroll
+    for (int i = 0; i < N; i++) grad[i] *= slope[i];
 }
 
 #endif

@@ -1,12 +1,12 @@
-/* The epilogue of the Hopper kernels: a consumer finishes its 64 rows of a tile.
+/* The epilogue of the Hopper kernels: each warp of a consumer finishes its 16 rows of a tile alone.
  *
  * The accumulators lie as wgmma leaves them,
  *
- *     warp w, lane l:  rows 16 w + l / 4 (and + 8)     columns 8 i + 2 (l % 4) (and + 1)
+ *     lane l:  rows l / 4 and l / 4 + 8     columns 8 i + 2 (l % 4) and the next
  *
  * which is also the order of ldmatrix and stmatrix, so that `in` and `out` meet them in registers. They move
- * between shared and device memory as boxes of 64 rows of 128 bytes. A thread works on one box at a time:
- * its 32 chains of dependent instructions hide one another's latency.
+ * between shared and device memory as boxes of 16 rows of 128 bytes, and a warp works on 32 columns at a
+ * time.
  */
 #ifndef EG_CUDA_HOPPER_EPILOGUE_CUH
 #define EG_CUDA_HOPPER_EPILOGUE_CUH
@@ -22,25 +22,24 @@ template <bool BF16> EG_DEVICE uint32_t eg_round_pair(float low, float high) {
     return BF16 ? eg_round_bf16x2(low, high) : eg_round_f16x2(low, high);
 }
 
-/* Accumulators are registers, and a register's number is fixed in the code: a jump to the box's moves.
- * They are volatile, lest the compiler turn one jump into as many selections as there are accumulators. */
-template <int BOX, int N> EG_DEVICE void eg_move_box(const float (&acc)[N], float (&v)[32]) {
-    if constexpr (BOX * 32 < N) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) : "f"(acc[BOX * 32 + i]));
+/* v = the V accumulators from V `granule` on. Accumulators are registers, and a register's number is fixed in
+ * the code: a jump to the granule's moves. They are volatile, lest the compiler turn one jump into as many
+ * selections as there are accumulators. */
+template <int V, int N> EG_DEVICE void eg_take_granule(const float (&acc)[N], int granule, float (&v)[V]) {
+    static_assert(N / V <= 16, "the cases below");
+#define EG_CASE(g)                                                                                           \
+    case g:                                                                                                  \
+        if constexpr (g * V < N) {                                                                           \
+            _Pragma("unroll") for (int i = 0; i < V;                                                         \
+                                   i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) : "f"(acc[g * V + i]));  \
+        }                                                                                                    \
+        return;
+    switch (granule) {
+        EG_CASE(0)
+        EG_CASE(1) EG_CASE(2) EG_CASE(3) EG_CASE(4) EG_CASE(5) EG_CASE(6) EG_CASE(7) EG_CASE(8) EG_CASE(9)
+            EG_CASE(10) EG_CASE(11) EG_CASE(12) EG_CASE(13) EG_CASE(14) EG_CASE(15)
     }
-}
-template <int N> EG_DEVICE void eg_take_box(const float (&acc)[N], int box, float (&v)[32]) {
-    switch (box) {
-    case 0:
-        return eg_move_box<0>(acc, v);
-    case 1:
-        return eg_move_box<1>(acc, v);
-    case 2:
-        return eg_move_box<2>(acc, v);
-    case 3:
-        return eg_move_box<3>(acc, v);
-    }
+#undef EG_CASE
 }
 
 /* ---- Numbers in a box ---------------------------------------------------------------------------------- */
@@ -51,84 +50,69 @@ struct eg_place {
 
     /* ldmatrix, stmatrix: lane l names line l % 8 of block l / 8; blocks go down, then right. */
     __device__ uint32_t blocks(int piece) const {
-        const int lane = threadIdx.x % 32, line = threadIdx.x % 128 / 32 * 16 + lane % 16;
+        const int lane = threadIdx.x % 32, line = lane % 16;
         return box + line * 128 + (((piece + lane / 16) ^ (line & 7)) << 4);
     }
     /* f32: the pair of columns 8 i + 2 (l % 4) in the upper or lower eight rows. */
     __device__ uint32_t pair(int i, int lower) const {
-        const int lane = threadIdx.x % 32, line = threadIdx.x % 128 / 32 * 16 + lane / 4 + lower * 8;
-        const int piece = 2 * i + lane % 4 / 2;
+        const int lane = threadIdx.x % 32, line = lane / 4 + lower * 8, piece = 2 * i + lane % 4 / 2;
         return box + line * 128 + ((piece ^ (line & 7)) << 4) + lane % 2 * 8;
     }
 };
 
-template <bool BF16, int V> EG_DEVICE void eg_load_numbers(eg_place place, float (&v)[V]) {
+/* V / 4 columns of 8, from 16-byte piece `piece` on. Pairs of neighbours stay packed until they are used. */
+template <int V> EG_DEVICE void eg_load_pairs(eg_place place, int piece, uint32_t (&pairs)[V / 2]) {
 #pragma unroll
-    for (int i = 0; i < V / 8; i++) {
-        uint32_t r[4];
-        eg_load_blocks(place.blocks(i * 2), r);
-#pragma unroll
-        for (int j = 0; j < 4; j++) eg_widen_pair<BF16>(r[j], v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-    }
+    for (int i = 0; i < V / 8; i++) eg_load_blocks(place.blocks(piece + i * 2), (uint32_t(&)[4])pairs[i * 4]);
 }
-template <bool BF16, int V> EG_DEVICE void eg_store_numbers(eg_place place, const float (&v)[V]) {
+template <bool BF16, int V> EG_DEVICE void eg_store_numbers(eg_place place, int piece, const float (&v)[V]) {
 #pragma unroll
     for (int i = 0; i < V / 8; i++) {
         uint32_t r[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) r[j] = eg_round_pair<BF16>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-        eg_store_blocks(place.blocks(i * 2), r);
+        eg_store_blocks(place.blocks(piece + i * 2), r);
     }
-}
-EG_DEVICE void eg_store_numbers_f32(eg_place place, const float (&v)[16]) {
-#pragma unroll
-    for (int i = 0; i < 8; i++) eg_store_pair(place.pair(i / 2, i % 2), v[i * 2], v[i * 2 + 1]);
-}
-
-/* ---- Column sums -------------------------------------------------------------------------------------- */
-
-/* Sums of the warp's 16 rows over 32 columns, whose numbers begin at v[first], in a fixed order: lane l
- * returns that of column 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. */
-template <int V> EG_DEVICE float eg_sum_rows(const float (&v)[V], int first) {
-    const int lane = threadIdx.x % 32;
-    float s[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) s[i] = v[first + i / 2 * 4 + i % 2] + v[first + i / 2 * 4 + i % 2 + 2];
-#pragma unroll
-    for (int left = 4; left >= 1; left /= 2) {
-        const bool upper = lane & (left * 4);
-#pragma unroll
-        for (int i = 0; i < left; i++) {
-            const float mine = upper ? s[i + left] : s[i], other = upper ? s[i] : s[i + left];
-            s[i] = mine + __shfl_xor_sync(0xffffffffU, other, left * 4);
-        }
-    }
-    return s[0];
-}
-EG_DEVICE int eg_sum_column() {
-    const int lane = threadIdx.x % 32;
-    return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
-}
-
-/* The four warps' sums become the consumer's: a row of `sums` for every 64 rows. */
-template <class K>
-EG_DEVICE void eg_store_sums(const eg_cuda_gemm &p, const eg_hopper_tile &tile, const float *sums,
-                             int consumer) {
-    const int64_t chunk = tile.row / 64 + consumer;
-    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
-    for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
-        const float sum =
-            (sums[col] + sums[K::COLS + col]) + (sums[2 * K::COLS + col] + sums[3 * K::COLS + col]);
-        if (chunk < p.chunks && tile.col + col < p.cols) {
-            ((float *)p.sums)[(tile.item * p.chunks + chunk) * p.cols + tile.col + col] = sum;
-        }
-    }
-    eg_sync_threads<128>(EG_HOPPER_SYNC + consumer);
 }
 
 /* ---- The operations ------------------------------------------------------------------------------------ */
 
-/* The tile's part of the bias, asked for before its products and put in shared memory after them. */
+/* `bias`: from the granule's first column on. */
+template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
+#pragma unroll
+    for (int i = 0; i < V / 4; i++) {
+        const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
+        v[i * 4] += b.x, v[i * 4 + 1] += b.y, v[i * 4 + 2] += b.x, v[i * 4 + 3] += b.y;
+    }
+}
+
+/* v, with `in` in `pairs`, becomes the result; eg_cuda_gemm has the formulas. */
+template <bool BF16, int EPILOGUE, int V>
+EG_DEVICE void eg_apply(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&pairs)[V / 2]) {
+    float other[V];
+    if (EPILOGUE == EG_EPILOGUE_ACT_GRAD) {
+        float slope[V];
+        eg_slopes(p.activation, false, p.propagate != 0, v, slope);
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
+            v[i * 2] *= slope[i * 2], v[i * 2 + 1] *= slope[i * 2 + 1];
+        }
+        return;
+    }
+    if (EPILOGUE == EG_EPILOGUE_FORWARD) eg_act(p.activation, v);
+#pragma unroll
+    for (int i = 0; i < V / 2; i++) eg_widen_pair<BF16>(pairs[i], other[i * 2], other[i * 2 + 1]);
+    if (EPILOGUE == EG_EPILOGUE_CHAIN) {
+        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
+    } else {
+#pragma unroll
+        for (int i = 0; i < V; i++) v[i] += other[i];
+    }
+}
+
+/* The consumer's part of the bias, asked for before the tile's products and put in shared memory after them.
+ */
 template <class K> struct eg_bias {
     uint16_t bits[(K::COLS + 127) / 128];
 
@@ -149,54 +133,53 @@ template <class K> struct eg_bias {
     }
 };
 
-/* `bias`: from the granule's first column on. */
-template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
+/* The sum over the warp's 16 rows of one of 32 columns, in a fixed order: lane l has that of column
+ * 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. */
+EG_DEVICE float eg_sum_rows(const float (&v)[16]) {
+    const int lane = threadIdx.x % 32;
+    float s[8];
 #pragma unroll
-    for (int i = 0; i < V / 4; i++) {
-        const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
-        v[i * 4] += b.x, v[i * 4 + 1] += b.y, v[i * 4 + 2] += b.x, v[i * 4 + 3] += b.y;
+    for (int i = 0; i < 8; i++) s[i] = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+#pragma unroll
+    for (int left = 4; left >= 1; left /= 2) {
+        const bool upper = lane & (left * 4);
+#pragma unroll
+        for (int i = 0; i < left; i++) {
+            const float mine = upper ? s[i + left] : s[i], other = upper ? s[i] : s[i + left];
+            s[i] = mine + __shfl_xor_sync(0xffffffffU, other, left * 4);
+        }
     }
+    return s[0];
+}
+EG_DEVICE int eg_sum_column() {
+    const int lane = threadIdx.x % 32;
+    return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
 }
 
-/* v, with `in` in `other`, becomes the result; eg_cuda_gemm has the formulas. */
-template <int EPILOGUE, int V>
-EG_DEVICE void eg_apply(const eg_cuda_gemm &p, bool reads, float (&v)[V], float (&other)[V]) {
-    if (EPILOGUE == EG_EPILOGUE_ACT_GRAD) {
-        eg_act_grad(p.activation, false, p.propagate != 0, other, v);
-#pragma unroll
-        for (int i = 0; i < V; i++) v[i] = other[i];
-    } else if (EPILOGUE == EG_EPILOGUE_CHAIN) {
-        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
-    } else {
-        eg_act(p.activation, v);
-        if (!reads) return;
-#pragma unroll
-        for (int i = 0; i < V; i++) v[i] += other[i];
-    }
-}
+/* ---- Boxes --------------------------------------------------------------------------------------------- */
 
-/* ---- Boxes ------------------------------------------------------------------------------------------------
- */
-
-/* A consumer's boxes in shared memory, one for each 64 columns of the tile. Where the epilogue reads `in`,
- * the copy engine fills them while the products run, and the results take the place of what was read; else
- * they are used in turn. One elected thread talks to the copy engine. */
+/* A warp's boxes in shared memory, one for each 64 columns of the tile. Where the epilogue reads `in`, the
+ * copy engine fills them while products run, and the results take the place of what was read; else they are
+ * used in turn. One elected lane talks to the copy engine. */
 template <class K> struct eg_boxes {
     uint32_t shared;
-    int consumer;
+    int warp; /* of the consumers' */
     bool reads;
-    uint32_t parity; /* of the phase in which `in` of this tile arrives */
-    int row, item;
+    uint32_t parity = 1; /* of the phase in which `in` of this tile arrives */
+    int row = 0, col = 0, item = 0;
 
-    __device__ static bool elected() { return threadIdx.x % 128 == 0; }
-    __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + consumer); }
+    __device__ static bool elected() { return threadIdx.x % 32 == 0; }
     __device__ uint32_t box(int i) const {
-        return shared + K::STAGING + (consumer * K::BOXES + i) * K::BOX_BYTES;
+        return shared + K::STAGING + (warp * K::BOXES + i) * K::BOX_BYTES;
     }
-    __device__ uint32_t full(int i) const { return shared + K::IN_FULL + (consumer * K::BOXES + i) * 8; }
+    __device__ uint32_t full(int i) const { return shared + K::IN_FULL + (warp * K::BOXES + i) * 8; }
 
+    __device__ void turn_to(const eg_hopper_tile &tile) {
+        row = tile.row + warp * 16, col = tile.col, item = tile.item;
+        parity ^= 1;
+    }
     /* Asks for `in`, once the last tile's results have been read. */
-    __device__ void fetch(const eg_cuda_hopper &p, int col) const {
+    __device__ void fetch(const eg_cuda_hopper &p) const {
         if (!reads || !elected()) return;
         const bool out_again = p.gemm.in.data == 0; /* STORE accumulates */
         const int from = !out_again && p.gemm.in.item_stride == 0 ? 0 : item;
@@ -206,109 +189,179 @@ template <class K> struct eg_boxes {
             eg_load_box(box(i), p.in, full(i), col + i * 64, row, from);
         }
     }
-    /* The place of the n-th box of results: filled with `in`, or read empty by the store BOXES before. */
-    __device__ eg_place open(int n) const {
+    /* Makes the n-th box of results ready: filled with `in`, or read empty by the store BOXES before. */
+    __device__ void open(int n) const {
         if (reads) {
             eg_barrier_wait(full(n), parity);
         } else {
             if (elected()) eg_stores_have_read<K::BOXES - 1>();
-            sync();
+            __syncwarp();
         }
-        return {box(n % K::BOXES)};
     }
-    /* The same place again, once what was stored from it has been read. */
-    __device__ eg_place reopen(eg_place place) const {
-        if (elected()) eg_stores_have_read<0>();
-        sync();
-        return place;
-    }
-    __device__ void store(const eg_cuda_map &map, eg_place place, int col, bool adds) const {
+    __device__ eg_place at(int n) const { return {box(n % K::BOXES)}; }
+    __device__ void store(const eg_cuda_map &map, int n, int right, bool adds) const {
         eg_fence_async();
-        sync();
+        __syncwarp();
         if (!elected()) return;
         if (adds) {
-            eg_add_box(map, place.box, col, row, item);
+            eg_add_box(map, box(n % K::BOXES), col + right, row, item);
         } else {
-            eg_store_box(map, place.box, col, row, item);
+            eg_store_box(map, box(n % K::BOXES), col + right, row, item);
         }
     }
 };
 
-/* ---- The rows of a consumer ------------------------------------------------------------------------------
+/* ---- Products without an activation
+ * ------------------------------------------------------------------------
  */
 
 /* A product as it is, or added to what is there: nothing depends on the column at run time, so all registers
  * are named. */
 template <class K>
-EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
-                             const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes) {
+EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const float (&acc)[K::COLS / 2],
+                             const eg_boxes<K> &boxes) {
 #pragma unroll
     for (int i = 0; i < K::BOXES; i++) {
-        const eg_place place = boxes.open(i);
+        boxes.open(i);
         float v[32];
 #pragma unroll
         for (int j = 0; j < 32; j++) v[j] = acc[i * 32 + j];
         if (boxes.reads) {
-            float other[32];
-            eg_load_numbers<K::BF16>(place, other);
+            uint32_t old[16];
+            eg_load_pairs<32>(boxes.at(i), 0, old);
 #pragma unroll
-            for (int j = 0; j < 32; j++) v[j] += other[j];
+            for (int j = 0; j < 16; j++) {
+                float low, high;
+                eg_widen_pair<K::BF16>(old[j], low, high);
+                v[j * 2] += low, v[j * 2 + 1] += high;
+            }
         }
-        eg_store_numbers<K::BF16>(place, v);
-        boxes.store(p.out, place, tile.col + i * 64, false);
+        eg_store_numbers<K::BF16>(boxes.at(i), 0, v);
+        boxes.store(p.out, i, i * 64, false);
     }
 }
 
 /* As f32, 32 columns a box; the copy engine does the adding. */
 template <class K>
-EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
-                                 const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes) {
+EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const float (&acc)[K::COLS / 2],
+                                 const eg_boxes<K> &boxes) {
 #pragma unroll
     for (int i = 0; i < 2 * K::BOXES; i++) {
-        const eg_place place = boxes.open(i);
+        boxes.open(i);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            eg_store_pair(place.pair(j / 2, j % 2), acc[i * 16 + j * 2], acc[i * 16 + j * 2 + 1]);
+            eg_store_pair(boxes.at(i).pair(j / 2, j % 2), acc[i * 16 + j * 2], acc[i * 16 + j * 2 + 1]);
         }
-        boxes.store(p.out, place, tile.col + i * 32, p.gemm.accumulate != 0);
+        boxes.store(p.out, i, i * 32, p.gemm.accumulate != 0);
     }
 }
 
-/* The epilogues with an activation: one text for all boxes, since it holds every activation. */
-template <class K, int EPILOGUE>
-EG_DEVICE void eg_finish_rows(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
-                              const float (&acc)[K::COLS / 2], const eg_boxes<K> &boxes, uint8_t *memory) {
-    constexpr bool FORWARD = EPILOGUE == EG_EPILOGUE_FORWARD;
-    const bool second = FORWARD && p.gemm.second.data != 0, sums = !FORWARD && p.gemm.sums != 0;
-    const float *bias = (const float *)(memory + K::BIAS) + boxes.consumer * K::COLS;
-    float *sum = (float *)(memory + K::SUMS) + (boxes.consumer * 4 + threadIdx.x % 128 / 32) * K::COLS;
-    int stored = 0;
-#pragma unroll 1
-    for (int i = 0; i < K::BOXES; i++) {
-        const int col = i * 64;
-        float v[32], other[32];
-        eg_take_box(acc, i, v);
-        if (p.gemm.bias.data != 0) eg_add_bias(bias + col, v);
-        eg_place place = boxes.open(stored++);
-        if (!FORWARD || boxes.reads) eg_load_numbers<K::BF16>(place, other);
-        if (second) {
-            eg_store_numbers<K::BF16>(place, v);
-            boxes.store(p.second, place, tile.col + col, false);
-            place = boxes.reads ? boxes.reopen(place) : boxes.open(stored++);
-        }
-        eg_apply<EPILOGUE>(p.gemm, boxes.reads, v, other);
-        if (p.gemm.out.data != 0) {
-            eg_store_numbers<K::BF16>(place, v);
-            boxes.store(p.out, place, tile.col + col, false);
-        }
-        if (sums) {
-            sum[col + eg_sum_column()] = eg_sum_rows(v, 0);
-            sum[col + 32 + eg_sum_column()] = eg_sum_rows(v, 16);
+/* ---- Products with an activation --------------------------------------------------------------------------
+ */
+
+/* The epilogue in steps of 32 columns. Where two results are stored (`second`), a box of 64 columns is gone
+ * through twice. */
+template <class K, int EPILOGUE> struct eg_finisher {
+    static constexpr bool FORWARD = EPILOGUE == EG_EPILOGUE_FORWARD;
+    enum { V = 16, A_BOX = 32 / V }; /* numbers a thread finishes at once; steps a box */
+
+    const eg_cuda_hopper &p;
+    eg_boxes<K> boxes;
+    uint8_t *memory;
+
+    __device__ eg_finisher(const eg_cuda_hopper &hopper, uint8_t *from, uint32_t shared, int warp)
+        : p(hopper), boxes{shared, warp, reads(hopper.gemm)}, memory(from) {}
+    __device__ float *bias() const { return (float *)(memory + K::BIAS) + boxes.warp / 4 * K::COLS; }
+    __device__ float *sums(int warp) const { return (float *)(memory + K::SUMS) + warp * K::COLS; }
+
+    /* Two results leave no box for the residual, which is then read from memory. */
+    __device__ static bool twice(const eg_cuda_gemm &x) { return FORWARD && x.second.data != 0; }
+    __device__ static bool reads(const eg_cuda_gemm &x) {
+        return EPILOGUE == EG_EPILOGUE_ACT_GRAD || (x.in.data != 0 && !twice(x));
+    }
+    __device__ bool sums_wanted() const { return !FORWARD && p.gemm.sums != 0; }
+    __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + boxes.warp / 4); }
+
+    /* The residual, where it has no box. */
+    __device__ void read_residual(int right, uint32_t (&pairs)[V / 2]) const {
+        const eg_cuda_gemm &x = p.gemm;
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            const int row = boxes.row + lane / 4 + i % 2 * 8,
+                      col = boxes.col + right + i / 2 * 8 + lane % 4 * 2;
+            const uint16_t *from = (const uint16_t *)x.in.data + eg_index(x.in, boxes.item, row, col);
+            const uint32_t low = row < x.rows && col < x.cols ? from[0] : 0U;
+            pairs[i] = low | (row < x.rows && col + 1 < x.cols ? (uint32_t)from[1] << 16 : 0U);
         }
     }
-    if (sums)
-        eg_store_sums<K>(p.gemm, tile, (float *)(memory + K::SUMS) + boxes.consumer * 4 * K::COLS,
-                         boxes.consumer);
-}
+
+    /* Step s of the tile: V of its accumulators are v. */
+    __device__ void finish(int s, float (&v)[V]) {
+        const bool both = twice(p.gemm), first = both && s / A_BOX % 2 == 0;
+        const int n = s / A_BOX, piece = s % A_BOX * (V / 4), right = (both ? n / 2 : n) * 64 + piece * 8;
+        if (s % A_BOX == 0) boxes.open(n);
+        uint32_t pairs[V / 2] = {};
+        if (boxes.reads) {
+            eg_load_pairs<V>(boxes.at(n), piece, pairs);
+        } else if (both && !first && p.gemm.in.data != 0) {
+            read_residual(right, pairs);
+        }
+        if (p.gemm.bias.data != 0) eg_add_bias(bias() + right, v);
+        if (!first) eg_apply<K::BF16, EPILOGUE>(p.gemm, v, pairs);
+        if (first || p.gemm.out.data != 0) {
+            eg_store_numbers<K::BF16>(boxes.at(n), piece, v);
+            if (s % A_BOX == A_BOX - 1) boxes.store(first ? p.second : p.out, n, right - piece * 8, false);
+        }
+        if (sums_wanted()) sums(boxes.warp)[right + eg_sum_column()] = eg_sum_rows(v);
+    }
+
+    /* The four warps' sums become the consumer's: a row of `sums` for every 64 rows. */
+    __device__ void store_sums() const {
+        const float *four = sums(boxes.warp & ~3);
+        const int64_t chunk = boxes.row / 64;
+        sync();
+        for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
+            const float sum =
+                (four[col] + four[K::COLS + col]) + (four[2 * K::COLS + col] + four[3 * K::COLS + col]);
+            if (chunk < p.gemm.chunks && boxes.col + col < p.gemm.cols) {
+                ((float *)p.gemm.sums)[(boxes.item * p.gemm.chunks + chunk) * p.gemm.cols + boxes.col + col] =
+                    sum;
+            }
+        }
+    }
+
+    /* After the tile's products. */
+    __device__ void finish_tile(const float (&acc)[K::COLS / 2], const eg_bias<K> &bits) {
+        if (p.gemm.bias.data != 0) {
+            sync(); /* the last tile's bias has been read */
+            bits.put(bias());
+        }
+        if (p.gemm.bias.data != 0 || sums_wanted())
+            sync(); /* the bias is there, the last sums have been read */
+        const bool both = twice(p.gemm);
+#pragma unroll 1
+        for (int s = 0; s < (K::BOXES * A_BOX) << both; s++) {
+            float v[V];
+            eg_take_granule(acc, both ? s / (2 * A_BOX) * A_BOX + s % A_BOX : s, v);
+            finish(s, v);
+        }
+        if (sums_wanted()) store_sums();
+    }
+};
+
+/* A product that is only stored. */
+template <class K> struct eg_finisher<K, EG_EPILOGUE_STORE> {
+    const eg_cuda_hopper &p;
+    eg_boxes<K> boxes;
+
+    __device__ eg_finisher(const eg_cuda_hopper &hopper, uint8_t *, uint32_t shared, int warp)
+        : p(hopper), boxes{shared, warp, hopper.gemm.accumulate && hopper.gemm.out.dtype != EG_F32} {}
+
+    __device__ void finish_tile(const float (&acc)[K::COLS / 2], const eg_bias<K> &) {
+        if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, acc, boxes);
+        eg_store_rows<K>(p, acc, boxes);
+    }
+};
 
 #endif

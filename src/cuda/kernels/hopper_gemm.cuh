@@ -19,10 +19,11 @@
  *   consumers   two warp groups: multiply full slots (wgmma m64nCOLSk16), then finish their 64 rows alone
  *
  * What overlaps what. The ring holds STAGES slots, so the copy engine is that far ahead, also of the next
- * tile. Consumer 1 is held SKEW slots behind consumer 0 once, at the start; that distance lasts, and so one's
- * epilogue runs while the other still feeds the matrix units. What an epilogue reads (`in`: grad, saved,
- * residual) arrives in boxes of its own while the products run; its results are written over it and stored
- * from there, under the next tile's products.
+ * tile. What an epilogue reads (`in`: grad, saved, residual) arrives in boxes of its own while the products
+ * run; its results are written over it and stored from there, under the next tile's products. The epilogue's
+ * arithmetic is not overlapped: shared memory, read at 80 bytes a clock by the products and filled at 48, has
+ * no room for two consumers on different tiles, nor registers for two tiles' accumulators (docs/cuda.md has
+ * what was tried).
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
@@ -41,25 +42,24 @@ template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACT
     static constexpr int LEFT_BYTES = ROWS * DEPTH * 2, RIGHT_BYTES = DEPTH * COLS * 2;
     static constexpr int SLOT_BYTES = LEFT_BYTES + RIGHT_BYTES;
     static constexpr int STAGES = COLS == 256 ? 3 : COLS == 192 ? 4 : 5; /* what the boxes leave room for */
-    static constexpr int SKEW = 1;
-    static constexpr int BOX_BYTES = 64 * 128; /* 64 rows of 128 bytes: what is read and stored at once */
-    static constexpr int BOXES = COLS / 64;    /* of each consumer */
+    static constexpr int BOX_BYTES =
+        16 * 128;                           /* 16 rows of 128 bytes: what a warp reads and stores at once */
+    static constexpr int BOXES = COLS / 64; /* of each warp */
     /* Shared memory: the ring, then */
     static constexpr int STAGING = STAGES * SLOT_BYTES;
-    static constexpr int SUMS = STAGING + 2 * BOXES * BOX_BYTES; /* of the columns, for each warp */
-    static constexpr int BIAS = SUMS + 2 * 4 * COLS * 4;         /* for each consumer */
+    static constexpr int SUMS = STAGING + 8 * BOXES * BOX_BYTES; /* of the columns, for each warp */
+    static constexpr int BIAS = SUMS + 8 * COLS * 4;             /* for each consumer */
     static constexpr int BARRIERS = BIAS + 2 * COLS * 4;         /* slots full, slots empty, boxes full */
     static constexpr int IN_FULL = BARRIERS + 2 * STAGES * 8;
-    static constexpr int SHARED_BYTES = IN_FULL + 2 * BOXES * 8;
+    static constexpr int SHARED_BYTES = IN_FULL + 8 * BOXES * 8;
     static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
 };
 
 enum {
-    EG_HOPPER_THREADS = 384, /* producer's warp group, two consumers */
+    EG_HOPPER_THREADS = 384, /* two consumers, the producer's warp group */
     EG_HOPPER_CLUSTER = 2,
     EG_HOPPER_BAND = 8, /* tiles of a wave form a block of 8 clusters' rows: what L2 serves best */
-    EG_HOPPER_SYNC = 1, /* named barriers: one for each consumer, then the skew's */
-    EG_HOPPER_SYNC_SKEW = 3
+    EG_HOPPER_SYNC = 1  /* named barriers: one for each consumer */
 };
 
 /* ---- The ring --------------------------------------------------------------------------------------- */
@@ -77,11 +77,12 @@ template <class K> struct eg_ring {
     __device__ void advance() {
         if (++slot == K::STAGES) slot = 0, parity ^= 1;
     }
-    /* Both blocks write to the slot, so both producers must hear that it is free. */
-    __device__ void release() const {
+    /* The slot before this one is free. Both blocks write to it, so both producers must hear of it. */
+    __device__ void release_last() const {
         if (threadIdx.x % 128 == 0) {
-            eg_barrier_arrive(empty(), 0);
-            eg_barrier_arrive(empty(), 1);
+            const uint32_t last = empty() + (slot == 0 ? K::STAGES - 1 : -1) * 8;
+            eg_barrier_arrive(last, 0);
+            eg_barrier_arrive(last, 1);
         }
     }
 };
@@ -179,73 +180,52 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
 
 #include "hopper_epilogue.cuh"
 
-/* acc = the consumer's 64 rows of the tile. A slot is free once the products after it have been asked for
- * and its own are done. */
-template <class K>
-EG_DEVICE void eg_multiply_tile(const eg_cuda_hopper &p, float (&acc)[K::COLS / 2], eg_ring<K> &ring,
-                                const eg_boxes<K> &boxes, int slots, int col, bool leads) {
-    eg_ring<K> last = ring;
+/* acc = the consumer's part of the tile. A slot is free once the products after it have been asked for and
+ * its own are done. What the epilogue reads is asked for when the last tile's results have surely been read.
+ */
+template <class K, class F>
+EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, const F &finisher, int slots,
+                                int consumer) {
     for (int i = 0; i < slots; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
-        eg_multiply_slot<K>(acc, ring.address(), boxes.consumer, i > 0);
-        if (i == 0) boxes.fetch(p, col);
+        eg_multiply_slot<K>(acc, ring.address(), consumer, i > 0);
+        if (i == min(2, slots - 1)) finisher.boxes.fetch(finisher.p);
         eg_products_wait<1>();
-        if (i > 0) last.release();
-        last = ring;
-        if (leads && i == min(K::SKEW, slots) - 1) eg_arrive_threads<256>(EG_HOPPER_SYNC_SKEW);
+        if (i > 0) ring.release_last();
     }
     eg_products_wait<0>();
-    last.release();
+    ring.release_last();
 }
 
-/* What the epilogue is, once a tile. */
+template <class K, int EPILOGUE>
+EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank) {
+    const eg_hopper_tiles<K> tiles(p.gemm);
+    const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed, consumer = threadIdx.x / 128;
+    eg_ring<K> ring(shared);
+    eg_finisher<K, EPILOGUE> finisher(p, memory, shared, threadIdx.x / 32);
+    float acc[K::COLS / 2];
+    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
+        finisher.boxes.turn_to(tiles.at(i, rank));
+        const eg_bias<K> bias(p.gemm, finisher.boxes.col);
+        eg_multiply_tile<K>(acc, ring, finisher, slots, consumer);
+        finisher.finish_tile(acc, bias);
+    }
+    if (eg_boxes<K>::elected()) eg_stores_have_written();
+}
+
 template <class K>
-EG_DEVICE void eg_finish_tile(const eg_cuda_hopper &p, const eg_hopper_tile &tile,
-                              const float (&acc)[K::COLS / 2], const eg_bias<K> &bias,
-                              const eg_boxes<K> &boxes, uint8_t *memory) {
-    if (p.gemm.bias.data != 0) {
-        bias.put((float *)(memory + K::BIAS) + boxes.consumer * K::COLS);
-        boxes.sync();
-    }
-    if (p.gemm.epilogue == EG_EPILOGUE_STORE) {
-        if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, tile, acc, boxes);
-        return eg_store_rows<K>(p, tile, acc, boxes);
-    }
+EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank) {
     if constexpr (K::ACTIVATES) {
         switch (p.gemm.epilogue) {
         case EG_EPILOGUE_FORWARD:
-            return eg_finish_rows<K, EG_EPILOGUE_FORWARD>(p, tile, acc, boxes, memory);
+            return eg_consume<K, EG_EPILOGUE_FORWARD>(p, memory, shared, rank);
         case EG_EPILOGUE_ACT_GRAD:
-            return eg_finish_rows<K, EG_EPILOGUE_ACT_GRAD>(p, tile, acc, boxes, memory);
+            return eg_consume<K, EG_EPILOGUE_ACT_GRAD>(p, memory, shared, rank);
         case EG_EPILOGUE_CHAIN:
-            return eg_finish_rows<K, EG_EPILOGUE_CHAIN>(p, tile, acc, boxes, memory);
+            return eg_consume<K, EG_EPILOGUE_CHAIN>(p, memory, shared, rank);
         }
     }
-}
-
-EG_DEVICE bool eg_reads_in(const eg_cuda_gemm &p) {
-    return p.in.data != 0 || (p.epilogue == EG_EPILOGUE_STORE && p.accumulate && p.out.dtype != EG_F32);
-}
-
-template <class K>
-EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int consumer,
-                          uint32_t rank) {
-    const eg_hopper_tiles<K> tiles(p.gemm);
-    const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed;
-    eg_ring<K> ring(shared);
-    eg_boxes<K> boxes = {shared, consumer, eg_reads_in(p.gemm), 1, 0, 0};
-    bool first = true;
-    float acc[K::COLS / 2];
-    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
-        const eg_hopper_tile tile = tiles.at(i, rank);
-        const eg_bias<K> bias(p.gemm, tile.col);
-        boxes.parity ^= 1, boxes.row = tile.row + consumer * 64, boxes.item = tile.item;
-        if (first && consumer == 1) eg_sync_threads<256>(EG_HOPPER_SYNC_SKEW);
-        eg_multiply_tile<K>(p, acc, ring, boxes, slots, tile.col, first && consumer == 0);
-        first = false;
-        eg_finish_tile<K>(p, tile, acc, bias, boxes, memory);
-    }
-    if (eg_boxes<K>::elected()) eg_stores_have_written();
+    eg_consume<K, EG_EPILOGUE_STORE>(p, memory, shared, rank);
 }
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */
@@ -258,7 +238,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
             eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
             eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, 2 * EG_HOPPER_CLUSTER);
         }
-        for (int i = 0; i < 2 * K::BOXES; i++) eg_barrier_init(shared + K::IN_FULL + i * 8, 1);
+        for (int i = 0; i < 8 * K::BOXES; i++) eg_barrier_init(shared + K::IN_FULL + i * 8, 1);
         eg_barrier_init_fence();
         eg_prefetch_map(p.left);
         eg_prefetch_map(p.right);
@@ -267,12 +247,12 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
     /* 40 + 2 * 232 is what three warp groups of 168 have. */
-    if (threadIdx.x < 128) {
+    if (threadIdx.x >= 256) {
         eg_fewer_registers<40>();
-        if (threadIdx.x == 0) eg_produce<K>(p, shared, rank);
+        if (threadIdx.x == 256) eg_produce<K>(p, shared, rank);
     } else {
         eg_more_registers<232>();
-        eg_consume<K>(p, memory, shared, threadIdx.x / 128 - 1, rank);
+        eg_consume_any<K>(p, memory, shared, rank);
     }
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }

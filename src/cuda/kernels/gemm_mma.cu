@@ -1,0 +1,214 @@
+/* The fused product of 16-bit matrices by mma.sync, for devices before Hopper and for what Hopper's copy
+ * engine does not take: any strides, any alignment.
+ *
+ *     a block of 256 threads makes 128 x 128 results, 32 terms at a time
+ *
+ *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k16
+ *             4 5 6 7
+ *
+ * Strips of left (128 x 32) and right (32 x 128) come by cp.async into a ring of four slots, kept in
+ * whichever direction memory runs, [line][term] or [term][line]; ldmatrix, which can transpose, makes the
+ * same fragments of both. Lines are padded so that the eight rows of a block lie in different banks: 40 and
+ * 136 numbers are 20 and 68 words, and multiples of those by 0 to 7 differ by at least four modulo 32. What
+ * is not in vectors of 16 bytes comes number by number. */
+#include "epilogue.cuh"
+#include "order.cuh"
+
+enum { SIDE = 128, TERMS = 32, THREADS = 256, SLOTS = 4, LINE_TERMS = TERMS + 8, LINE_SIDE = SIDE + 8 };
+enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, WIDE = SIDE + 4 }; /* numbers; [term][line] takes less */
+
+/* ---- Strips ------------------------------------------------------------------------------------------ */
+
+/* An operand as a block reads it: lines are the rows of left or the columns of right. */
+struct strip {
+    const uint16_t *from; /* line 0 of the tile, term 0 */
+    int64_t line_stride, term_stride;
+    int lines;    /* that there are, of SIDE */
+    bool by_term; /* kept [line][term], else [term][line] */
+    bool vectors; /* neighbours in that direction are 16 bytes of memory */
+};
+
+EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                         int64_t end) {
+    strip s = {(const uint16_t *)x.data + first * line_stride, line_stride, term_stride};
+    s.lines = end - first < SIDE ? (int)(end - first) : SIDE;
+    s.by_term = term_stride == 1;
+    const int64_t along = s.by_term ? term_stride : line_stride,
+                  other = s.by_term ? line_stride : term_stride;
+    s.vectors = along == 1 && other % 8 == 0 && x.item_stride % 8 == 0 && x.data % 16 == 0;
+    return s;
+}
+
+/* 16 bytes are copied, or written as 0. */
+EG_DEVICE void copy_async(uint16_t *to, const uint16_t *from, bool there) {
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
+    const int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes));
+}
+
+EG_DEVICE int between(int low, int64_t x, int high) { return x < low ? low : (x > high ? high : (int)x); }
+
+/* `terms` are left of the depth, from the one that `from` begins with. */
+EG_DEVICE void load_strip(const strip &s, const uint16_t *from, int64_t terms, uint16_t *slot) {
+    constexpr int VECTORS = SIDE * TERMS / 8 / THREADS;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int v = threadIdx.x + i * THREADS;
+        const int line = s.by_term ? v / (TERMS / 8) : v % (SIDE / 8) * 8;
+        const int term = s.by_term ? v % (TERMS / 8) * 8 : v / (SIDE / 8);
+        const int there = s.by_term ? (line < s.lines ? between(0, terms - term, 8) : 0)
+                                    : (term < terms ? between(0, s.lines - line, 8) : 0);
+        uint16_t *to = slot + (s.by_term ? line * LINE_TERMS + term : term * LINE_SIDE + line);
+        const uint16_t *at = from + line * s.line_stride + term * s.term_stride;
+        if (s.vectors && there % 8 == 0) {
+            copy_async(to, there > 0 ? at : s.from, there > 0);
+            continue;
+        }
+        const int64_t step = s.by_term ? s.term_stride : s.line_stride;
+        uint16_t numbers[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) numbers[j] = j < there ? at[j * step] : 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) to[j] = numbers[j];
+    }
+}
+
+/* ---- Products ---------------------------------------------------------------------------------------- */
+
+/* Four blocks of 8 lines by 8 terms, from (line, term) on: down the lines, then on in the terms. */
+template <bool BY_TERM>
+EG_DEVICE void read_blocks(const uint16_t *strip, int line, int term, uint32_t (&r)[4]) {
+    const int lane = threadIdx.x % 32;
+    const int at = BY_TERM ? (line + lane % 16) * LINE_TERMS + term + lane / 16 * 8
+                           : (term + lane / 16 * 8 + lane % 8) * LINE_SIDE + line + lane / 8 % 2 * 8;
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(strip + at);
+    if (BY_TERM) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(address)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(address)
+                     : "memory");
+    }
+}
+
+/* acc (16 x 8) += left (16 x 16) · right (16 x 8). */
+template <bool BF16>
+EG_DEVICE void multiply(float (&acc)[4], const uint32_t (&left)[4], uint32_t right_low, uint32_t right_high) {
+    if (BF16) {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
+            "%9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+            : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
+    } else {
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+            "{%0, %1, %2, %3};"
+            : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+            : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
+    }
+}
+
+template <bool BF16, bool LEFT_BY_TERM, bool RIGHT_BY_TERM>
+EG_DEVICE void multiply_slot(float (&acc)[4][4][4], const uint16_t *left, const uint16_t *right) {
+    const int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int term = 0; term < TERMS; term += 16) {
+        uint32_t l[4][4], r[2][4]; /* r: two tiles of columns; their second terms follow both first */
+#pragma unroll
+        for (int i = 0; i < 4; i++) read_blocks<LEFT_BY_TERM>(left, warp / 4 * 64 + i * 16, term, l[i]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) read_blocks<RIGHT_BY_TERM>(right, warp % 4 * 32 + i * 16, term, r[i]);
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int col = i % 4;
+            multiply<BF16>(acc[i / 4][col], l[i / 4], r[col / 2][col % 2], r[col / 2][col % 2 + 2]);
+        }
+    }
+}
+
+template <bool BF16>
+EG_DEVICE void multiply_slot(float (&acc)[4][4][4], const strip &left, const strip &right,
+                             const uint16_t *slot) {
+    switch (left.by_term * 2 + right.by_term) {
+    case 0:
+        return multiply_slot<BF16, false, false>(acc, slot, slot + STRIP);
+    case 1:
+        return multiply_slot<BF16, false, true>(acc, slot, slot + STRIP);
+    case 2:
+        return multiply_slot<BF16, true, false>(acc, slot, slot + STRIP);
+    case 3:
+        return multiply_slot<BF16, true, true>(acc, slot, slot + STRIP);
+    }
+}
+
+/* ---- A tile ------------------------------------------------------------------------------------------ */
+
+/* Where the loads stand: some steps ahead of the products. */
+struct course {
+    int64_t item, term, summand;
+};
+
+/* The products of a tile: steps of TERMS, summand after summand, SLOTS - 1 of them on their way. */
+template <bool BF16>
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, float (&acc)[4][4][4],
+                             uint16_t *ring) {
+    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t steps = (p.depth + TERMS - 1) / TERMS * p.summed;
+    course c = {p.summed > 1 ? 0 : at.item, 0, 0};
+    const auto load = [&](int slot) {
+        if (c.summand < p.summed && p.depth > 0) {
+            const uint16_t *l = left.from + c.item * p.left.item_stride + c.term * left.term_stride;
+            const uint16_t *r = right.from + c.item * p.right.item_stride + c.term * right.term_stride;
+            load_strip(left, l, p.depth - c.term, ring + slot * SLOT);
+            load_strip(right, r, p.depth - c.term, ring + slot * SLOT + STRIP);
+            c.term += TERMS;
+            if (c.term >= p.depth) c.term = 0, c.summand++, c.item++;
+        }
+        asm volatile("cp.async.commit_group;");
+    };
+    for (int i = 0; i < SLOTS - 1; i++) load(i);
+    int slot = 0;
+    for (int64_t step = 0; step < steps; step++, slot = (slot + 1) % SLOTS) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+        __syncthreads();
+        load((slot + SLOTS - 1) % SLOTS);
+        multiply_slot<BF16>(acc, left, right, ring + slot * SLOT);
+    }
+    asm volatile("cp.async.wait_group 0;");
+    __syncthreads();
+}
+
+template <bool BF16> EG_DEVICE void run(const eg_cuda_gemm &p) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    float *tile = (float *)memory;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        float acc[4][4][4] = {};
+        multiply_tile<BF16>(p, at, acc, (uint16_t *)memory);
+#pragma unroll
+        for (int i = 0; i < 32; i++) { /* two neighbours at once */
+            const int row = warp / 4 * 64 + i / 8 * 16 + i % 2 * 8 + lane / 4;
+            const int col = warp % 4 * 32 + i / 2 % 4 * 8 + lane % 4 * 2;
+            const float *from = acc[i / 8][i / 2 % 4] + i % 2 * 2;
+            *(float2 *)(tile + row * WIDE + col) = make_float2(from[0], from[1]);
+        }
+        __syncthreads();
+        eg_finish_tile<float, SIDE, SIDE, WIDE, THREADS>(p, at, tile);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    eg_mma_bf16_128x128(const __grid_constant__ eg_cuda_gemm p) {
+    run<true>(p);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    eg_mma_f16_128x128(const __grid_constant__ eg_cuda_gemm p) {
+    run<false>(p);
+}
