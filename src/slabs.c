@@ -88,14 +88,7 @@ static eg_problem pack_problem(const eg_slabs *s, int64_t item) {
     return p;
 }
 
-/* The first slab for some outputs would write them, and for others add to what is there: then the former are
- * made 0 before, and it adds. */
-static bool must_clear(const eg_slabs *s, int sum, int64_t item) {
-    const bool begins = item == 0 || per_item(s, sum);
-    return begins && eg_wants(&s->whole, summed[sum]) && (s->sum[sum].bytes > 0 || !s->whole.accumulate);
-}
-
-/* A layer without rows writes sums of nothing. */
+/* d_b of the items that begin at `item`, made 0: a layer without rows writes sums of nothing. */
 static eg_problem clear_problem(const eg_slabs *s, int64_t item) {
     const eg_problem slab = slab_problem(s, item, 0);
     eg_problem p = slab;
@@ -103,30 +96,31 @@ static eg_problem clear_problem(const eg_slabs *s, int64_t item) {
     p.activation = EG_ACT_NONE;
     p.accumulate = false;
     for (int id = 0; id < EG_OPERANDS; id++) p.operands[id] = (eg_operand){0};
-    for (int sum = 0; sum < EG_SUMS; sum++) {
-        if (must_clear(s, sum, item)) p.operands[summed[sum]] = slab.operands[summed[sum]];
-    }
+    p.operands[EG_OP_D_B] = slab.operands[EG_OP_D_B];
     return p;
 }
 
-/* out = round(sum, or out + sum) is d_bias of a layer of one row, with the sum for its grad. */
-static eg_problem round_problem(const eg_slabs *s, eg_operand sum, eg_operand out, int64_t count) {
-    sum.rows = out.rows = 1;
-    sum.cols = out.cols = sum.row_stride = out.row_stride = count;
-    sum.col_stride = out.col_stride = 1;
-    sum.batch_stride = out.batch_stride = 0;
-    eg_problem p = {.backward = true,
-                    .addressing = s->whole.addressing,
-                    .m = 1,
-                    .n = count,
-                    .batch = 1,
-                    .dtype = s->whole.compute,
+/* to = round(from): a layer without columns, y = 0 + residual. */
+static eg_problem copy_problem(const eg_slabs *s, int64_t items, eg_operand from, eg_operand to) {
+    eg_problem p = {.addressing = s->whole.addressing,
+                    .m = to.rows,
+                    .n = to.cols,
+                    .batch = items,
+                    .dtype = s->whole.dtype,
                     .compute = s->whole.compute,
-                    .math = s->whole.math,
-                    .accumulate = s->whole.accumulate};
-    p.operands[EG_OP_GRAD] = sum;
-    p.operands[EG_OP_D_BIAS] = out;
+                    .math = s->whole.math};
+    p.operands[EG_OP_RESIDUAL] = from;
+    p.operands[EG_OP_Y] = to;
     return p;
+}
+
+/* What an output holds before, to where it is added up; or the sum, rounded, to the output. */
+static eg_problem sum_problem(const eg_slabs *s, int sum, int64_t item, bool before) {
+    const eg_operand x = kept_operand(s, sum);
+    eg_operand out = s->whole.operands[summed[sum]];
+    const int64_t items = per_item(s, sum) ? least(s->items, s->whole.batch - item) : 1;
+    advance(&out, false, item, 0);
+    return before ? copy_problem(s, items, out, x) : copy_problem(s, items, x, out);
 }
 
 /* ---- The workspace -------------------------------------------------------------------------------- */
@@ -172,17 +166,16 @@ static eg_status take_room(const eg_caps *caps, const eg_problem *problem, eg_pl
     return EG_OK;
 }
 
-/* Sums are rounded in pieces, for which a fraction of the slab's workspace is enough. */
-static eg_status take_rounding_room(const eg_caps *caps, eg_slabs *s, size_t *room) {
-    enum { LEAST = 1024, FRACTION = 64 };
-    eg_caps any = *caps;
-    any.only_kernel = NULL;
-    s->piece = LEAST + (int64_t)(*room / FRACTION);
+/* And what is done around the slabs. */
+static eg_status take_other_room(const eg_caps *caps, const eg_slabs *s, size_t *room) {
+    eg_plan plan;
+    const eg_problem clear = clear_problem(s, 0);
+    EG_TRY(take_room(caps, &clear, &plan, room));
     for (int sum = 0; sum < EG_SUMS; sum++) {
         if (s->sum[sum].bytes == 0) continue;
-        eg_plan plan;
-        const eg_problem p = round_problem(s, kept_operand(s, sum), s->whole.operands[summed[sum]], s->piece);
-        EG_TRY(take_room(&any, &p, &plan, room));
+        const eg_problem before = sum_problem(s, sum, 0, true), after = sum_problem(s, sum, 0, false);
+        EG_TRY(take_room(caps, &before, &plan, room));
+        EG_TRY(take_room(caps, &after, &plan, room));
     }
     return EG_OK;
 }
@@ -203,15 +196,13 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
         for (int sum = 0; sum < EG_SUMS; sum++) fits = fits && add_sum(s, sum);
         if (!fits) return too_large(&s->whole);
         eg_plan other;
-        const eg_problem clear = clear_problem(s, 0);
         const eg_problem last =
             slab_problem(s, (s->whole.batch - 1) / items * items, (s->whole.m - 1) / rows * rows);
-        EG_TRY(take_room(caps, &clear, &other, &room));
         EG_TRY(take_room(caps, &last, &other, &room));
+        EG_TRY(take_other_room(caps, s, &room));
     }
     const eg_problem first = slab_problem(s, 0, 0);
     EG_TRY(take_room(caps, &first, &s->plan, &room));
-    if (several(s)) EG_TRY(take_rounding_room(caps, s, &room));
     return add_region(s, &s->slab, room) ? EG_OK : too_large(&s->whole);
 }
 
@@ -350,45 +341,6 @@ static eg_status run(eg_context *context, const eg_slabs *s, const eg_problem *p
     return context->ops->launch(context, &plan, s->data, s->offset + s->slab.offset);
 }
 
-/* `length` numbers that lie together, in as many pieces as it takes. Any kernel will do: it is only copied.
- */
-static eg_status round_line(eg_context *context, const eg_slabs *s, eg_operand sum, eg_operand out,
-                            int64_t length) {
-    for (int64_t at = 0; at < length; at += s->piece) {
-        const int64_t count = least(s->piece, length - at);
-        const eg_problem p = round_problem(s, sum, out, count);
-        EG_TRY(run(context, s, &p));
-        sum.offset += (size_t)count * eg_dtype_size(sum.dtype);
-        out.offset += (size_t)count * eg_dtype_size(out.dtype);
-    }
-    return EG_OK;
-}
-
-/* A sum that is whole, of the items that begin at `item`. */
-static eg_status round_sum(eg_context *context, const eg_slabs *s, int sum, int64_t item) {
-    const eg_operand from = kept_operand(s, sum), to = s->whole.operands[summed[sum]];
-    const bool row_major = to.col_stride == 1;
-    const int64_t pitch = row_major ? to.row_stride : to.col_stride;
-    const int64_t items = per_item(s, sum) ? least(s->items, s->whole.batch - item) : 1;
-    int64_t lines = row_major ? to.rows : to.cols, length = row_major ? to.cols : to.rows;
-    if (pitch == length) length *= lines, lines = 1;
-    for (int64_t i = 0; i < items * lines; i++) {
-        eg_operand x = from, y = to;
-        const int64_t place = (item + i / lines) * to.batch_stride + i % lines * pitch;
-        x.offset += (size_t)(i * length) * eg_dtype_size(x.dtype);
-        y.offset += (size_t)place * eg_dtype_size(y.dtype);
-        EG_TRY(round_line(context, s, x, y, length));
-    }
-    return EG_OK;
-}
-
-static eg_status round_sums(eg_context *context, const eg_slabs *s, bool of_items, int64_t item) {
-    for (int sum = 0; sum < EG_SUMS; sum++) {
-        if (s->sum[sum].bytes > 0 && per_item(s, sum) == of_items) EG_TRY(round_sum(context, s, sum, item));
-    }
-    return EG_OK;
-}
-
 static eg_status pack(eg_context *context, eg_slabs *s, int64_t item) {
     const eg_problem b = pack_problem(s, item);
     s->packed.context = context;
@@ -404,10 +356,22 @@ static bool carries(const eg_slabs *s) {
     return false;
 }
 
-/* The slabs of the items that begin at `item`. */
+/* Copies the sums of each item, or those of all items, from (`before`) or to where the caller has them. */
+static eg_status copy_sums(eg_context *context, const eg_slabs *s, bool of_items, int64_t item, bool before) {
+    for (int sum = 0; sum < EG_SUMS; sum++) {
+        if (s->sum[sum].bytes == 0 || per_item(s, sum) != of_items) continue;
+        const eg_problem copy = sum_problem(s, sum, item, before);
+        EG_TRY(run(context, s, &copy));
+    }
+    return EG_OK;
+}
+
+/* The slabs of the items that begin at `item`. Its first one adds to what an earlier item began, so what this
+ * item begins is made 0 before. */
 static eg_status launch_items(eg_context *context, eg_slabs *s, int64_t item) {
-    const bool add = s->whole.accumulate || (item > 0 && carries(s));
-    if (add) {
+    const bool accumulate = s->whole.accumulate, carried = item > 0 && carries(s);
+    if (accumulate) EG_TRY(copy_sums(context, s, true, item, true));
+    if (carried && !accumulate && per_item(s, EG_SUM_D_B)) {
         const eg_problem clear = clear_problem(s, item);
         EG_TRY(run(context, s, &clear));
     }
@@ -415,15 +379,16 @@ static eg_status launch_items(eg_context *context, eg_slabs *s, int64_t item) {
         EG_TRY(pack(context, s, item));
     for (int64_t row = 0; row < s->whole.m; row += s->rows) {
         eg_problem slab = slab_problem(s, item, row);
-        slab.accumulate = add || row > 0;
+        slab.accumulate = accumulate || carried || row > 0;
         EG_TRY(run(context, s, &slab));
     }
-    return round_sums(context, s, true, item);
+    return copy_sums(context, s, true, item, false);
 }
 
 static eg_status launch_slabs(eg_context *context, eg_slabs *s) {
+    if (s->whole.accumulate) EG_TRY(copy_sums(context, s, false, 0, true));
     for (int64_t item = 0; item < s->whole.batch; item += s->items) EG_TRY(launch_items(context, s, item));
-    return round_sums(context, s, false, 0);
+    return copy_sums(context, s, false, 0, false);
 }
 
 /* The backend sees the capabilities that the slabs were planned with. */

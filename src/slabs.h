@@ -25,7 +25,6 @@ typedef struct eg_slabs {
     eg_region pack;         /* regions of the workspace: the pack, */
     eg_region sum[EG_SUMS]; /* an output of 16 bits before it is rounded, */
     eg_region slab;         /* and what a slab needs for itself */
-    int64_t piece;          /* numbers that are rounded at once */
     size_t workspace;       /* bytes */
     void *data;             /* the workspace, once it is there */
     size_t offset;
