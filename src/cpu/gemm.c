@@ -3,11 +3,10 @@
  *
  *   for each block of the result (tile_rows x tile_cols; shared out among the threads)
  *     for each kc terms of the depth (of each item that is summed)
- *       for each group of panels of the right operand    kc x nr each  stay in L1
- *         for each mr rows of the left operand           mr x kc       streams from L2
- *           for each panel of the group
- *             multiply into the tile                     mr x nr       in registers
- *             after the last terms: the epilogue                       in L1
+ *       for each panel of the right operand    kc x nr      stays in L1
+ *         for each mr rows of the left operand mr x kc      streams from L2
+ *           multiply into the tile             mr x nr      in registers
+ *           after the last terms: the epilogue              in L1
  */
 #include <string.h>
 
@@ -148,11 +147,6 @@ typedef struct pass {
     bool first, last;
 } pass;
 
-/* Asks for the lines [from, from + bytes) in L2. */
-static inline void prefetch(const char *from, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
-}
-
 /* Steps down the left operand tile by tile; the division is for where a panel ends. */
 typedef struct walk {
     const side *side;
@@ -173,49 +167,57 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
 
 /* One tile: all terms of the pass, and after the last of them the epilogue. */
 static void run_tile(const product *x, const pass *pass, const char *left, const char *right,
-                     const eg_tile *tile) {
+                     const eg_ahead *ahead, const eg_tile *tile) {
     if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, tile);
     x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
-                        tile->values);
+                        tile->values, ahead);
     if (!pass->last) return;
     if (x->kernel->unscale != NULL) x->kernel->unscale(tile->values);
     eg_cpu_epilogue(x->run, x->step, tile);
 }
 
-/* `panels` panels of the block from column `col` on: all its rows against them. Meanwhile the panel that
- * follows is fetched, a slice with each tile; not for matrix units, which only lost by it. */
-static void run_group(const product *x, const block *b, const pass *pass, int64_t col, int64_t panels) {
+/* What follows the panel at `col`: the next one, or the first of the next pass or block. */
+static const char *right_after(const product *x, const block *b, const pass *pass, int64_t item,
+                               int64_t col) {
+    const int64_t next = col + x->kernel->nr;
+    if (next < b->col + b->cols) return side_at(&x->right, item, next, pass->term);
+    if (!pass->last) return side_at(&x->right, item, b->col, pass->term + pass->depth);
+    return side_at(&x->right, item, next < x->cols ? next : 0, 0);
+}
+
+/* One panel of the block: all its rows against the panel at `col`. Meanwhile what follows is fetched, a slice
+ * with each tile: the next panel; and cells of the left operand for the next pass, or again for the next
+ * block, which have no other prefetcher. */
+static void run_panel(const product *x, const block *b, const pass *pass, int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
-    const char *right = side_at(&x->right, item, col, pass->term);
-    const int64_t tiles_down = ceil_div(b->rows, mr);
+    const int64_t tiles_down = ceil_div(b->rows, mr), panel = (col - b->col) / nr;
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
-    const bool more = col + panels * nr < b->col + b->cols;
-    const size_t slice = more ? (size_t)(ceil_div(pass->depth, nr) * nr * x->right.term / tiles_down) : 0;
-    const char *next = right + panels * x->right.panels;
+    const char *right = side_at(&x->right, item, col, pass->term);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
-    char *first = b->tiles + (size_t)((col - b->col) / nr * tiles_down) * tile_bytes;
-    for (int64_t row = b->row; row < b->row + b->rows; row += mr, first += tile_bytes, next += slice) {
-        prefetch(next, slice);
-        for (int64_t panel = 0; panel < panels; panel++) {
-            const eg_tile tile = {.item = b->item,
-                                  .row = row,
-                                  .col = col + panel * nr,
-                                  .rows = least(mr, x->rows - row),
-                                  .cols = least(nr, x->cols - col - panel * nr),
-                                  .values = first + (size_t)(panel * tiles_down) * tile_bytes,
-                                  .spare = b->spare};
-            run_tile(x, pass, left.at, right + panel * x->right.panels, &tile);
-        }
-        walk_on(&left, row, mr);
+    eg_ahead ahead = {.right = right_after(x, b, pass, item, col),
+                      .right_bytes = (size_t)(pass->depth * x->right.term / tiles_down)};
+    if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / ceil_div(b->cols, nr));
+    const int64_t to_next = pass->last ? -pass->term : pass->depth;
+    eg_tile tile = {.item = b->item,
+                    .row = b->row,
+                    .col = col,
+                    .cols = least(nr, x->cols - col),
+                    .values = b->tiles + (size_t)(panel * tiles_down) * tile_bytes,
+                    .spare = b->spare};
+    for (; tile.row < b->row + b->rows; tile.row += mr) {
+        tile.rows = least(mr, x->rows - tile.row);
+        ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
+        run_tile(x, pass, left.at, right, &ahead, &tile);
+        tile.values = (char *)tile.values + tile_bytes;
+        ahead.right += ahead.right_bytes;
+        walk_on(&left, tile.row, mr);
     }
 }
 
 static void run_pass(const product *x, const block *b, const pass *pass) {
-    const int64_t nr = x->kernel->nr, group = x->kernel->group;
-    for (int64_t col = b->col; col < b->col + b->cols; col += group * nr)
-        run_group(x, b, pass, col, least(group, ceil_div(b->col + b->cols - col, nr)));
+    for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr) run_panel(x, b, pass, col);
 }
 
 /* A product of no terms is a block of zeros; its epilogue is run all the same. */

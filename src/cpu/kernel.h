@@ -34,6 +34,12 @@ enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG
 #define EG_CPU_ANY_MATH                                                                                      \
     (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_STRICT) | EG_CPU_MATH(EG_MATH_FAST))
 
+/* Memory that products after this one will read, in slices; asked for on the way. */
+typedef struct eg_ahead {
+    const char *right, *left;
+    size_t right_bytes, left_bytes;
+} eg_ahead;
+
 /* All tiles are mr x nr, row by row, in the compute type. */
 typedef struct eg_cpu_kernel {
     const char *name;
@@ -44,9 +50,9 @@ typedef struct eg_cpu_kernel {
     int terms;      /* of a number in a cell; 0: its operands are panels */
     int mr, nr;     /* the tile held in registers */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
-    int group;      /* right panels that stay in L1 together */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
     double least;               /* multiply-adds of a product from which it is the faster choice */
+    double thread_work;         /* multiply-adds worth a further thread: some 20 to 40 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
@@ -57,7 +63,7 @@ typedef struct eg_cpu_kernel {
      * distance of its panels in elements, `right` the first term's row in its panel. Cells: both are the
      * first of consecutive cells. */
     void (*multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
-                     int64_t cols, bool accumulate, void *tile);
+                     int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead);
 
     /* Cells only: a tile's first rows x cols numbers, the rest 0, to the layouts that are wanted. False if
      * a number is not the sum of `terms` bf16. */

@@ -50,7 +50,8 @@ EG_INLINE void EG_V(multiply_nv)(const bool transposed, const EG_R *left, int64_
 
 /* Narrow last panels use as many vectors as they have columns for. */
 static void EG_V(multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
-                           int64_t cols, bool accumulate, void *tile) {
+                           int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead) {
+    for (size_t at = 0; at < ahead->right_bytes; at += 64) __builtin_prefetch(ahead->right + at, 0, 2);
 #define EG_WIDTH(nv)                                                                                         \
     if (transposed) {                                                                                        \
         EG_V(multiply_nv)(true, left, panel, right, depth, accumulate, tile, nv);                            \
@@ -95,9 +96,9 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .mr = EG_MR,
     .nr = EG_NR,
     .kc = EG_KC,
-    .group = 1,
     .block_rows = 192,
     .block_cols = 480,
+    .thread_work = 1 << 22,
     .multiply = EG_V(multiply),
     .spin = EG_V(spin),
     EG_TILE_FUNCTIONS,

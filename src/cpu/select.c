@@ -50,9 +50,10 @@ static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 
 /* ---- Threads ------------------------------------------------------------------------------------ */
 
-/* A step takes as many threads as it has work for: one more for each 2^20 multiply-adds (some 20 us) or for
- * each 2^14 numbers moved. Fewer threads never change the bits. */
-static const double multiplies_a_thread = 1 << 20, numbers_a_thread = 1 << 14;
+/* A step takes as many threads as it has work for: waking one, and waiting for the last, costs some
+ * microseconds on a quiet machine and many more beside busy neighbours. Fewer threads never change the bits.
+ */
+static const double numbers_a_thread = 1 << 16; /* moved or summed */
 
 static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
     const double most = work / work_a_thread;
@@ -64,8 +65,8 @@ static int threads_for(int threads, double work, double work_a_thread, int64_t u
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
 
 /* A block of the product is held in a thread's scratch (L2) over the whole depth. Against it, kc terms at
- * a time, stand its rows of the left operand (tile_rows x kc, L2) and a group of panels of the right operand
- * (kc x nr each, L1 and L2) that all of those rows use before the next is fetched. */
+ * a time, stand its rows of the left operand (tile_rows x kc, L2) and one panel of the right operand
+ * (kc x nr, L1 and L2) that all of those rows use before the next is fetched. */
 
 /* `items` results of rows x cols, each the sum of `summed` products of `depth` terms. */
 typedef struct extent {
@@ -93,7 +94,7 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const int64_t panels = ceil_div(x.cols, kernel->nr), chunks = ceil_div(x.rows, EG_CPU_CHUNK);
     int64_t strips = ceil_div(panels, kernel->block_cols / kernel->nr),
             bands = ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
-    threads = threads_for(threads, work, multiplies_a_thread, INT64_MAX);
+    threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
     /* Enough blocks to keep every thread busy to the end: rows are cut first, then columns. */
     while (threads > 1 && (double)bands * (double)strips * (double)x.items < 4.0 * threads &&
            (bands < chunks || strips < panels)) {
@@ -105,7 +106,7 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     }
     const double blocks = (double)bands * (double)strips * (double)x.items;
     step->threads =
-        blocks < threads ? threads_for(threads, work, multiplies_a_thread, (int64_t)blocks) : threads;
+        blocks < threads ? threads_for(threads, work, kernel->thread_work, (int64_t)blocks) : threads;
     step->tile_rows = ceil_div(at_least_one(chunks), at_least_one(bands)) * EG_CPU_CHUNK;
     step->tile_cols = ceil_div(at_least_one(panels), at_least_one(strips)) * kernel->nr;
     /* Passes of equal depth, whole panels each. */
