@@ -61,14 +61,15 @@ static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t
     if (count <= STRAIGHT) {
         memset(total, 0, row);
         for (int64_t i = first; i < first + count; i++) {
-            job->kernel->add_row(total, job->sums + (size_t)(i * job->width + col) * size, 1);
+            job->kernel->add_row(total, job->sums + (size_t)(i * job->width + col) * size, 1,
+                                 job->kernel->nr);
         }
         return;
     }
     _Alignas(64) char other[WIDEST * sizeof(double)];
     add_pairwise(job, col, first, count / 2, total);
     add_pairwise(job, col, first + count / 2, count - count / 2, other);
-    job->kernel->add_row(total, other, 1);
+    job->kernel->add_row(total, other, 1, job->kernel->nr);
 }
 
 static void sum_panel(void *arg, int64_t index, int thread) {

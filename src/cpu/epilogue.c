@@ -21,7 +21,7 @@ static void add_bias(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const e
     const eg_operand *bias = &run->problem->operands[EG_OP_BIAS];
     if (bias->data == NULL) return;
     kernel->load(tile->spare, eg_cpu_at(bias, 0, 0, tile->col), bias->dtype, 1, 1, 1, tile->cols, 1);
-    kernel->add_row(tile->values, tile->spare, tile->rows);
+    kernel->add_row(tile->values, tile->spare, tile->rows, tile->cols);
 }
 
 /* Adds the rows of a tile to the column sums of their chunk. Tiles of a chunk come in order, on one thread.
@@ -33,17 +33,17 @@ static void add_sums(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const e
     char *sums =
         (char *)eg_cpu_region(run, id) + (size_t)(chunk * width + tile->col) * eg_dtype_size(kernel->compute);
     if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, (size_t)kernel->nr * eg_dtype_size(kernel->compute));
-    kernel->add_sums(sums, values, tile->rows);
+    kernel->add_sums(sums, values, tile->rows, tile->cols);
 }
 
 static void forward(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
     const eg_problem *p = run->problem;
     add_bias(run, kernel, tile);
     if (eg_wants(p, EG_OP_PRE)) store(kernel, &p->operands[EG_OP_PRE], tile, tile->values, false);
-    kernel->act[p->activation](tile->values, tile->rows);
+    kernel->act[p->activation](tile->values, tile->rows, tile->cols);
     if (eg_wants(p, EG_OP_RESIDUAL)) {
         load(kernel, &p->operands[EG_OP_RESIDUAL], tile, tile->spare);
-        kernel->add_tile(tile->values, tile->spare, tile->rows);
+        kernel->add_tile(tile->values, tile->spare, tile->rows, tile->cols);
     }
     store(kernel, &p->operands[EG_OP_Y], tile, tile->values, false);
 }
@@ -84,7 +84,7 @@ void eg_cpu_grad_tile(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
     if (p->activation != EG_ACT_NONE) { /* whose derivative is 1 for every pre */
         const bool of_y = p->source == EG_SOURCE_Y;
         (of_y ? kernel->act_grad_y : kernel->act_grad)[p->activation](grad, tile->values, tile->rows,
-                                                                      p->propagate);
+                                                                      tile->cols, p->propagate);
     }
     if (eg_wants(p, EG_OP_D_BIAS)) add_sums(run, kernel, tile, EG_BUFFER_SUMS, p->n, grad);
     if (eg_wants(p, EG_OP_GRAD_PRE)) store(kernel, &p->operands[EG_OP_GRAD_PRE], tile, grad, false);
@@ -96,8 +96,8 @@ static void chain(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_t
     if (p->below_activation != EG_ACT_NONE) {
         load(kernel, &p->operands[EG_OP_BELOW], tile, tile->spare);
         const bool of_y = p->below_source == EG_SOURCE_Y;
-        (of_y ? kernel->act_grad_y : kernel->act_grad)[p->below_activation](tile->values, tile->spare,
-                                                                            tile->rows, p->propagate);
+        (of_y ? kernel->act_grad_y : kernel->act_grad)[p->below_activation](
+            tile->values, tile->spare, tile->rows, tile->cols, p->propagate);
     }
     if (eg_wants(p, EG_OP_D_BIAS_BELOW))
         add_sums(run, kernel, tile, EG_BUFFER_SUMS_BELOW, p->k, tile->values);

@@ -78,13 +78,14 @@ typedef struct eg_cpu_kernel {
     void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
                   int64_t rows, int64_t cols, bool accumulate);
 
-    void (*add_row)(void *tile, const void *row, int64_t rows);    /* every row += row */
-    void (*add_tile)(void *tile, const void *other, int64_t rows); /* tile += other */
-    void (*add_sums)(void *sums, const void *tile, int64_t rows);  /* sums[j] += every row */
-    void (*act[EG_ACTIVATIONS])(void *tile, int64_t rows);         /* tile = act(tile) */
-    void (*act_grad[EG_ACTIVATIONS])(void *grad, const void *pre, int64_t rows,
+    /* Of a tile's first rows and columns; the rest of a vector may be changed too. */
+    void (*add_row)(void *tile, const void *row, int64_t rows, int64_t cols);    /* every row += row */
+    void (*add_tile)(void *tile, const void *other, int64_t rows, int64_t cols); /* tile += other */
+    void (*add_sums)(void *sums, const void *tile, int64_t rows, int64_t cols);  /* sums[j] += every row */
+    void (*act[EG_ACTIVATIONS])(void *tile, int64_t rows, int64_t cols);         /* tile = act(tile) */
+    void (*act_grad[EG_ACTIVATIONS])(void *grad, const void *pre, int64_t rows, int64_t cols,
                                      bool propagate); /* grad *= act'(pre) */
-    void (*act_grad_y[EG_ACTIVATIONS])(void *grad, const void *y, int64_t rows,
+    void (*act_grad_y[EG_ACTIVATIONS])(void *grad, const void *y, int64_t rows, int64_t cols,
                                        bool propagate); /* NULL if not of y */
 
     double (*spin)(int64_t turns); /* multiply-adds in registers, for the peak: how many it did */

@@ -189,26 +189,30 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
 
 /* ---- Epilogues ---------------------------------------------------------------------------------- */
 
-static void EG_V(add_row)(void *tile, const void *row, int64_t rows) {
-    EG_R *at = tile;
-    for (int64_t i = 0; i < rows; i++, at += EG_NR) {
-        for (int j = 0; j < EG_NR; j += (int)EG_LANES) {
-            EG_V(store)(at + j, EG_V(load)(at + j) + EG_V(load)((const EG_R *)row + j));
-        }
+/* Every vector of a tile's first `rows` rows that holds one of its first `cols` columns; `at` is its place.
+ */
+#define EG_EACH_VECTOR(at, rows, cols)                                                                       \
+    for (int64_t row_ = 0; row_ < (rows)*EG_NR; row_ += EG_NR)                                               \
+        for (int64_t at = row_; at < row_ + (cols); at += EG_LANES)
+
+static void EG_V(add_row)(void *tile, const void *row, int64_t rows, int64_t cols) {
+    EG_R *to = tile;
+    const EG_R *more = row;
+    EG_EACH_VECTOR(at, rows, cols) {
+        EG_V(store)(to + at, EG_V(load)(to + at) + EG_V(load)(more + at - row_));
     }
 }
 
-static void EG_V(add_tile)(void *tile, const void *other, int64_t rows) {
-    EG_R *at = tile;
+static void EG_V(add_tile)(void *tile, const void *other, int64_t rows, int64_t cols) {
+    EG_R *to = tile;
     const EG_R *more = other;
-    for (int64_t j = 0; j < rows * EG_NR; j += EG_LANES)
-        EG_V(store)(at + j, EG_V(load)(at + j) + EG_V(load)(more + j));
+    EG_EACH_VECTOR(at, rows, cols) { EG_V(store)(to + at, EG_V(load)(to + at) + EG_V(load)(more + at)); }
 }
 
-static void EG_V(add_sums)(void *sums, const void *tile, int64_t rows) {
+static void EG_V(add_sums)(void *sums, const void *tile, int64_t rows, int64_t cols) {
     EG_R *sum = sums;
     const EG_R *from = tile;
-    for (int j = 0; j < EG_NR; j += (int)EG_LANES) {
+    for (int64_t j = 0; j < cols; j += EG_LANES) {
         EG_T total = EG_V(load)(sum + j);
         for (int64_t i = 0; i < rows; i++) total += EG_V(load)(from + i * EG_NR + j);
         EG_V(store)(sum + j, total);
@@ -217,25 +221,25 @@ static void EG_V(add_sums)(void *sums, const void *tile, int64_t rows) {
 
 /* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN: it is put back. */
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    static void EG_V(tile_##name)(void *tile, int64_t rows) {                                                \
-        EG_R *at = tile;                                                                                     \
-        for (int64_t j = 0; j < rows * EG_NR; j += EG_LANES) {                                               \
-            const EG_T x = EG_V(load)(at + j);                                                               \
-            EG_V(store)(at + j, EG_V(select)(EG_V(is_nan)(x), x, EG_V(act_##name)(x)));                      \
+    static void EG_V(tile_##name)(void *tile, int64_t rows, int64_t cols) {                                  \
+        EG_R *to = tile;                                                                                     \
+        EG_EACH_VECTOR(at, rows, cols) {                                                                     \
+            const EG_T x = EG_V(load)(to + at);                                                              \
+            EG_V(store)(to + at, EG_V(select)(EG_V(is_nan)(x), x, EG_V(act_##name)(x)));                     \
         }                                                                                                    \
     }
 EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
 
 #define EG_GRAD_TILE(function, derivative)                                                                   \
-    static void EG_V(function)(void *grad, const void *saved, int64_t rows, bool propagate) {                \
-        EG_R *at = grad;                                                                                     \
+    static void EG_V(function)(void *grad, const void *saved, int64_t rows, int64_t cols, bool propagate) {  \
+        EG_R *to = grad;                                                                                     \
         const EG_R *from = saved;                                                                            \
-        for (int64_t j = 0; j < rows * EG_NR; j += EG_LANES) {                                               \
-            const EG_T x = EG_V(load)(from + j);                                                             \
+        EG_EACH_VECTOR(at, rows, cols) {                                                                     \
+            const EG_T x = EG_V(load)(from + at);                                                            \
             const EG_T of_nan = propagate ? x : (EG_T){0};                                                   \
             const EG_T slope = EG_V(select)(EG_V(is_nan)(x), of_nan, EG_V(derivative)(x));                   \
-            EG_V(store)(at + j, EG_V(load)(at + j) * slope);                                                 \
+            EG_V(store)(to + at, EG_V(load)(to + at) * slope);                                               \
         }                                                                                                    \
     }
 #define EG_GRAD_Y_0(name)
@@ -245,6 +249,7 @@ EG_ACTIVATION_TABLE(EG_ROW)
     EG_GRAD_Y_##from_y(name)
 EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
+#undef EG_EACH_VECTOR
 
 /* ---- The table ---------------------------------------------------------------------------------- */
 
