@@ -28,11 +28,8 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
     context->caps.features = gpu->caps.f16 ? 1 : 0;
     context->caps.detail = &gpu->caps;
     /* Of a device of the caller's we may not know what it is: a tile that does well everywhere. */
-    const bool known = info->native_device == NULL;
-    const int usual = !known          ? EG_ROW_shared_64x64
-                      : gpu->caps.cpu ? EG_ROW_direct_16x32
-                                      : EG_ROW_shared_128x128;
-    const bool tuned = known && info->kernel == NULL;
+    const int usual = EG_ROW_shared_64x64;
+    const bool tuned = info->native_device == NULL && !gpu->caps.cpu && info->kernel == NULL;
     gpu->caps.preferred = tuned ? eg_webgpu_tune(gpu, context->name, usual) : usual;
     return EG_OK;
 }

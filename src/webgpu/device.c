@@ -82,7 +82,8 @@ static bool await(eg_webgpu *gpu, reply *answer) {
         if (gpu->device != NULL && gpu->api.DevicePoll != NULL && !gpu->lost) {
             gpu->api.DevicePoll(gpu->device, 1, NULL);
         } else {
-            nanosleep(&pause, NULL);
+            if (gpu->mode == WGPUCallbackMode_AllowSpontaneous) gpu->api.DeviceTick(gpu->device);
+            if (!answer->done) nanosleep(&pause, NULL);
         }
         if (time(NULL) > patience) return false;
     }
@@ -112,13 +113,15 @@ static eg_status report(eg_webgpu *gpu, const char *doing) {
 }
 
 eg_status eg_webgpu_check(eg_webgpu *gpu, const char *doing) {
+    reply answers[FILTERS];
     for (int i = 0; i < FILTERS; i++) {
-        reply answer = {.gpu = gpu};
-        gpu->api.DevicePopErrorScope(
-            gpu->device, (WGPUPopErrorScopeCallbackInfo){.mode = WGPUCallbackMode_AllowProcessEvents,
-                                                         .callback = on_scope,
-                                                         .userdata1 = &answer});
-        if (!await(gpu, &answer)) gpu->lost = true;
+        answers[i] = (reply){.gpu = gpu};
+        gpu->api.DevicePopErrorScope(gpu->device, (WGPUPopErrorScopeCallbackInfo){.mode = gpu->mode,
+                                                                                  .callback = on_scope,
+                                                                                  .userdata1 = &answers[i]});
+    }
+    for (int i = 0; i < FILTERS; i++) {
+        if (!await(gpu, &answers[i])) gpu->lost = true;
     }
     return gpu->lost || gpu->failure != 0 ? report(gpu, doing) : EG_OK;
 }
@@ -224,12 +227,13 @@ static void append(char *text, size_t capacity, const char *prefix, WGPUStringVi
     if (length > 0) snprintf(text + used, capacity - used, "%s%.*s", prefix, (int)length, view.data);
 }
 
-static void take_limits(eg_webgpu *gpu, WGPUEnum adapter_type) {
+static void take_limits(eg_webgpu *gpu, const WGPUAdapterInfo *adapter) {
     roomy_limits held = {0};
     const uint64_t most = (uint64_t)1 << 40;
     gpu->api.DeviceGetLimits(gpu->device, &held.limits);
     const WGPULimits *limits = &held.limits;
-    const bool cpu = adapter_type == WGPUAdapterType_CPU;
+    const bool cpu = adapter->adapterType == WGPUAdapterType_CPU;
+    const bool discrete = adapter->adapterType == WGPUAdapterType_DiscreteGPU;
     gpu->most_buffer = limits->maxBufferSize;
     gpu->caps = (eg_webgpu_caps){
         .binding =
@@ -242,12 +246,12 @@ static void take_limits(eg_webgpu *gpu, WGPUEnum adapter_type) {
         .f16 = gpu->api.DeviceHasFeature(gpu->device, WGPUFeatureName_ShaderF16) != 0,
         .cpu = cpu,
         /* Display drivers give up after about 2 s. A GPU does at least 0.5 (integrated: 0.1) T/s. */
-        .budget = cpu                                           ? 4e9
-                  : adapter_type == WGPUAdapterType_DiscreteGPU ? 2.5e11
-                                                                : 2.5e10,
-        .fill = cpu                                           ? 1
-                : adapter_type == WGPUAdapterType_DiscreteGPU ? 160
-                                                              : 32,
+        .budget = cpu        ? 4e9
+                  : discrete ? 2.5e11
+                             : 2.5e10,
+        .fill = cpu        ? 1
+                : discrete ? 20480
+                           : 4096,
         .part = 512,
     };
     const char *forced = getenv("EPIGRAD_WEBGPU_LIMITS");
@@ -255,7 +259,7 @@ static void take_limits(eg_webgpu *gpu, WGPUEnum adapter_type) {
     gpu->caps.binding = 4096;
     gpu->caps.groups = 3;
     gpu->caps.budget = 20000;
-    gpu->caps.fill = 8;
+    gpu->caps.fill = 2048;
     gpu->caps.part = 32;
 }
 
@@ -280,8 +284,11 @@ eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, e
     EG_TRY(eg_webgpu_load(&gpu->api));
     gpu->instance = create_instance(gpu);
     if (gpu->instance == NULL) return eg_fail(EG_ERR_UNAVAILABLE, "the WebGPU library made no instance");
+    gpu->mode = WGPUCallbackMode_AllowProcessEvents;
     if (info->native_device != NULL) {
         gpu->device = info->native_device;
+        /* Its events belong to the instance that it was made by: Dawn serves them by the device, too. */
+        if (gpu->api.DeviceTick != NULL) gpu->mode = WGPUCallbackMode_AllowSpontaneous;
         /* wgpu-native, known by DevicePoll, has this entry point and aborts in it. */
         if (gpu->api.DeviceGetAdapterInfo != NULL && gpu->api.DevicePoll == NULL)
             gpu->api.DeviceGetAdapterInfo(gpu->device, &adapter.info);
@@ -291,7 +298,7 @@ eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, e
     gpu->queue = info->native_queue;
     gpu->owns_queue = gpu->queue == NULL;
     if (gpu->owns_queue) gpu->queue = gpu->api.DeviceGetQueue(gpu->device);
-    take_limits(gpu, adapter.info.adapterType);
+    take_limits(gpu, &adapter.info);
     eg_status status = describe(context, gpu, &adapter.info);
     if (gpu->api.AdapterInfoFreeMembers != NULL) gpu->api.AdapterInfoFreeMembers(adapter.info);
     if (status == EG_OK) {
@@ -363,10 +370,9 @@ static eg_status read_part(eg_webgpu *gpu, void *host, WGPUBuffer buffer, uint64
     if (encoded == EG_OK) gpu->api.QueueSubmit(gpu->queue, 1, &commands);
     gpu->api.CommandBufferRelease(commands);
     if (encoded != EG_OK) return encoded;
-    gpu->api.BufferMapAsync(gpu->staging.buffer, WGPUMapMode_Read, 0, (size_t)bytes,
-                            (WGPUBufferMapCallbackInfo){.mode = WGPUCallbackMode_AllowProcessEvents,
-                                                        .callback = on_map,
-                                                        .userdata1 = &answer});
+    gpu->api.BufferMapAsync(
+        gpu->staging.buffer, WGPUMapMode_Read, 0, (size_t)bytes,
+        (WGPUBufferMapCallbackInfo){.mode = gpu->mode, .callback = on_map, .userdata1 = &answer});
     if (!await(gpu, &answer)) gpu->lost = true;
     if (gpu->lost || gpu->failure != 0) return report(gpu, "running what was enqueued");
     if (answer.status != WGPUMapAsyncStatus_Success)

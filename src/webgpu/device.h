@@ -23,6 +23,7 @@ typedef struct eg_webgpu {
     WGPUDevice device;
     WGPUQueue queue;
     bool owns_device, owns_queue;
+    WGPUEnum mode;        /* of callbacks */
     uint64_t most_buffer; /* bytes of a buffer */
     bool lost;
     WGPUEnum failure; /* the first error since it was last reported, and its message */
@@ -77,7 +78,7 @@ eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_webgpu_pass *pass, WGPUBuffer w
 eg_status eg_webgpu_flush(eg_webgpu *gpu);
 void eg_webgpu_free_recording(eg_webgpu *gpu);
 
-/* The kernel row that is fastest on this device, measured once and kept on disk. */
+/* The kernel row that is fastest on this GPU, measured once and kept on disk. */
 int eg_webgpu_tune(eg_webgpu *gpu, const char *device_name, int otherwise);
 
 eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);

@@ -7,7 +7,7 @@
     extern const char eg_wgsl_##name[], eg_wgsl_##name##_vec4[];
 EG_WEBGPU_KERNELS(EG_ROW)
 #undef EG_ROW
-extern const char eg_wgsl_finish[], eg_wgsl_column_sum[];
+extern const char eg_wgsl_finish[], eg_wgsl_column_sum[], eg_wgsl_column_alone[];
 
 const eg_webgpu_kernel *eg_webgpu_kernel_row(int index) {
     static const eg_webgpu_kernel rows[] = {
@@ -23,3 +23,5 @@ const eg_webgpu_kernel eg_webgpu_finish = {
     "finish", EG_SHAPE_FINISH, EG_FINISH_ROWS, EG_FINISH_COLS, 1, 64, 0, eg_wgsl_finish, NULL};
 const eg_webgpu_kernel eg_webgpu_column_sum = {"column_sum", EG_SHAPE_COLUMN_SUM, 1,   EG_SUM_COLS, 1, 256,
                                                1024,         eg_wgsl_column_sum,  NULL};
+const eg_webgpu_kernel eg_webgpu_column_alone = {
+    "column_alone", EG_SHAPE_COLUMN_SUM, 1, EG_ALONE_COLS, 1, EG_ALONE_COLS, 0, eg_wgsl_column_alone, NULL};

@@ -4,15 +4,15 @@
 
 #include <stdint.h>
 
-/* X(name, source, rows, cols, depth, tall, wide, invocations, memory): a workgroup's tile, the vec4 of a
- * thread's own tile, and what the workgroup takes of the device's limits (memory in bytes). The build reads
- * these lines too: one shader text is made of each. */
+/* X(name, source, rows, cols, depth, tall, wide, invocations, memory): a workgroup's tile, a thread's own
+ * tile in squares of 4x4, and what the workgroup takes of the device's limits (memory in bytes). The build
+ * reads these lines too: one shader text is made of each. */
 #define EG_WEBGPU_KERNELS(X)                                                                                 \
     X(shared_128x128, gemm_shared, 128, 128, 16, 2, 2, 256, 16384)                                           \
     X(shared_64x64, gemm_shared, 64, 64, 16, 2, 2, 64, 8192)                                                 \
     X(shared_32x32, gemm_shared, 32, 32, 16, 1, 1, 64, 4096)                                                 \
-    X(direct_16x32, gemm_direct, 16, 32, 4, 0, 0, 8, 0)                                                      \
-    X(direct_8x64, gemm_direct, 8, 64, 4, 0, 0, 16, 0)                                                       \
+    X(direct_16x128, gemm_direct, 16, 128, 4, 4, 4, 8, 0)                                                    \
+    X(direct_16x32, gemm_direct, 16, 32, 4, 4, 1, 8, 0)                                                      \
     X(ref, gemm_ref, 8, 8, 1, 0, 0, 64, 0)
 
 /* EG_ROW_shared_128x128, ...: their places in the table. */
@@ -23,8 +23,8 @@ enum {
 };
 
 /* The element-wise kernel and the column sums: FINISH_ROWS x FINISH_COLS elements and SUM_COLS columns a
- * workgroup. */
-enum { EG_FINISH_ROWS = 8, EG_FINISH_COLS = 64, EG_SUM_COLS = 16 };
+ * workgroup; on adapters that are processors, ALONE_COLS columns with one invocation each. */
+enum { EG_FINISH_ROWS = 8, EG_FINISH_COLS = 64, EG_SUM_COLS = 16, EG_ALONE_COLS = 8 };
 
 typedef enum eg_webgpu_shape { EG_SHAPE_PRODUCT, EG_SHAPE_FINISH, EG_SHAPE_COLUMN_SUM } eg_webgpu_shape;
 
@@ -39,6 +39,6 @@ typedef struct eg_webgpu_kernel {
 
 /* Row `index` of the table, or NULL past the last. */
 const eg_webgpu_kernel *eg_webgpu_kernel_row(int index);
-extern const eg_webgpu_kernel eg_webgpu_finish, eg_webgpu_column_sum;
+extern const eg_webgpu_kernel eg_webgpu_finish, eg_webgpu_column_sum, eg_webgpu_column_alone;
 
 #endif

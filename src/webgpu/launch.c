@@ -185,10 +185,18 @@ static bool reads_fours(const eg_webgpu_operand *x, const bound *b, const eg_web
     return *along_depth || (aligned(b, across, lines) && fours(block->depth, x->depth));
 }
 
+/* The same of what the epilogue reads and writes, along the columns. */
+static bool rows_of_fours(const eg_webgpu_pass *pass, int binding, const bound *b,
+                          const eg_webgpu_block *block) {
+    const eg_webgpu_operand *x = &pass->at[binding];
+    if (x->place == EG_PLACE_NONE) return true;
+    return aligned(b, x->col, block->cols) && fours(block->rows, x->row) && fours(block->items, x->item) &&
+           (binding != EG_OUT || fours(pass->splits, x->depth));
+}
+
 static eg_webgpu_variant variant_of(const eg_webgpu_pass *pass, const eg_webgpu_block *block,
                                     const bound *bounds) {
-    const eg_webgpu_operand *left = &pass->at[EG_LEFT], *right = &pass->at[EG_RIGHT],
-                            *out = &pass->at[EG_OUT];
+    const eg_webgpu_operand *left = &pass->at[EG_LEFT], *right = &pass->at[EG_RIGHT];
     eg_webgpu_variant v = {.kernel = pass->kernel};
     for (int i = 0; i < EG_BINDINGS; i++) v.dtype[i] = pass->at[i].dtype == EG_F16 ? EG_F16 : EG_F32;
     if (pass->kernel->shape == EG_SHAPE_COLUMN_SUM) return v;
@@ -198,8 +206,8 @@ static eg_webgpu_variant variant_of(const eg_webgpu_pass *pass, const eg_webgpu_
     if (pass->kernel->shape != EG_SHAPE_PRODUCT || pass->kernel->depth == 1) return v;
     v.vec4 = reads_fours(left, &bounds[EG_LEFT], block, left->row, block->rows, &v.left_along_depth) &&
              reads_fours(right, &bounds[EG_RIGHT], block, right->col, block->cols, &v.right_along_depth) &&
-             aligned(&bounds[EG_OUT], out->col, block->cols) && fours(block->rows, out->row) &&
-             fours(block->items, out->item) && fours(pass->splits, out->depth);
+             rows_of_fours(pass, EG_OUT, &bounds[EG_OUT], block) &&
+             rows_of_fours(pass, EG_EXTRA, &bounds[EG_EXTRA], block);
     if (!v.vec4) v.left_along_depth = left->depth == 1, v.right_along_depth = right->depth == 1;
     return v;
 }

@@ -56,8 +56,9 @@
     X(void, ComputePipelineRelease, (WGPUComputePipeline))                                                   \
     X(void, ShaderModuleRelease, (WGPUShaderModule))
 
-/* wgpu-native has these, others may not: NULL where missing. */
+/* Some implementations have these: DevicePoll is wgpu-native's, DeviceTick is Dawn's. NULL where missing. */
 #define EG_WEBGPU_EXTRAS(X)                                                                                  \
+    X(void, DeviceTick, (WGPUDevice))                                                                        \
     X(WGPUBool, DevicePoll, (WGPUDevice, WGPUBool, const uint64_t *))                                        \
     X(WGPUEnum, DeviceGetAdapterInfo, (WGPUDevice, WGPUAdapterInfo *))                                       \
     X(void, AdapterInfoFreeMembers, (WGPUAdapterInfo))                                                       \

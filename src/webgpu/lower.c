@@ -162,6 +162,10 @@ static eg_webgpu_pass copy_pass(int64_t items, int64_t rows, int64_t cols, eg_we
 
 /* ---- Column sums -------------------------------------------------------------------------------- */
 
+const eg_webgpu_kernel *eg_webgpu_column_kernel(const eg_webgpu_caps *caps) {
+    return caps->cpu ? &eg_webgpu_column_alone : &eg_webgpu_column_sum;
+}
+
 int64_t eg_webgpu_sum_chunk(const eg_webgpu_caps *caps, int64_t rows, int64_t row_stride) {
     enum { ALONE = 2048, CHUNK = 512, MOST = 256 };
     const int64_t chunks = rows <= ALONE ? 1 : least(MOST, ceil_div(rows, CHUNK));
@@ -187,7 +191,7 @@ static void emit_chunk_sums(lowering *l, eg_buffer_id id, eg_webgpu_operand x, i
     const int64_t chunk = eg_webgpu_sum_chunk(l->caps, p->m, x.row), chunks = ceil_div(p->m, chunk);
     eg_webgpu_operand from = x;
     from.depth = x.row, from.row = x.row * chunk;
-    emit(l, (eg_webgpu_pass){.kernel = &eg_webgpu_column_sum,
+    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
                              .items = p->batch,
                              .rows = chunks,
                              .cols = cols,
@@ -212,7 +216,7 @@ static void lower_column_sum(lowering *l) {
     from.depth = 1, from.row = 0, from.item = 0;
     eg_webgpu_operand to = user(p, below ? EG_OP_D_BIAS_BELOW : EG_OP_D_BIAS);
     to.row = 0, to.item = 0;
-    emit(l, (eg_webgpu_pass){.kernel = &eg_webgpu_column_sum,
+    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
                              .accumulate = p->accumulate,
                              .items = 1,
                              .rows = 1,

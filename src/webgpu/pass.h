@@ -20,7 +20,7 @@ typedef struct eg_webgpu_caps {
     bool f16;             /* shader-f16 */
     bool cpu;             /* the adapter is software */
     double budget;        /* multiply-adds that one submit may hold */
-    int64_t fill;         /* workgroups that keep the device busy */
+    int64_t fill;         /* invocations that keep the device busy */
     int64_t part;         /* fewest terms that are worth a split of the depth */
     int preferred;        /* the tuned kernel row, or -1 */
 } eg_webgpu_caps;
@@ -74,6 +74,9 @@ eg_status eg_webgpu_select(const eg_caps *caps, eg_plan *plan);
 
 /* Copies B as it is asked for into a dense [items, K, N]. */
 eg_webgpu_pass eg_webgpu_lower_pack(const eg_problem *problem, void *to);
+
+/* The kernel of column sums on such a device. */
+const eg_webgpu_kernel *eg_webgpu_column_kernel(const eg_webgpu_caps *caps);
 
 /* Column sums of a batch of [rows, cols] are taken by chunks of rows. */
 int64_t eg_webgpu_sum_chunk(const eg_webgpu_caps *caps, int64_t rows, int64_t row_stride);

@@ -18,33 +18,51 @@ static int64_t tiles_of(const eg_webgpu_kernel *kernel, int64_t rows, int64_t co
     return ceil_div(rows, kernel->rows) * ceil_div(cols, kernel->cols);
 }
 
-/* The tuned kernel where it fills the device, split along the depth if need be; else the first smaller one
- * that does, of those that are made for such a device. */
+static const eg_webgpu_kernel *only_kernel(const eg_caps *caps) {
+    const eg_webgpu_kernel *row;
+    for (int i = 0; (row = eg_webgpu_kernel_row(i)) != NULL; i++) {
+        if (usable(caps, row)) return row;
+    }
+    return NULL;
+}
+
+/* The larger the tile the fewer the loads, which are what a product costs on a processor; but a large tile
+ * takes seconds to compile, which a small product never earns back. */
+static const eg_webgpu_kernel *on_processor(double work) {
+    const double large = 1 << 24;
+    return eg_webgpu_kernel_row(work < large ? EG_ROW_direct_16x32 : EG_ROW_direct_16x128);
+}
+
+/* On a GPU the tuned kernel where it fills the device, split along the depth if need be; else the first
+ * smaller one that does. */
 static const eg_webgpu_kernel *choose(const eg_caps *caps, int64_t items, int64_t rows, int64_t cols,
                                       int64_t depth) {
     const eg_webgpu_caps *device = caps->detail;
     const eg_webgpu_kernel *best = NULL;
+    if (caps->only_kernel != NULL) return only_kernel(caps);
+    if (device->cpu) return on_processor((double)items * (double)rows * (double)cols * (double)depth);
     for (int i = device->preferred;; i++) {
-        const eg_webgpu_kernel *row =
-            eg_webgpu_kernel_row(caps->only_kernel != NULL ? i - device->preferred : i);
+        const eg_webgpu_kernel *row = eg_webgpu_kernel_row(i);
         if (row == NULL) return best;
         if (!usable(caps, row)) continue;
         if (best != NULL && row->memory == 0) return best;
         best = row;
         const int64_t parts = depth / device->part > 1 ? depth / device->part : 1;
-        if (items * tiles_of(row, rows, cols) * parts >= device->fill) return best;
+        if (items * tiles_of(row, rows, cols) * parts * row->invocations >= device->fill) return best;
     }
 }
 
-/* Enough parts to fill the device twice over, if they fit in the scratch that can be bound. */
+/* Enough parts to fill the device four times over, so that its last groups do not run alone for long, if they
+ * fit in the scratch that can be bound. */
 static int64_t choose_chunk(const eg_webgpu_caps *device, const eg_webgpu_kernel *kernel, int64_t items,
                             int64_t rows, int64_t cols, int64_t depth) {
     const int64_t most = ((int64_t)1 << 28) < (int64_t)(device->binding - device->align)
                              ? (int64_t)1 << 28
                              : (int64_t)(device->binding - device->align);
-    const int64_t tiles = items * tiles_of(kernel, rows, cols);
+    const int64_t threads = items * tiles_of(kernel, rows, cols) * kernel->invocations;
     int64_t parts = 1;
-    if (tiles > 0 && tiles < device->fill) parts = least(2 * device->fill / tiles, depth / device->part);
+    if (threads > 0 && threads < device->fill)
+        parts = least(4 * device->fill / threads, depth / device->part);
     const double each = 4.0 * (double)items * (double)rows * (double)cols;
     if (each * (double)parts > (double)most) parts = (int64_t)((double)most / each);
     if (parts <= 1) return depth > 0 ? depth : 1;
@@ -133,7 +151,7 @@ eg_status eg_webgpu_select(const eg_caps *caps, eg_plan *plan) {
         eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_GEMM) EG_TRY(choose_gemm(caps, p, step));
         if (step->kind == EG_STEP_ACT_GRAD) step->name = eg_webgpu_finish.name;
-        if (step->kind == EG_STEP_COLUMN_SUM) step->name = eg_webgpu_column_sum.name;
+        if (step->kind == EG_STEP_COLUMN_SUM) step->name = eg_webgpu_column_kernel(caps->detail)->name;
     }
     if (add_workspace(caps->detail, plan)) return EG_OK;
     return eg_fail(EG_ERR_OUT_OF_MEMORY,

@@ -1,5 +1,5 @@
-/* Which kernel row is fastest on a device: each candidate multiplies two matrices a few times, once in the
- * life of a device and its driver; the winner's name is kept in
+/* Which kernel row is fastest on a GPU: the candidates multiply two matrices turn about, once in the life of
+ * a device and its driver, and the best time of each counts; the winner's name is kept in
  *
  *     $XDG_CACHE_HOME/epigrad/webgpu-kernels    (~/.cache where that is not set)
  *
@@ -12,7 +12,7 @@
 
 #include "device.h"
 
-enum { MOST_PATH = 1024, MOST_LINE = 512 };
+enum { MOST_PATH = 1024, MOST_LINE = 512, SIZE = 2048, BYTES = SIZE * SIZE * 4 };
 
 static int row_named(const char *name) {
     for (int i = 0;; i++) {
@@ -79,58 +79,50 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Seconds of a product of `size` cubed, the best of three after one to warm up; negative if it failed. */
-static double time_row(eg_webgpu *gpu, int row, WGPUBuffer in, WGPUBuffer out, int64_t size) {
-    const size_t second = (size_t)(size * size) * 4; /* right lies behind left */
+/* Seconds of a product of SIZE cubed; negative if it failed. */
+static double time_row(eg_webgpu *gpu, int row, WGPUBuffer in, WGPUBuffer out) {
     const eg_webgpu_pass pass = {
         .kernel = eg_webgpu_kernel_row(row),
         .epilogue = EG_EPILOGUE_STORE,
         .items = 1,
-        .rows = size,
-        .cols = size,
-        .depth = size,
+        .rows = SIZE,
+        .cols = SIZE,
+        .depth = SIZE,
         .splits = 1,
-        .chunk = size,
-        .at = {[EG_LEFT] = {EG_PLACE_USER, in, 0, EG_F32, .row = size, .depth = 1},
-               [EG_RIGHT] = {EG_PLACE_USER, in, second, EG_F32, .depth = size, .col = 1},
-               [EG_OUT] = {EG_PLACE_USER, out, 0, EG_F32, .row = size, .col = 1}}};
-    double best = -1;
-    for (int run = 0; run < 4; run++) {
-        const double begin = seconds();
-        if (eg_webgpu_run(gpu, &pass, NULL, 0) != EG_OK || eg_webgpu_flush(gpu) != EG_OK ||
-            eg_webgpu_wait(gpu) != EG_OK)
-            return -1;
-        const double taken = seconds() - begin;
-        if (run > 0 && (best < 0 || taken < best)) best = taken;
-    }
-    return best;
+        .chunk = SIZE,
+        .at = {[EG_LEFT] = {EG_PLACE_USER, in, 0, EG_F32, .row = SIZE, .depth = 1},
+               [EG_RIGHT] = {EG_PLACE_USER, in, BYTES, EG_F32, .depth = SIZE, .col = 1}, /* behind left */
+               [EG_OUT] = {EG_PLACE_USER, out, 0, EG_F32, .row = SIZE, .col = 1}}};
+    const double begin = seconds();
+    if (eg_webgpu_run(gpu, &pass, NULL, 0) != EG_OK || eg_webgpu_flush(gpu) != EG_OK ||
+        eg_webgpu_wait(gpu) != EG_OK)
+        return -1;
+    return seconds() - begin;
 }
 
-static int fastest(eg_webgpu *gpu, WGPUBuffer in, WGPUBuffer out, int64_t size, int otherwise) {
-    static const char *const gpus[] = {"shared_128x128", "shared_64x64", NULL}, *const cpus[] = {
-                                                                                    "direct_16x32",
-                                                                                    "direct_8x64", NULL};
+/* Turn about, so that what else the machine does disturbs all alike; the first round warms up. */
+static int fastest(eg_webgpu *gpu, WGPUBuffer in, WGPUBuffer out, int otherwise) {
+    static const int candidates[] = {EG_ROW_shared_128x128, EG_ROW_shared_64x64};
+    enum { COUNT = sizeof candidates / sizeof *candidates, ROUNDS = 6 };
     double best = 1e30;
     int winner = otherwise;
-    for (const char *const *name = gpu->caps.cpu ? cpus : gpus; *name != NULL; name++) {
-        const int row = row_named(*name);
+    for (int turn = 0; turn < ROUNDS * COUNT; turn++) {
+        const int row = candidates[turn % COUNT];
         const eg_webgpu_kernel *kernel = eg_webgpu_kernel_row(row);
         if (kernel->invocations > gpu->caps.invocations || kernel->memory > gpu->caps.memory) continue;
-        const double taken = time_row(gpu, row, in, out, size);
-        if (taken > 0 && taken < best) best = taken, winner = row;
+        const double taken = time_row(gpu, row, in, out);
+        if (turn >= COUNT && taken > 0 && taken < best) best = taken, winner = row;
     }
     return winner;
 }
 
 static int measured(eg_webgpu *gpu, int otherwise) {
-    const int64_t size = gpu->caps.cpu ? 128 : 2048;
-    const uint64_t bytes = (uint64_t)size * (uint64_t)size * 4;
     const WGPUFlags usage = WGPUBufferUsage_Storage | WGPUBufferUsage_CopySrc;
     WGPUBuffer in = NULL, out = NULL;
     int winner = otherwise;
-    if (eg_webgpu_make_buffer(gpu, 2 * bytes, usage, &in) == EG_OK &&
-        eg_webgpu_make_buffer(gpu, bytes, usage, &out) == EG_OK)
-        winner = fastest(gpu, in, out, size, otherwise);
+    if (eg_webgpu_make_buffer(gpu, 2 * BYTES, usage, &in) == EG_OK &&
+        eg_webgpu_make_buffer(gpu, BYTES, usage, &out) == EG_OK)
+        winner = fastest(gpu, in, out, otherwise);
     if (in != NULL) gpu->api.BufferRelease(in);
     if (out != NULL) gpu->api.BufferRelease(out);
     return winner;

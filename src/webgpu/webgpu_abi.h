@@ -41,6 +41,7 @@ typedef struct WGPUChainedStruct {
 enum {
     WGPUSType_ShaderSourceWGSL = 2,
     WGPUCallbackMode_AllowProcessEvents = 2,
+    WGPUCallbackMode_AllowSpontaneous = 3,
     WGPURequestStatus_Success = 1,
     WGPUMapAsyncStatus_Success = 1,
     WGPUMapMode_Read = 1,

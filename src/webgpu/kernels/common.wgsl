@@ -31,7 +31,11 @@ fn has(flag: u32) -> bool { return (params.flags & flag) != 0u; }
 #ifdef EG_EPILOGUE
 #include "dialect.wgsl"
 
+#ifdef EG_VEC4
+@group(0) @binding(3) var<storage, read> extra: array<vec4<Extra>>;
+#else
 @group(0) @binding(3) var<storage, read> extra: array<Extra>;
+#endif
 
 override EPILOGUE: u32 = 0u; /* as eg_epilogue: store, forward, act_grad, chain */
 override OF_Y: bool = false; /* act' is taken of y, not of pre */
@@ -50,14 +54,13 @@ fn bias_at(i: u32) -> f32 {
     return select(pair.x, pair.y, (at & 1u) != 0u);
 }
 
-fn epilogue(product: f32, item: u32, row: u32, col: u32) -> f32 {
-    var value = product;
-    if (has(HAS_BIAS)) { value += bias_at(select(col, row, has(BIAS_BY_ROW))); }
-    var other = 0.0;
-    if (has(HAS_EXTRA)) {
-        let walk = params.extra;
-        other = f32(extra[walk.base + item * walk.item + row * walk.row + col * walk.col]);
-    }
+fn extra_index(item: u32, row: u32, col: u32) -> u32 {
+    let walk = params.extra;
+    return walk.base + item * walk.item + row * walk.row + col * walk.col;
+}
+
+fn epilogue(product: f32, bias: f32, other: f32) -> f32 {
+    let value = product + bias;
     switch EPILOGUE {
         case 1u: { return select(act_of(value), value, is_nan(value)) + other; }
         case 2u: { return other * act_grad(value); }
@@ -65,4 +68,14 @@ fn epilogue(product: f32, item: u32, row: u32, col: u32) -> f32 {
         default: { return value; }
     }
 }
+
+#ifndef EG_VEC4
+fn one_epilogue(product: f32, item: u32, row: u32, col: u32) -> f32 {
+    var bias = 0.0;
+    var other = 0.0;
+    if (has(HAS_BIAS)) { bias = bias_at(select(col, row, has(BIAS_BY_ROW))); }
+    if (has(HAS_EXTRA)) { other = f32(extra[extra_index(item, row, col)]); }
+    return epilogue(product, bias, other);
+}
+#endif
 #endif

@@ -17,7 +17,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var sum = 0.0;
         for (var k = 0u; k < params.depth; k++) { sum += f32(left[at_left + k * params.left.depth]); }
         let at = params.out.base + item * params.out.item + row * params.out.row + col * params.out.col;
-        var value = epilogue(sum, item, row, col);
+        var value = one_epilogue(sum, item, row, col);
         if (has(ACCUMULATE)) { value += f32(out[at]); }
         out[at] = Out(value);
     }

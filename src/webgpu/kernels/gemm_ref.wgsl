@@ -1,4 +1,5 @@
 /* The product as it is defined: one invocation an element, terms in order. */
+#undef EG_VEC4 /* there is nothing to gain */
 #define EG_EPILOGUE
 #include "common.wgsl"
 
@@ -19,7 +20,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let at = params.out.base + item * params.out.item + split * params.out.depth + id.y * params.out.row +
              id.x * params.out.col;
-    var value = epilogue(sum, item, id.y, id.x);
+    var value = one_epilogue(sum, item, id.y, id.x);
     if (has(ACCUMULATE)) { value += f32(out[at]); }
     out[at] = Out(value);
 }

@@ -38,15 +38,36 @@ fn right4(at: u32, step: u32) -> vec4<f32> {
 }
 #endif
 
-/* Four finished sums of one row, from column `col` on. */
-fn store4(sums: vec4<f32>, item: u32, split: u32, row: u32, col: u32) {
+/* What the epilogue reads beside four sums of one row, from column `col` on; past the end, of the last. */
+fn bias4(row: u32, col: u32) -> vec4<f32> {
+    if (!has(HAS_BIAS)) { return vec4<f32>(); }
+    if (has(BIAS_BY_ROW)) { return vec4<f32>(bias_at(min(row, params.rows - 1u))); }
+    let cols = min(vec4<u32>(col, col + 1u, col + 2u, col + 3u), vec4<u32>(params.cols - 1u));
+    return vec4<f32>(bias_at(cols.x), bias_at(cols.y), bias_at(cols.z), bias_at(cols.w));
+}
+
+fn extra4(item: u32, row: u32, col: u32) -> vec4<f32> {
+    if (!has(HAS_EXTRA)) { return vec4<f32>(); }
+    let at = extra_index(item, min(row, params.rows - 1u), 0u);
+    let last = params.cols - 1u;
+    let step = params.extra.col;
+#ifdef EG_VEC4
+    return vec4<f32>(extra[(at + min(col, last - 3u)) >> 2u]);
+#else
+    return vec4<f32>(f32(extra[at + min(col, last) * step]), f32(extra[at + min(col + 1u, last) * step]),
+                     f32(extra[at + min(col + 2u, last) * step]), f32(extra[at + min(col + 3u, last) * step]));
+#endif
+}
+
+/* Four sums of one row, finished. */
+fn store4(sums: vec4<f32>, bias: vec4<f32>, other: vec4<f32>, item: u32, split: u32, row: u32, col: u32) {
     let walk = params.out;
     let at = walk.base + item * walk.item + split * walk.depth + row * walk.row + col * walk.col;
     if (row >= params.rows || col >= params.cols) { return; }
     /* Not a constant: the loop is to stay a loop, with one copy of the epilogue. */
     let width = min(4u, params.cols - col);
     var value = sums;
-    for (var i = 0u; i < width; i++) { value[i] = epilogue(sums[i], item, row, col + i); }
+    for (var i = 0u; i < width; i++) { value[i] = epilogue(sums[i], bias[i], other[i]); }
 #ifdef EG_VEC4
     if (has(ACCUMULATE)) { value += vec4<f32>(out[at >> 2u]); }
     out[at >> 2u] = vec4<Out>(value);
