@@ -19,14 +19,28 @@ typedef struct outcome {
     char message[1024]; /* of the first failure */
 } outcome;
 
+/* ---- How much ----------------------------------------------------------------------------------- */
+
+/* A GPU that is a program on the CPU takes minutes for what a real one does in seconds. */
+static bool is_software(eg_context *context) {
+    eg_device_info info = {.size = sizeof info};
+    return eg_get_device_info(context, &info) == EG_OK && strstr(info.features, "software") != NULL;
+}
+
+/* Most of that is spent on compiling shaders for it, which each case has others of. */
+static int case_count(eg_dtype compute, bool software) {
+    return software ? check_count(compute) / 20 : check_count(compute);
+}
+
 /* ---- One kernel --------------------------------------------------------------------------------- */
 
 static void run_cases(eg_context *context, eg_backend backend, const eg_kernel_info *kernel,
                       outcome *result) {
+    const int count = case_count(kernel->compute, is_software(context));
     /* Matrix units take 16-bit operands; the CPU's other kernels compute in f32 or f64. */
     const check_options checks = {.rounds_grad_pre =
                                       backend != EG_BACKEND_CPU || strcmp(kernel->needs, "amx") == 0};
-    for (int i = 0; i < check_count(kernel->compute); i++) {
+    for (int i = 0; i < count; i++) {
         progress_step(kernel->name);
         check_case c;
         check_report report = {0};
@@ -74,11 +88,14 @@ static bool next_kernel(eg_context *context, int index, eg_kernel_info *kernel) 
 }
 
 static int check_backend(const options *o, eg_backend backend, eg_context *context, totals *sum) {
+    const bool software = is_software(context);
     int cases = 0, code = CLI_OK;
     eg_kernel_info kernel;
     for (int i = 0; next_kernel(context, i, &kernel); i++)
-        cases += kernel.usable ? check_count(kernel.compute) : 0;
+        cases += kernel.usable ? case_count(kernel.compute, software) : 0;
     progress_begin("check", cases);
+    if (software)
+        progress_print("%-7s runs in software here: a twentieth of the cases\n", eg_backend_name(backend));
     for (int i = 0; code == CLI_OK && next_kernel(context, i, &kernel); i++) {
         if (kernel.usable) {
             code = check_kernel(o, backend, &kernel, sum);

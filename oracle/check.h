@@ -96,6 +96,7 @@ typedef struct check_case {
 /* How many cases cover a kernel that computes in `compute`, and which is the index-th. A pure function:
  * every value of every field is taken, each within its own round of cases. */
 int check_count(eg_dtype compute);
+int check_round(eg_dtype compute); /* of them, in which every kind of call comes up once */
 void check_make(eg_dtype compute, int index, check_case *out);
 
 /* "backward f32 gelu recompute 65x7x129 batch 3 ..." */

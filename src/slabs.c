@@ -257,20 +257,37 @@ static extent member(const family *f, int64_t index) {
     return (extent){f->items + index * f->more_items, f->rows + index * f->more_rows};
 }
 
-/* How many slabs of a family fit, for so many threads and for one, which may need more. */
+/* For so many threads and for one, which may need more. */
+static eg_status try_both(search *x, int threads, extent slab, bool *fit) {
+    *fit = true;
+    if (threads > 1) EG_TRY(try_slab(x, 1, slab, fit));
+    return *fit ? try_slab(x, threads, slab, fit) : EG_OK;
+}
+
+/* A number between two others, by the workspace at the first and its growth from number to number, which
+ * hardly ever is anything but even. */
+static int64_t interpolate(int64_t low, int64_t high, size_t room, double growth) {
+    const double guess = growth > 0 ? (double)low + (double)room / growth : (double)low + 1;
+    if (guess >= (double)high) return high - 1;
+    return guess > (double)low + 1 ? (int64_t)guess : low + 1;
+}
+
+/* How many slabs of a family fit. */
 static eg_status count_fitting(search *x, int threads, const family *f, int64_t *count) {
     int64_t fitting = 0, failing = f->count + 1;
-    while (failing - fitting > 1) {
-        const int64_t middle = fitting + (failing - fitting) / 2;
-        const extent slab = member(f, middle - 1);
-        bool fits = false, alone = true;
-        EG_TRY(try_slab(x, threads, slab, &fits));
-        if (fits && threads > 1) EG_TRY(try_slab(x, 1, slab, &alone));
-        if (fits && alone) {
-            fitting = middle;
-        } else {
-            failing = middle;
-        }
+    size_t used = 0;
+    double growth = 0;
+    for (int step = 0; failing - fitting > 1; step++) {
+        const bool halve = step > 3 && step % 2 == 0;
+        const int64_t next = halve ? fitting + (failing - fitting) / 2
+                                   : interpolate(fitting, failing, x->limit - used, growth);
+        bool fits = false;
+        EG_TRY(try_both(x, threads, member(f, next - 1), &fits));
+        if (!fits) failing = next;
+        if (!fits) continue;
+        if (fitting > 0) growth = ((double)x->slabs->workspace - (double)used) / (double)(next - fitting);
+        used = x->slabs->workspace;
+        fitting = next;
     }
     *count = fitting;
     return EG_OK;
@@ -290,6 +307,7 @@ static eg_status largest(search *x, int threads, extent *slab) {
     *slab = (extent){0, -1};
     return EG_OK;
 }
+
 /* Names the least that would have been enough. */
 static eg_status refuse(search *x, int alone) {
     const size_t limit = x->limit;

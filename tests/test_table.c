@@ -19,10 +19,7 @@ typedef struct totals {
     double worst;
 } totals;
 
-static int cases_for(eg_dtype compute) {
-    return short_run() ? check_count(compute) / 5
-                       : check_count(compute); /* one round of calls, or all of them */
-}
+static int cases_for(eg_dtype compute) { return short_run() ? check_round(compute) : check_count(compute); }
 
 /* Matrix units read grad_pre in the layer's type; multiply-add units in f32. */
 static bool rounds_grad_pre(eg_context *context) {
