@@ -15,17 +15,50 @@ int eg_cpu_cores(void) {
 #endif
 }
 
+#ifdef _OPENMP
+
+/* Each thread has a range of the indices, and when it is through takes on what is left of the others'. So a
+ * thread packs the rows that it will multiply, and finds grad_pre of its rows in its own cache (what another
+ * core has just written is dearer than memory); and a thread that is held up holds up no one. */
+enum { MOST_THREADS = 256 };
+
+typedef struct range {
+    _Alignas(64) int64_t next;
+    int64_t end;
+} range;
+
+static void run_ranges(range *ranges, int count, int thread, void (*body)(void *, int64_t, int), void *arg) {
+    for (int i = 0; i < count; i++) {
+        range *own = &ranges[(thread + i) % count];
+        for (;;) {
+            const int64_t index = __atomic_fetch_add(&own->next, 1, __ATOMIC_RELAXED);
+            if (index >= own->end) break;
+            body(arg, index, thread);
+        }
+    }
+}
+
+static void run_threads(int threads, int64_t count, void (*body)(void *, int64_t, int), void *arg) {
+    range ranges[MOST_THREADS];
+    if (threads > MOST_THREADS) threads = MOST_THREADS;
+    for (int i = 0; i < threads; i++) {
+        ranges[i].next = count / threads * i + (count % threads * i) / threads;
+        ranges[i].end = count / threads * (i + 1) + (count % threads * (i + 1)) / threads;
+    }
+#pragma omp parallel num_threads(threads)
+    run_ranges(ranges, threads, omp_get_thread_num(), body, arg);
+}
+
+#endif
+
 void eg_cpu_parallel(int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
                      void *arg) {
     if (threads > count) threads = (int)count;
-    if (threads <= 1) {
-        for (int64_t i = 0; i < count; i++) body(arg, i, 0);
+#ifdef _OPENMP
+    if (threads > 1) {
+        run_threads(threads, count, body, arg);
         return;
     }
-#ifdef _OPENMP
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t i = 0; i < count; i++) body(arg, i, omp_get_thread_num());
-#else
-    for (int64_t i = 0; i < count; i++) body(arg, i, 0);
 #endif
+    for (int64_t i = 0; i < count; i++) body(arg, i, 0);
 }
