@@ -52,12 +52,12 @@ struct eg_packed {
     const eg_context *context;
     eg_layer layer;
     bool batched;
-    void *data;           /* device memory */
-    eg_region forward;    /* for A·B */
-    eg_region transposed; /* for grad_pre·Bᵀ */
+    void *data;                                /* device memory */
+    eg_region forward;                         /* for A·B */
+    eg_region transposed;                      /* for grad_pre·Bᵀ */
     eg_region forward_cells, transposed_cells; /* CPU: the same for matrix units, if calls may use one */
     bool outside_cells;                        /* CPU: B has numbers that they cannot take */
-    const char *kernel;   /* the row it is laid out for */
+    const char *kernel;                        /* the row it is laid out for */
 };
 
 /* NULL where the build lacks the backend. */

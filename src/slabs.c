@@ -186,6 +186,9 @@ static eg_status too_large(const eg_problem *p) {
                    (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
 }
 
+/* Where the last of steps of `each` through `total` begins. */
+static int64_t last_start(int64_t total, int64_t each) { return each > 0 ? (total - 1) / each * each : 0; }
+
 /* Slabs of so many items and rows: their regions, and the plan of the first. */
 static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_slabs *s) {
     *s = (eg_slabs){.whole = s->whole, .items = items, .rows = rows, .threads = caps->threads};
@@ -197,7 +200,7 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
         if (!fits) return too_large(&s->whole);
         eg_plan other;
         const eg_problem last =
-            slab_problem(s, (s->whole.batch - 1) / items * items, (s->whole.m - 1) / rows * rows);
+            slab_problem(s, last_start(s->whole.batch, items), last_start(s->whole.m, rows));
         EG_TRY(take_room(caps, &last, &other, &room));
         EG_TRY(take_other_room(caps, s, &room));
     }
