@@ -1,5 +1,6 @@
 /* CUDA behind the backend interface. Calls enqueue on the caller's stream. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../error.h"
@@ -33,12 +34,23 @@ eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *wha
     return eg_cuda_fail(device->driver, result, what);
 }
 
+/* A failure comes to light some time after the kernel: these are the ones it may have been. */
+static const char *last_kernels(const eg_cuda_device *device, char *text, size_t capacity) {
+    size_t used = 0;
+    snprintf(text, capacity, "no kernel");
+    for (int i = 0; i < device->names && used < capacity; i++) {
+        const int length = snprintf(text + used, capacity - used, "%s%s", i > 0 ? ", " : "", device->name[i]);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    return text;
+}
+
 /* Makes the CUDA context current, unless it has failed for good. Each enter has its leave. */
 static eg_status enter(eg_cuda_device *device) {
     if (device->broken != CUDA_SUCCESS) {
-        char what[160];
-        snprintf(what, sizeof what, "the CUDA context is lost since kernel %s",
-                 device->last != NULL ? device->last : "(none of ours)");
+        char names[256], what[320];
+        snprintf(what, sizeof what, "the CUDA context is lost since %s",
+                 last_kernels(device, names, sizeof names));
         return eg_cuda_fail(device->driver, device->broken, what);
     }
     return eg_cuda_check(device, device->driver->cuCtxPushCurrent(device->context), "cuCtxPushCurrent");
@@ -108,6 +120,7 @@ static void dispose(eg_context *context, eg_cuda_device *device) {
         if (device->fork != NULL) device->driver->cuEventDestroy(device->fork);
         if (device->join != NULL) device->driver->cuEventDestroy(device->join);
         if (device->side != NULL) device->driver->cuStreamDestroy(device->side);
+        eg_cuda_records_close(context, device);
         eg_cuda_unload_kernels(device);
         eg_cuda_lt_close(context, device->lt);
         leave(device, EG_OK);
@@ -132,6 +145,7 @@ static eg_status start(eg_context *context, eg_cuda_device *device, const eg_ope
     eg_status status = detect(context, device);
     if (status == EG_OK) status = make_side_stream(device);
     if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
+    if (status == EG_OK) status = eg_cuda_records_open(context, device);
     return leave(device, status);
 }
 
@@ -141,7 +155,9 @@ static eg_status cuda_open(eg_context *context, const eg_open_info *info) {
     eg_cuda_device *device = eg_host_alloc(context, sizeof *device);
     if (device == NULL)
         return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a device of %zu bytes", sizeof *device);
-    *device = (eg_cuda_device){.driver = driver, .stream = info->native_queue};
+    const char *check = getenv("EPIGRAD_CUDA_CHECK");
+    *device = (eg_cuda_device){
+        .driver = driver, .stream = info->native_queue, .checked = check != NULL && *check != '\0'};
     context->device = device;
     const eg_status status = start(context, device, info);
     if (status != EG_OK) dispose(context, device);
@@ -153,8 +169,9 @@ static void cuda_close(eg_context *context) { dispose(context, context->device);
 /* ---- Memory ------------------------------------------------------------------------------------------ */
 
 static eg_status synchronise(eg_cuda_device *device) {
+    char names[256];
     return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream),
-                         device->last != NULL ? device->last : "cuStreamSynchronize");
+                         last_kernels(device, names, sizeof names));
 }
 
 static eg_status cuda_sync(eg_context *context) {
@@ -207,8 +224,12 @@ static eg_status cuda_download(eg_context *context, void *host, const void *memo
 
 static eg_status cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
     eg_cuda_device *device = context->device;
+    const uint64_t at = (uint64_t)(uintptr_t)workspace + offset;
+    bool done = false;
     EG_TRY(enter(device));
-    return leave(device, eg_cuda_launch(context, plan, workspace, offset));
+    eg_status status = eg_cuda_replay(device, plan, at, &done);
+    if (status == EG_OK && !done) status = eg_cuda_enqueue(device, plan, at, device->stream);
+    return leave(device, status);
 }
 
 /* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors, made by

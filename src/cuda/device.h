@@ -12,7 +12,8 @@ typedef struct eg_cuda_caps {
     int shared; /* bytes of shared memory a block may have */
 } eg_cuda_caps;
 
-typedef struct eg_cuda_lt eg_cuda_lt; /* cublasLt and what it chose so far: lt.c */
+typedef struct eg_cuda_lt eg_cuda_lt;           /* cublasLt and what it chose so far: lt.c */
+typedef struct eg_cuda_records eg_cuda_records; /* calls recorded as graphs: record.c */
 
 enum { EG_CUDA_MAX_KERNELS = 64, EG_CUDA_MAX_MODULES = 16 };
 
@@ -28,8 +29,11 @@ typedef struct eg_cuda_device {
     CUmodule modules[EG_CUDA_MAX_MODULES];
     CUfunction functions[EG_CUDA_MAX_KERNELS]; /* by row of the kernel table */
     eg_cuda_lt *lt;                            /* NULL: no cublasLt */
-    const char *last;                          /* the kernel enqueued last */
-    CUresult broken;                           /* a failure that the CUDA context does not outlive */
+    eg_cuda_records *records;                  /* NULL: none are kept */
+    bool checked;                              /* every kernel is waited for: EPIGRAD_CUDA_CHECK */
+    const char *name[EG_MAX_STEPS];            /* the kernels of the last call */
+    int names;
+    CUresult broken; /* a failure that the CUDA context does not outlive */
 } eg_cuda_device;
 
 /* The status of a driver call; remembers failures that the CUDA context does not outlive. */
@@ -53,8 +57,14 @@ bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *gemm);
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
 int64_t eg_cuda_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm);
 
-/* launch.c */
-eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset);
+/* launch.c: the kernels of a plan. */
+eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, CUstream stream);
+void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan);
+
+/* record.c: a call made before is one launch. *done is false, and nothing enqueued, where it is none. */
+eg_status eg_cuda_records_open(const eg_context *context, eg_cuda_device *device);
+void eg_cuda_records_close(const eg_context *context, eg_cuda_device *device);
+eg_status eg_cuda_replay(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, bool *done);
 
 /* lt.c: plain products through cublasLt. */
 bool eg_cuda_lt_available(void);
@@ -62,6 +72,6 @@ eg_cuda_lt *eg_cuda_lt_open(const eg_context *context);
 void eg_cuda_lt_close(const eg_context *context, eg_cuda_lt *lt);
 /* *done is false, and nothing enqueued, where the library has no algorithm for the product. */
 eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
-                          size_t bytes, bool *done);
+                          size_t bytes, CUstream stream, bool *done);
 
 #endif

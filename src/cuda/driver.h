@@ -24,6 +24,13 @@
     X(cuStreamDestroy)                                                                                       \
     X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamSynchronize)                                                                                   \
+    X(cuStreamIsCapturing)                                                                                   \
+    X(cuStreamBeginCapture)                                                                                  \
+    X(cuStreamEndCapture)                                                                                    \
+    X(cuGraphInstantiate)                                                                                    \
+    X(cuGraphLaunch)                                                                                         \
+    X(cuGraphExecDestroy)                                                                                    \
+    X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \
     X(cuMemcpyHtoDAsync)                                                                                     \

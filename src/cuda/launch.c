@@ -10,11 +10,21 @@ typedef struct eg_cuda_run {
     const eg_plan *plan;
     const eg_problem *problem;
     uint64_t workspace;
+    CUstream stream;
 } eg_cuda_run;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
+
+/* Where every kernel is to be waited for, so that one that fails is named: EPIGRAD_CUDA_CHECK. */
+static eg_status wait_if_checked(const eg_cuda_run *run, CUstream stream, const char *name) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!run->device->checked) return EG_OK;
+    run->device->driver->cuStreamIsCapturing(stream, &capturing);
+    if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) return EG_OK;
+    return eg_cuda_check(run->device, run->device->driver->cuStreamSynchronize(stream), name);
+}
 
 /* `blocks` may be any number: kernels stride over what the grid leaves. On the main stream a kernel is set
  * up while its predecessor drains (order.cuh). */
@@ -33,17 +43,17 @@ static eg_status enqueue_on(const eg_cuda_run *run, CUstream stream, const eg_cu
                                    .sharedMemBytes = (unsigned)row->shared,
                                    .hStream = stream,
                                    .attrs = &overlap,
-                                   .numAttrs = stream == run->device->stream ? 1 : 0};
+                                   .numAttrs = stream == run->stream ? 1 : 0};
     void *parameters[] = {parameter};
-    run->device->last = row->name;
-    return eg_cuda_check(run->device,
+    EG_TRY(eg_cuda_check(run->device,
                          run->device->driver->cuLaunchKernelEx(
                              &config, run->device->functions[row_index(row)], parameters, NULL),
-                         row->name);
+                         row->name));
+    return wait_if_checked(run, stream, row->name);
 }
 
 static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int64_t blocks, void *parameter) {
-    return enqueue_on(run, run->device->stream, row, blocks, parameter);
+    return enqueue_on(run, run->stream, row, blocks, parameter);
 }
 
 /* ---- Products ------------------------------------------------------------------------------------- */
@@ -67,8 +77,8 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
         const eg_region *scratch = &run->plan->region[EG_BUFFER_SCRATCH];
         bool done = false;
         EG_TRY(eg_cuda_lt_gemm(run->device, &gemm, run->problem->math, run->workspace + scratch->offset,
-                               scratch->bytes, &done));
-        if (done) return EG_OK;
+                               scratch->bytes, run->stream, &done));
+        if (done) return wait_if_checked(run, run->stream, row->name);
         row = fallback(run->problem);
     }
     const int64_t tiles = eg_cuda_tiles(row, &gemm);
@@ -156,9 +166,8 @@ static const eg_step *find_column_sum(const eg_plan *plan) {
 /* The short sum of d_bias runs on a stream of its own beside the products, which leave room for it: after
  * them it would cost its whole length. */
 static eg_status launch_beside(const eg_cuda_run *run, const eg_step *sum) {
-    eg_cuda_device *device = run->device;
-    EG_TRY(follow(run, device->stream, device->side, device->fork));
-    return launch_column_sum(run, sum, device->side);
+    EG_TRY(follow(run, run->stream, run->device->side, run->device->fork));
+    return launch_column_sum(run, sum, run->device->side);
 }
 
 static eg_status launch_step(const eg_cuda_run *run, const eg_step *step) {
@@ -170,18 +179,22 @@ static eg_status launch_step(const eg_cuda_run *run, const eg_step *step) {
     case EG_STEP_ACT_GRAD:
         return launch_act_grad(run, step);
     case EG_STEP_COLUMN_SUM:
-        return launch_column_sum(run, step, run->device->stream);
+        return launch_column_sum(run, step, run->stream);
     }
     return EG_OK;
 }
 
-eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
-    const eg_cuda_run run = {.device = context->device,
-                             .plan = plan,
-                             .problem = &plan->problem,
-                             .workspace = (uint64_t)(uintptr_t)workspace + offset};
+void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan) {
+    device->names = plan->steps;
+    for (int i = 0; i < plan->steps; i++) device->name[i] = plan->step[i].name;
+}
+
+eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, CUstream stream) {
+    const eg_cuda_run run = {
+        .device = device, .plan = plan, .problem = &plan->problem, .workspace = workspace, .stream = stream};
     const eg_step *sum = find_column_sum(plan);
     bool beside = false;
+    eg_cuda_name_kernels(device, plan);
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step == sum && beside) continue;
@@ -192,5 +205,5 @@ eg_status eg_cuda_launch(eg_context *context, const eg_plan *plan, void *workspa
             beside = true;
         }
     }
-    return beside ? follow(&run, run.device->side, run.device->stream, run.device->join) : EG_OK;
+    return beside ? follow(&run, device->side, stream, device->join) : EG_OK;
 }

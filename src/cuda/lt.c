@@ -233,7 +233,7 @@ static int64_t ld_of(const eg_cuda_matrix *x, bool row_major, int64_t rows, int6
 }
 
 eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
-                          size_t bytes, bool *done) {
+                          size_t bytes, CUstream stream, bool *done) {
     /* Column-major for the library: a row-major result is the transpose, rightᵀ · leftᵀ. */
     eg_cuda_matrix x = flipped(gemm->right), y = flipped(gemm->left), out = flipped(gemm->out);
     int64_t rows = gemm->cols, cols = gemm->rows;
@@ -262,12 +262,11 @@ eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_m
     const float one32 = 1, scale32 = gemm->accumulate ? 1 : 0;
     const bool wide = x.dtype == EG_F64;
     void *to = (void *)(uintptr_t)out.data;
-    device->last = "cublaslt";
     const cublasStatus_t status = lt_table.cublasLtMatmul(
         device->lt->handle, product->multiply, wide ? (const void *)&one64 : (const void *)&one32,
         (const void *)(uintptr_t)x.data, product->matrix[0], (const void *)(uintptr_t)y.data,
         product->matrix[1], wide ? (const void *)&scale64 : (const void *)&scale32, to, product->matrix[2],
-        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)workspace, bytes, device->stream);
+        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)workspace, bytes, stream);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return eg_fail(EG_ERR_DEVICE, "cublaslt: status %d for a product of %lld x %lld x %lld", (int)status,
                        (long long)gemm->rows, (long long)gemm->depth, (long long)gemm->cols);

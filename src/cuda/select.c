@@ -209,11 +209,9 @@ static bool vectors(const eg_plan *plan, const eg_cuda_kernel *row) {
            aligned(&grad) && aligned(&saved) && aligned(&out);
 }
 
-static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step) {
+static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step, const eg_cuda_gemm *x) {
     if (step->kind == EG_STEP_ACT_GRAD) return row->family != EG_CUDA_VECTORS || vectors(plan, row);
-    if (step->kind != EG_STEP_GEMM) return true;
-    const eg_cuda_gemm x = eg_cuda_product(plan, step, 0);
-    return eg_cuda_takes(row, &x);
+    return step->kind != EG_STEP_GEMM || eg_cuda_takes(row, x);
 }
 
 /* One wave of blocks: four a multiprocessor, as act_grad.cu is built for. */
@@ -251,12 +249,11 @@ static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_
 /* Lower is better: products of ours where they are faster than the library's, the library, products of ours
  * where they are not, and last the rows that take more, in the table's order. Numbers are exact below 2^53.
  */
-static double cost_of(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
-                      const eg_step *step, int index) {
+static double cost_of(const eg_caps *caps, const eg_cuda_kernel *row, const eg_step *step,
+                      const eg_cuda_gemm *x, int index) {
     if (step->kind != EG_STEP_GEMM || row->family == EG_CUDA_STRIDED) return 4e15 + index;
     if (row->family == EG_CUDA_LIBRARY) return 1e15 + index;
-    const eg_cuda_gemm x = eg_cuda_product(plan, step, 0);
-    return tma_cost(caps, row, &x);
+    return tma_cost(caps, row, x);
 }
 
 static void take_row(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row, eg_step *step) {
@@ -271,10 +268,12 @@ static void take_row(const eg_caps *caps, const eg_plan *plan, const eg_cuda_ker
 static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
     const eg_problem *p = &plan->problem;
     const eg_cuda_kernel *row, *best = NULL;
+    eg_cuda_gemm x = {0};
     double least = 0;
+    if (step->kind == EG_STEP_GEMM) x = eg_cuda_product(plan, step, 0);
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (!named(caps, row) || !allows(caps, p, row, step) || !fits(plan, row, step)) continue;
-        const double cost = cost_of(caps, plan, row, step, i);
+        if (!allows(caps, p, row, step) || !named(caps, row) || !fits(plan, row, step, &x)) continue;
+        const double cost = cost_of(caps, row, step, &x, i);
         if (best == NULL || cost < least) best = row, least = cost;
     }
     if (best == NULL) {
