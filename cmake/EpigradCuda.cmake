@@ -67,7 +67,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend driver hopper kernels launch lt select table)
+  foreach(file backend driver hopper kernels launch lt record select table)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})
@@ -82,4 +82,8 @@ function(epigrad_cuda target)
   # compute-sanitizer over a reduced table of checks; needs a device, and test_table to be built.
   add_custom_target(sanitize_cuda COMMAND ${PROJECT_SOURCE_DIR}/tests/cuda/sanitize.sh ${PROJECT_BINARY_DIR}
                     VERBATIM)
+  # The host's time for a call; needs a device.
+  add_executable(bench_cuda_host EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/bench/cuda/host_time.c)
+  target_link_libraries(bench_cuda_host PRIVATE epigrad_static m)
+  epigrad_options(bench_cuda_host)
 endfunction()

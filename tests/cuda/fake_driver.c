@@ -1,0 +1,278 @@
+#include "fake_driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cuda.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT fake_cuda eg_fake_cuda;
+
+static CUstream captured; /* the stream that a graph is made of; NULL: none */
+static int thing;         /* handles point to it: contexts, modules, graphs */
+
+static int setting(const char *name, int otherwise) {
+    const char *value = getenv(name);
+    return value != NULL ? atoi(value) : otherwise;
+}
+
+/* ---- The device --------------------------------------------------------------------------------------- */
+
+EXPORT CUresult cuInit(unsigned flags) {
+    (void)flags;
+    return (CUresult)setting("FAKE_CUDA_INIT", CUDA_SUCCESS);
+}
+
+EXPORT CUresult cuGetErrorName(CUresult error, const char **text) {
+    *text = error == CUDA_ERROR_ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_OTHER";
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGetErrorString(CUresult error, const char **text) {
+    *text = error == CUDA_ERROR_NO_DEVICE ? "no CUDA-capable device is detected" : "some error";
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetCount(int *count) {
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
+    snprintf(name, (size_t)length, "no device %d", device);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device) {
+    (void)device;
+    switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+        *value = setting("FAKE_CUDA_MAJOR", 9);
+        break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+        *value = 0;
+        break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *value = 132;
+        break;
+    default:
+        *value = 227 << 10;
+    }
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    (void)device;
+    *context = (CUcontext)&thing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    (void)device;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPushCurrent(CUcontext context) {
+    return context != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+EXPORT CUresult cuCtxPopCurrent(CUcontext *context) {
+    *context = (CUcontext)&thing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Streams, events, memory ----------------------------------------------------------------------------
+ */
+
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
+    (void)flags;
+    *stream = malloc(1);
+    if (*stream == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    eg_fake_cuda.streams++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+    free(stream);
+    eg_fake_cuda.streams--;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
+    (void)stream, (void)event, (void)flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    if (captured != NULL && stream == captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    eg_fake_cuda.synchronisations++;
+    return (CUresult)eg_fake_cuda.sync_result;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    (void)flags;
+    *event = malloc(1);
+    if (*event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    eg_fake_cuda.events++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy(CUevent event) {
+    free(event);
+    eg_fake_cuda.events--;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+    (void)event;
+    eg_fake_cuda.synchronisations++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) {
+    (void)begin, (void)end;
+    *ms = 1;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
+    void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    *address = (CUdeviceptr)memory;
+    eg_fake_cuda.allocations++;
+    return memory != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuMemFree(CUdeviceptr address) {
+    free((void *)address);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    (void)stream;
+    memcpy((void *)to, from, bytes);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    (void)stream;
+    memcpy(to, (const void *)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Kernels: a function is its name ----------------------------------------------------------------------
+ */
+
+EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    (void)image;
+    *module = (CUmodule)&thing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuModuleUnload(CUmodule module) {
+    (void)module;
+    return CUDA_SUCCESS;
+}
+
+/* Names are kept for the life of the process. */
+EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    static char *names[256];
+    (void)module;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (names[i] == NULL) names[i] = strdup(name);
+        *function = (CUfunction)names[i];
+        if (names[i] != NULL && strcmp(names[i], name) == 0) return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value) {
+    (void)function, (void)which, (void)value;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                                 void **extra) {
+    (void)config, (void)parameters, (void)extra;
+    if (captured == NULL) eg_fake_cuda.kernels++;
+    snprintf(eg_fake_cuda.last_kernel, sizeof eg_fake_cuda.last_kernel, "%s", (const char *)function);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                       void *address, const cuuint64_t *extent, const cuuint64_t *strides,
+                                       const cuuint32_t *box, const cuuint32_t *steps,
+                                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+    (void)type, (void)rank, (void)address, (void)extent, (void)strides, (void)box, (void)steps;
+    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    memset(map, 0, sizeof *map);
+    return CUDA_SUCCESS;
+}
+
+/* ---- Graphs
+ * ------------------------------------------------------------------------------------------------ */
+
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    const bool is =
+        (captured != NULL && stream == captured) || (stream == NULL && eg_fake_cuda.caller_captures);
+    *status = is ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+}
+
+/* The default stream cannot be captured, nor can two streams at once. */
+EXPORT CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+    (void)mode;
+    if (stream == NULL || captured != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    captured = stream;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    if (stream != captured) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    captured = NULL;
+    *graph = (CUgraph)&thing;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphInstantiate(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
+    (void)graph, (void)flags;
+    eg_fake_cuda.recordings++;
+    if (eg_fake_cuda.record_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.record_result;
+    *made = (CUgraphExec)&thing;
+    eg_fake_cuda.graphs++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+    (void)graph, (void)stream;
+    eg_fake_cuda.replays++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
+    (void)graph;
+    eg_fake_cuda.graphs--;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphDestroy(CUgraph graph) {
+    (void)graph;
+    return CUDA_SUCCESS;
+}

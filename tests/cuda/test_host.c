@@ -1,0 +1,304 @@
+/* The host's side of CUDA over a driver that runs nothing (fake_driver.c): what a call asks of the driver,
+ * which calls are recorded and replayed, and what is said when something fails. Results are test_device.c's.
+ */
+#define _DEFAULT_SOURCE
+#include <dlfcn.h>
+
+#include "fake_driver.h"
+#include "support.h"
+
+static fake_cuda *driver; /* the counts; since the last open */
+
+enum { KERNELS = 3, ELEMENTS = 64 * 64 };
+
+typedef struct session {
+    eg_context *context;
+    eg_layer layer;
+    eg_forward_args forward;
+    eg_backward_args backward;
+    void *memory[10];
+} session;
+
+/* A layer whose forward call is one kernel and whose backward call is KERNELS and the sum of d_bias. */
+static void open_session(session *s) {
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
+    *s = (session){.layer = {.size = sizeof s->layer, .m = 64, .k = 64, .n = 64, .batch = 1}};
+    s->layer.dtype = EG_BF16;
+    s->layer.activation = EG_ACT_GELU;
+    assert_ok(eg_open(&info, &s->context));
+    if (driver == NULL) driver = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "eg_fake_cuda");
+    assert_non_null(driver); /* else this is a real driver */
+    for (size_t i = 0; i < LENGTH(s->memory); i++)
+        assert_ok(eg_alloc(s->context, 4 * ELEMENTS + (1 << 20), &s->memory[i]));
+    s->forward = (eg_forward_args){.size = sizeof s->forward,
+                                   .a = {.data = s->memory[0]},
+                                   .b = {.data = s->memory[1]},
+                                   .y = {.data = s->memory[2]},
+                                   .workspace = {s->memory[9], 0, 1 << 20}};
+    s->backward = (eg_backward_args){.size = sizeof s->backward,
+                                     .a = {.data = s->memory[0]},
+                                     .b = {.data = s->memory[1]},
+                                     .grad = {.data = s->memory[3]},
+                                     .source = EG_SOURCE_PRE,
+                                     .pre = {.data = s->memory[4]},
+                                     .d_a = {.data = s->memory[5]},
+                                     .d_b = {.data = s->memory[6]},
+                                     .d_bias = {.data = s->memory[7]},
+                                     .workspace = {s->memory[9], 0, 1 << 20}};
+    driver->kernels = driver->replays = driver->recordings = 0;
+}
+
+static void close_session(session *s) {
+    for (size_t i = 0; i < LENGTH(s->memory); i++) eg_free(s->context, s->memory[i]);
+    eg_close(s->context);
+    assert_int_equal(driver->graphs, 0);
+    assert_int_equal(driver->streams, 0);
+    assert_int_equal(driver->events, 0);
+}
+
+static void backward(session *s, int times) {
+    for (int i = 0; i < times; i++) assert_ok(eg_backward(s->context, &s->layer, &s->backward));
+}
+
+/* A call that differs from the others by its addresses. */
+static void backward_at(session *s, int place) {
+    eg_backward_args args = s->backward;
+    args.grad.offset = (size_t)place * 2;
+    assert_ok(eg_backward(s->context, &s->layer, &args));
+}
+
+/* ---- Recorded calls -------------------------------------------------------------------------------------
+ */
+
+static void a_call_made_before_is_one_launch(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 1);
+    assert_int_equal(driver->kernels, KERNELS + 1);
+    assert_int_equal(driver->replays, 0);
+    backward(&s, 9);
+    assert_int_equal(driver->kernels, KERNELS + 1);
+    assert_int_equal(driver->replays, 9);
+    assert_int_equal(driver->recordings, 1);
+    for (int i = 0; i < 3; i++) assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(driver->kernels, KERNELS + 2);
+    assert_int_equal(driver->recordings, 2);
+    close_session(&s);
+}
+
+/* Anything about a call that is new makes it another call: nothing stale is ever replayed. */
+static void what_is_new_is_not_replayed(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 3);
+    const int replays = driver->replays;
+    s.backward.workspace.offset += 64;
+    s.backward.workspace.bytes -= 64;
+    backward(&s, 1);
+    s.backward.d_a.data = s.memory[8];
+    backward(&s, 1);
+    s.backward.accumulate = 1;
+    backward(&s, 1);
+    s.backward.pre.ld = 65;
+    backward(&s, 1);
+    s.layer.nonfinite = EG_NONFINITE_PROPAGATE;
+    backward(&s, 1);
+    s.layer.activation = EG_ACT_SILU;
+    backward(&s, 1);
+    s.layer.m = 63;
+    backward(&s, 1);
+    assert_int_equal(driver->replays, replays);
+    close_session(&s);
+}
+
+/* Two packs at one address, one after the other, are not one pack. */
+static void packs_are_known_by_what_they_hold(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    eg_packed *first = NULL, *second = NULL;
+    const eg_matrix b = {.data = s.memory[1]};
+    assert_ok(eg_pack_b(s.context, &s.layer, &b, &first));
+    assert_ok(eg_pack_b(s.context, &s.layer, &b, &second));
+    s.backward.packed_b = first;
+    backward(&s, 3);
+    const int replays = driver->replays;
+    s.backward.packed_b = second;
+    backward(&s, 1);
+    assert_int_equal(driver->replays, replays);
+    eg_packed_free(s.context, first);
+    eg_packed_free(s.context, second);
+    close_session(&s);
+}
+
+static void a_captured_stream_gets_the_kernels(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 3);
+    const int replays = driver->replays, kernels = driver->kernels;
+    driver->caller_captures = true;
+    backward(&s, 2);
+    driver->caller_captures = false;
+    assert_int_equal(driver->replays, replays);
+    assert_int_equal(driver->kernels, kernels + 2 * (KERNELS + 1));
+    close_session(&s);
+}
+
+/* More calls in turn than there is room for: those that are kept stay, the others are not recorded in vain.
+ */
+static void recordings_are_bounded(void **state) {
+    (void)state;
+    enum { CALLS = 500, ROUNDS = 6 };
+    session s;
+    open_session(&s);
+    for (int i = 0; i < CALLS * ROUNDS; i++) backward_at(&s, i % CALLS);
+    assert_in_range(driver->graphs, 100, 128);
+    assert_int_equal(driver->recordings, driver->graphs);
+    assert_true(driver->replays >= (ROUNDS - 2) * 100);
+    /* Once the old ones have rested for long, new ones take their places. */
+    for (int i = 0; i < 5000; i++) backward_at(&s, 100000 + i);
+    const int before = driver->recordings;
+    for (int i = 0; i < 3 * 20; i++) backward_at(&s, 200000 + i % 20);
+    assert_true(driver->recordings >= before + 15);
+    assert_in_range(driver->graphs, 100, 128);
+    close_session(&s);
+}
+
+/* What cannot be recorded goes kernel by kernel, and is not tried again and again. */
+static void what_cannot_be_recorded_is_launched(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    driver->record_result = 2; /* out of memory */
+    backward(&s, 10);
+    driver->record_result = 0;
+    assert_int_equal(driver->recordings, 1);
+    assert_int_equal(driver->replays, 0);
+    assert_int_equal(driver->kernels, 10 * (KERNELS + 1));
+    close_session(&s);
+}
+
+static void graphs_can_be_switched_off(void **state) {
+    (void)state;
+    session s;
+    setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
+    open_session(&s);
+    unsetenv("EPIGRAD_CUDA_GRAPHS");
+    backward(&s, 5);
+    assert_int_equal(driver->recordings, 0);
+    assert_int_equal(driver->kernels, 5 * (KERNELS + 1));
+    close_session(&s);
+}
+
+/* ---- What a call may not do ------------------------------------------------------------------------------
+ */
+
+static void a_call_neither_allocates_nor_waits(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const int allocations = driver->allocations, waits = driver->synchronisations;
+    for (int i = 0; i < 3; i++) {
+        backward(&s, 1);
+        assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    }
+    assert_int_equal(driver->allocations, allocations);
+    assert_int_equal(driver->synchronisations, waits);
+    close_session(&s);
+}
+
+/* ---- Failures
+ * ------------------------------------------------------------------------------------------------ */
+
+enum { ILLEGAL_ADDRESS = 700, NO_DEVICE = 100 };
+
+static void a_lost_context_refuses_politely(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 3);
+    driver->sync_result = ILLEGAL_ADDRESS;
+    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "act_grad_bf16, "));
+    assert_non_null(strstr(eg_last_error(), "column_sum_f32: "));
+    assert_non_null(strstr(eg_last_error(), "CUDA_ERROR_ILLEGAL_ADDRESS"));
+    const int kernels = driver->kernels, replays = driver->replays, allocations = driver->allocations;
+    void *memory;
+    assert_status(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "the CUDA context is lost since act_grad_bf16, "));
+    assert_status(eg_forward(s.context, &s.layer, &s.forward), EG_ERR_DEVICE);
+    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    assert_status(eg_alloc(s.context, 100, &memory), EG_ERR_DEVICE);
+    assert_status(eg_upload(s.context, s.memory[0], 0, &s, sizeof s), EG_ERR_DEVICE);
+    assert_int_equal(driver->kernels, kernels);
+    assert_int_equal(driver->replays, replays);
+    assert_int_equal(driver->allocations, allocations);
+    driver->sync_result = 0;
+    close_session(&s);
+}
+
+/* EPIGRAD_CUDA_CHECK waits for every kernel, so the call itself fails and names the one. */
+static void a_checked_call_names_the_kernel(void **state) {
+    (void)state;
+    session s;
+    setenv("EPIGRAD_CUDA_CHECK", "1", 1);
+    open_session(&s);
+    unsetenv("EPIGRAD_CUDA_CHECK");
+    backward(&s, 3);
+    assert_int_equal(driver->recordings, 0);
+    driver->sync_result = ILLEGAL_ADDRESS;
+    assert_status(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_DEVICE);
+    assert_int_equal(strncmp(eg_last_error(), "act_grad_bf16: ", 15), 0);
+    driver->sync_result = 0;
+    close_session(&s);
+}
+
+static void a_device_too_old_is_named(void **state) {
+    (void)state;
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
+    eg_context *context = NULL;
+    setenv("FAKE_CUDA_MAJOR", "7", 1);
+    assert_status(eg_open(&info, &context), EG_ERR_UNAVAILABLE);
+    unsetenv("FAKE_CUDA_MAJOR");
+    assert_null(context);
+    assert_string_equal(eg_last_error(), "no device 0 has compute capability 7.0; expected 8.0 or more");
+}
+
+static void a_device_that_is_not_there_is_named(void **state) {
+    (void)state;
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .device = 3};
+    eg_context *context = NULL;
+    assert_status(eg_open(&info, &context), EG_ERR_UNAVAILABLE);
+    assert_string_equal(eg_last_error(), "info.device is 3; this machine has 1 CUDA devices");
+}
+
+/* `test_host unavailable WORDS`: in a process of its own, as a driver is started once. */
+static int unavailable(const char *words) {
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
+    eg_context *context = NULL;
+    const eg_status status = eg_open(&info, &context);
+    printf("%s: %s\n", eg_status_name(status), eg_last_error());
+    return status == EG_ERR_UNAVAILABLE && strstr(eg_last_error(), words) != NULL ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_call_made_before_is_one_launch),
+        cmocka_unit_test(what_is_new_is_not_replayed),
+        cmocka_unit_test(packs_are_known_by_what_they_hold),
+        cmocka_unit_test(a_captured_stream_gets_the_kernels),
+        cmocka_unit_test(recordings_are_bounded),
+        cmocka_unit_test(what_cannot_be_recorded_is_launched),
+        cmocka_unit_test(graphs_can_be_switched_off),
+        cmocka_unit_test(a_call_neither_allocates_nor_waits),
+        cmocka_unit_test(a_lost_context_refuses_politely),
+        cmocka_unit_test(a_checked_call_names_the_kernel),
+        cmocka_unit_test(a_device_too_old_is_named),
+        cmocka_unit_test(a_device_that_is_not_there_is_named),
+    };
+    if (argc == 3 && strcmp(argv[1], "unavailable") == 0) return unavailable(argv[2]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
