@@ -436,11 +436,11 @@ void eg_slabs_print(const eg_slabs *s, char *text, size_t capacity) {
     eg_text out = {text, capacity};
     if (several(s)) {
         const bool whole_items = s->rows == p->m;
+        const int64_t count = ceil_div(p->batch, s->items) * ceil_div(p->m, s->rows);
         eg_put(&out, "slabs of %lld %s", (long long)(whole_items ? s->items : s->rows),
                whole_items ? "items" : "rows");
         if (!whole_items && s->items > 1) eg_put(&out, " of %lld items", (long long)s->items);
-        eg_put(&out, " x %lld  M=%lld batch=%lld  workspace %zu bytes\n",
-               (long long)(ceil_div(p->batch, s->items) * ceil_div(p->m, s->rows)), (long long)p->m,
+        eg_put(&out, " x %lld  M=%lld batch=%lld  workspace %zu bytes\n", (long long)count, (long long)p->m,
                (long long)p->batch, s->workspace);
         put_region(&out, "b, packed once", &s->pack);
         for (int sum = 0; sum < EG_SUMS; sum++) put_region(&out, kept_names[sum], &s->sum[sum]);
