@@ -59,6 +59,11 @@ static inline void *eg_cpu_region(const eg_cpu_run *run, eg_buffer_id id) {
     return run->workspace + run->plan->region[id].offset;
 }
 
+/* NULL: the plan does without it. */
+static inline char *eg_cpu_region_or_null(const eg_cpu_run *run, eg_buffer_id id) {
+    return run->plan->region[id].bytes > 0 ? eg_cpu_region(run, id) : NULL;
+}
+
 static inline char *eg_cpu_scratch(const eg_cpu_run *run, int thread) {
     return (char *)eg_cpu_region(run, EG_BUFFER_SCRATCH) + (size_t)thread * run->scratch;
 }

@@ -48,16 +48,12 @@ static void forward(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg
     store(kernel, &p->operands[EG_OP_Y], tile, tile->values, false);
 }
 
-static char *region_or_null(const eg_cpu_run *run, eg_buffer_id id) {
-    return run->plan->region[id].bytes > 0 ? eg_cpu_region(run, id) : NULL;
-}
-
 /* Where the tile's numbers of grad_pre go; no layout is wanted where no product reads it as cells. */
 static eg_cells kept_cells(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
     const eg_problem *p = run->problem;
     const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, p->m, p->n);
-    const eg_cells first = {.across = region_or_null(run, EG_BUFFER_GRAD_PRE),
-                            .down = region_or_null(run, EG_BUFFER_GRAD_PRE_T)};
+    const eg_cells first = {.across = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE),
+                            .down = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE_T)};
     return eg_cells_at(&first, &grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
 }
 
@@ -69,7 +65,7 @@ static void keep(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_ti
             eg_cpu_refuse(run);
         return;
     }
-    char *to = region_or_null(run, EG_BUFFER_GRAD_PRE);
+    char *to = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE);
     if (to == NULL) return;
     const eg_panels panels = eg_cpu_panels(kernel, run->problem->m, run->problem->n);
     const int64_t panel = tile->item * panels.panels + tile->col / kernel->nr;

@@ -100,20 +100,15 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     const eg_operand x = p->operands[step->operand];
     if (x.data == NULL) return; /* only where it has no elements */
     const int64_t items = x.batch_stride == 0 && p->batch > 0 ? 1 : p->batch;
-    const bool is_a = step->operand == EG_OP_A, cells = kernel->terms > 0;
-    char *first =
-        step->products & EG_FOR(EG_PRODUCT_PRE) ? eg_cpu_region(run, is_a ? EG_BUFFER_A : EG_BUFFER_B) : NULL;
-    if (is_a && cells) {
-        char *at = step->products & EG_FOR(EG_PRODUCT_D_B) ? eg_cpu_region(run, EG_BUFFER_AT) : NULL;
-        pack_cells(run, step, x, items, (eg_cells){.across = first, .down_t = at});
-        return;
+    const bool cells = kernel->terms > 0;
+    if (step->operand == EG_OP_A) {
+        char *a = eg_cpu_region_or_null(run, EG_BUFFER_A), *at = eg_cpu_region_or_null(run, EG_BUFFER_AT);
+        if (cells) pack_cells(run, step, x, items, (eg_cells){.across = a, .down_t = at});
+        if (!cells) pack_panels(run, step, x, items, a);
+    } else {
+        char *b = eg_cpu_region_or_null(run, EG_BUFFER_B), *bt = eg_cpu_region_or_null(run, EG_BUFFER_BT);
+        if (cells) pack_cells(run, step, x, items, (eg_cells){.down = b, .across_t = bt});
+        if (!cells && b != NULL) pack_panels(run, step, x, items, b);
+        if (!cells && bt != NULL) pack_panels(run, step, transpose(x), items, bt);
     }
-    char *bt = step->products & EG_FOR(EG_PRODUCT_D_A) ? eg_cpu_region(run, EG_BUFFER_BT) : NULL;
-    if (cells) {
-        pack_cells(run, step, x, items, (eg_cells){.down = first, .across_t = bt});
-        return;
-    }
-    if (is_a) first = eg_cpu_region(run, EG_BUFFER_A);
-    if (first != NULL) pack_panels(run, step, x, items, first);
-    if (bt != NULL) pack_panels(run, step, transpose(x), items, bt);
 }
