@@ -2,7 +2,7 @@
 """Times a backward call of epigrad against what else could do it, in one process, in turn.
 
     compare.py LIBEPIGRAD [--dtype bf16] [--source pre] [--shapes 2048x768x3072,...] [--activation gelu]
-               [--kernel ROW] [--weight kn|nk] [--frameworks] [--json FILE] [--plan]
+               [--kernel ROW] [--weight kn|nk] [--frameworks] [--json FILE] [--plot FILE.svg] [--plan]
 
     bare      the products alone (d_a, d_b; with recompute also a.b) by cublasLt, the best of 16 algorithms
     pass      the same, and element-wise kernels around them: what the library's epilogues cannot fuse
@@ -262,7 +262,8 @@ def main():
     parser.add_argument("--frameworks", action="store_true")
     parser.add_argument("--quick", action="store_true", help="without the variant `pass`")
     parser.add_argument("--first", action="store_true", help="also bare with the heuristics' first choice")
-    parser.add_argument("--json")
+    parser.add_argument("--json", help="a file that the rows are appended to, for plot.py")
+    parser.add_argument("--plot", help="a plot (SVG, PNG) to write, with the table in Markdown; needs matplotlib")
     parser.add_argument("--plan", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -280,6 +281,10 @@ def main():
         with open(options.json, "a", encoding="utf-8") as file:
             for row in rows:
                 file.write(json.dumps(row) + "\n")
+    if options.plot:
+        import plot
+        plot.table(rows)
+        plot.plot(rows, options.plot)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+plt.rcParams["svg.fonttype"] = "none"  # text stays text: small, and the same bytes from run to run
+plt.rcParams["svg.hashsalt"] = "epigrad"
+
 ORDER = ["epigrad", "first", "pass", "torch", "compile", "jax"]
 LABELS = {"epigrad": "epigrad", "first": "cublasLt, its first choice", "pass": "cublasLt + element-wise kernels",
           "torch": "PyTorch", "compile": "torch.compile", "jax": "JAX"}
@@ -28,6 +31,13 @@ def table(rows):
               + " | ".join(cells) + f" | {row['host_us']:.0f} | {row['workspace'] >> 20} |")
 
 
+def label(row):
+    """What is not as usual is named: a weight [N, K], an activation other than GELU."""
+    weight = " b[n, k]" if row["weight"] == "nk" else ""
+    activation = "" if row["activation"] == "gelu" else " " + row["activation"]
+    return f"{row['dtype']}{activation} {row['source']}{weight} {row['shape']}"
+
+
 def plot(rows, path):
     names = [name for name in ORDER if any(name in row["ms"] for row in rows)]
     figure, axes = plt.subplots(figsize=(10, 0.9 + 0.62 * len(rows)))
@@ -37,12 +47,13 @@ def plot(rows, path):
         ratios = [row["ms"][name] / row["ms"]["bare"] for row in reversed(rows) if name in row["ms"]]
         axes.barh(places, ratios, height, label=LABELS[name])
     axes.set_yticks([r - 0.4 + height / 2 for r in range(len(rows))],
-                    [f"{row['dtype']} {row['source']} {row['shape']}" for row in reversed(rows)])
+                    [label(row) for row in reversed(rows)])
+    axes.set_ylim(-1, len(rows))
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xlabel("time as a ratio to the products alone by cublasLt (best of 16 algorithms)")
     axes.legend(loc="lower right", fontsize="small")
     figure.tight_layout()
-    figure.savefig(path)
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
 def main():
