@@ -5,7 +5,7 @@
 #include "slabs.h"
 #include "validate.h"
 
-enum { LEAST_CASE = 3 };
+enum { TOO_LITTLE = 3 }; /* bytes of workspace */
 #define MIB ((size_t)1 << 20)
 
 /* A processor that nobody has to have. */
@@ -60,7 +60,7 @@ static const sizes samples[] = {
 /* What the refusal of a limit says would be enough. */
 static size_t least_limit(const eg_caps *caps, const eg_problem *problem) {
     eg_slabs slabs;
-    assert_status(eg_slabs_make(caps, problem, LEAST_CASE, &slabs), EG_ERR_ARGUMENT);
+    assert_status(eg_slabs_make(caps, problem, TOO_LITTLE, &slabs), EG_ERR_ARGUMENT);
     assert_non_null(strstr(eg_last_error(), "workspace_limit is 3; expected at least "));
     return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
 }
