@@ -199,6 +199,7 @@ static int start(CUcontext *context) {
 
 int main(int argc, char **argv) {
     CUcontext context = NULL;
+    setenv("EPIGRAD_CUDA_GRAPHS", "on", 1);
     const int status = start(&context);
     if (status != 0) return status;
     const struct CMUnitTest tests[] = {
