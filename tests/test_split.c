@@ -135,9 +135,15 @@ static void never_less_accurate_than_multiply_adds(void **unused) {
 
 /* ---- Numbers without a sum ---------------------------------------------------------------------- */
 
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 static void assert_same_bits(const float *x, const float *y, int count, const char *what, double number) {
     for (int i = 0; i < count; i++) {
-        if (memcmp(&x[i], &y[i], sizeof x[i]) != 0 && !(isnan(x[i]) && isnan(y[i])))
+        if (bits_of(x[i]) != bits_of(y[i]) && !(isnan(x[i]) && isnan(y[i])))
             fail_msg("%s[%d] with a %g among the numbers is %.9g; expected %.9g", what, i, number, x[i],
                      y[i]);
     }

@@ -259,11 +259,12 @@ EG_INLINE double spin(int64_t turns, int products) {
     EG_TILE_ZERO(6);
     EG_TILE_ZERO(7);
     const bool wide = true;
-    for (int64_t turn = 0; turn < turns / 8; turn++) {
+    const int64_t loops = turns / 8;
+    for (int64_t turn = 0; turn < loops; turn++) {
         DOT
     }
     eg_tiles_release();
-    return (double)(turns / 8) * EG_CELL * EG_CELL * EG_CELL / products;
+    return (double)loops * EG_CELL * EG_CELL * EG_CELL / products;
 }
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
@@ -283,7 +284,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
         .least = LEAST,                                                                                      \
-        .thread_work = (1 << 25) / (PRODUCTS),                                                               \
+        .thread_work = 0x1p25 / (PRODUCTS),                                                                  \
         .enter = eg_tiles_configure,                                                                         \
         .leave = eg_tiles_release,                                                                           \
         .multiply = multiply_x##PRODUCTS,                                                                    \
