@@ -14,8 +14,8 @@
 
 enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
-/* Large blocks ask for pages of 2 MiB: packing writes to many places in turn, and finding 4 KiB pages was a
- * third of its time. */
+/* Large blocks ask for pages of 2 MiB: packing writes to many places in turn, and finding 4 KiB pages was
+ * over a quarter of its time. */
 static void *default_alloc(size_t bytes, void *user) {
     (void)user;
     const size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : LINE;

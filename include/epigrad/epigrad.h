@@ -94,7 +94,7 @@ typedef enum eg_layout {
 typedef enum eg_math {
     EG_MATH_DEFAULT = 0, /* f32 at least as accurate as a chain of f32 FMAs, on the fastest unit */
     EG_MATH_STRICT = 1,  /* FMA units only, no splitting of operands */
-    EG_MATH_FAST = 2     /* allows reduced-precision products (TF32, single bf16) where a device has them */
+    EG_MATH_FAST = 2     /* allows reduced-precision products (TF32, fewer bf16) where a device has them */
 } eg_math;
 
 /* What act' is where pre is NaN (EG_ACT_NONE has act' = 1 everywhere). A NaN or infinity in grad propagates

@@ -52,7 +52,7 @@ typedef struct eg_cpu_kernel {
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
     double least;               /* multiply-adds of a product from which it is the faster choice */
-    double thread_work;         /* multiply-adds worth a further thread: some 20 to 40 us */
+    double thread_work;         /* multiply-adds worth a further thread: some 40 to 80 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);

@@ -18,8 +18,8 @@ int eg_cpu_cores(void) {
 #ifdef _OPENMP
 
 /* Each thread has a range of the indices, and when it is through takes on what is left of the others'. So a
- * thread packs the rows that it will multiply, and finds grad_pre of its rows in its own cache (what another
- * core has just written is dearer than memory); and a thread that is held up holds up no one. */
+ * thread packs the rows that it will multiply, and finds grad_pre of its rows in its own cache; and a thread
+ * that is held up holds up no one. */
 enum { MOST_THREADS = 256 };
 
 typedef struct range {

@@ -58,13 +58,14 @@ static inline void eg_tile_store(eg_tile_row *tile, char *to, int64_t stride) {
     for (int i = 0; i < EG_TILE_ROWS; i++) memcpy(to + i * stride, tile[i], sizeof tile[i]);
 }
 
+/* No subnormal numbers, in or out. */
+static inline float eg_tile_flush(float x) { return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x; }
+
 static inline float eg_tile_float(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
-    return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x; /* no subnormal numbers, in or out */
+    return eg_tile_flush(x);
 }
-
-static inline float eg_tile_flush(float x) { return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x; }
 
 /* In the order of the processor's manual: even and odd terms apart. */
 static inline void eg_tile_dot(eg_tile_row *c, eg_tile_row *a, eg_tile_row *b) {
