@@ -5,6 +5,9 @@
 #include "../backend.h"
 #include "kernel.h"
 
+static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t eg_least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if
  * the variable names none that is known. */
 eg_status eg_cpu_detect(uint32_t *features);

@@ -34,9 +34,6 @@ typedef struct product {
     int64_t left_panel; /* elements from panel to panel of a plain left operand */
 } product;
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- The operands of each product --------------------------------------------------------------- */
 
 /* How the operand lies in memory, and whether each item of the batch has its own. */
@@ -122,8 +119,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
         break;
     }
     if (out != NULL && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
-    x.bands = ceil_div(x.rows, step->tile_rows);
-    x.strips = ceil_div(x.cols, step->tile_cols);
+    x.bands = eg_ceil_div(x.rows, step->tile_rows);
+    x.strips = eg_ceil_div(x.cols, step->tile_cols);
     return x;
 }
 
@@ -191,23 +188,23 @@ static const char *right_after(const product *x, const block *b, const pass *pas
 static void run_panel(const product *x, const block *b, const pass *pass, int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
-    const int64_t tiles_down = ceil_div(b->rows, mr), panel = (col - b->col) / nr;
+    const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = (col - b->col) / nr;
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
     const char *right = side_at(&x->right, item, col, pass->term);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
     eg_ahead ahead = {.right = right_after(x, b, pass, item, col),
                       .right_bytes = (size_t)(pass->depth * x->right.term / tiles_down)};
-    if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / ceil_div(b->cols, nr));
+    if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, nr));
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
     eg_tile tile = {.item = b->item,
                     .row = b->row,
                     .col = col,
-                    .cols = least(nr, x->cols - col),
+                    .cols = eg_least(nr, x->cols - col),
                     .values = b->tiles + (size_t)(panel * tiles_down) * tile_bytes,
                     .spare = b->spare};
     for (; tile.row < b->row + b->rows; tile.row += mr) {
-        tile.rows = least(mr, x->rows - tile.row);
+        tile.rows = eg_least(mr, x->rows - tile.row);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
         run_tile(x, pass, left.at, right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
@@ -229,17 +226,17 @@ static void run_block(void *arg, int64_t index, int thread) {
                .row = index / x->strips % x->bands * x->step->tile_rows,
                .col = index % x->strips * x->step->tile_cols,
                .spare = eg_cpu_scratch(x->run, thread)};
-    b.rows = least(x->step->tile_rows, x->rows - b.row);
-    b.cols = least(x->step->tile_cols, x->cols - b.col);
+    b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
+    b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + 4 * tile;
-    const int64_t kc = x->step->depth, passes = ceil_div(x->depth, kc);
+    const int64_t kc = x->step->depth, passes = eg_ceil_div(x->depth, kc);
     if (kernel->enter != NULL) kernel->enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {
         for (int64_t i = 0; i < passes; i++) {
             run_pass(x, &b,
                      &(pass){.summand = summand,
                              .term = i * kc,
-                             .depth = least(kc, x->depth - i * kc),
+                             .depth = eg_least(kc, x->depth - i * kc),
                              .first = summand == 0 && i == 0,
                              .last = summand == x->summed - 1 && i == passes - 1});
         }

@@ -19,8 +19,6 @@ static eg_operand transpose(eg_operand x) {
     return x;
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- Panels ------------------------------------------------------------------------------------- */
 
 /* Rows packed by one work item, panel after panel: few enough that the pages of a row-major band are still
@@ -34,7 +32,7 @@ static void pack_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t 
     const eg_panels panels = eg_cpu_panels(kernel, x->rows, x->cols);
     const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
     for (int64_t panel = 0; panel < panels.panels; panel++) {
-        const int64_t col = panel * kernel->nr, cols = least(kernel->nr, x->cols - col);
+        const int64_t col = panel * kernel->nr, cols = eg_least(kernel->nr, x->cols - col);
         const int64_t element = ((item * panels.panels + panel) * panels.rows + row) * kernel->nr;
         kernel->load(to + element * (int64_t)eg_dtype_size(kernel->compute), eg_cpu_at(x, item, row, col),
                      x->dtype, x->row_stride, x->col_stride, rows, cols, padded);
@@ -45,7 +43,7 @@ static void pack_band(void *arg, int64_t index, int thread) {
     (void)thread;
     const pack_job *job = arg;
     const int64_t item = index / job->bands, row = index % job->bands * job->band;
-    pack_rows(job->kernel, &job->x, item, row, least(job->band, job->x.rows - row), job->to);
+    pack_rows(job->kernel, &job->x, item, row, eg_least(job->band, job->x.rows - row), job->to);
 }
 
 static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, char *to) {
@@ -66,11 +64,11 @@ static void pack_strip(void *arg, int64_t index, int thread) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, x->rows, x->cols);
     const int64_t item = index / grid.rows, strip = index % grid.rows, row = strip * EG_CELL;
-    const int64_t rows = least(EG_CELL, x->rows - row);
+    const int64_t rows = eg_least(EG_CELL, x->rows - row);
     _Alignas(64) float tile[EG_CELL * EG_CELL];
     bool fits = true;
     for (int64_t cell = 0; cell < grid.cols; cell++) {
-        const int64_t col = cell * EG_CELL, cols = least(EG_CELL, x->cols - col);
+        const int64_t col = cell * EG_CELL, cols = eg_least(EG_CELL, x->cols - col);
         kernel->load(tile, eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
                      rows);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);

@@ -44,8 +44,6 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_problem *p) {
     }
 }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 
 /* ---- Threads ------------------------------------------------------------------------------------ */
@@ -91,27 +89,28 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const extent x = extent_of(p, step->product);
     const double work =
         (double)x.items * (double)x.summed * (double)x.rows * (double)x.cols * (double)x.depth;
-    const int64_t panels = ceil_div(x.cols, kernel->nr), chunks = ceil_div(x.rows, EG_CPU_CHUNK);
-    int64_t strips = ceil_div(panels, kernel->block_cols / kernel->nr),
-            bands = ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
+    const int64_t panels = eg_ceil_div(x.cols, kernel->nr), chunks = eg_ceil_div(x.rows, EG_CPU_CHUNK);
+    int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
+            bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
     /* Enough blocks to keep every thread busy to the end: rows are cut first, then columns. */
     while (threads > 1 && (double)bands * (double)strips * (double)x.items < 4.0 * threads &&
            (bands < chunks || strips < panels)) {
         if (bands < chunks) {
-            bands = least(bands * 2, chunks);
+            bands = eg_least(bands * 2, chunks);
         } else {
-            strips = least(strips * 2, panels);
+            strips = eg_least(strips * 2, panels);
         }
     }
     const double blocks = (double)bands * (double)strips * (double)x.items;
     step->threads =
         blocks < threads ? threads_for(threads, work, kernel->thread_work, (int64_t)blocks) : threads;
-    step->tile_rows = ceil_div(at_least_one(chunks), at_least_one(bands)) * EG_CPU_CHUNK;
-    step->tile_cols = ceil_div(at_least_one(panels), at_least_one(strips)) * kernel->nr;
+    step->tile_rows = eg_ceil_div(at_least_one(chunks), at_least_one(bands)) * EG_CPU_CHUNK;
+    step->tile_cols = eg_ceil_div(at_least_one(panels), at_least_one(strips)) * kernel->nr;
     /* Passes of equal depth, whole panels each. */
-    const int64_t passes = ceil_div(x.depth, kernel->kc);
-    step->depth = passes > 1 ? ceil_div(ceil_div(x.depth, passes), kernel->nr) * kernel->nr : kernel->kc;
+    const int64_t passes = eg_ceil_div(x.depth, kernel->kc);
+    step->depth =
+        passes > 1 ? eg_ceil_div(eg_ceil_div(x.depth, passes), kernel->nr) * kernel->nr : kernel->kc;
 }
 
 static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
@@ -180,7 +179,7 @@ static bool add_grad_pre(eg_plan *plan, const eg_cpu_kernel *kernel) {
 static bool add_sums(eg_plan *plan, const eg_cpu_kernel *kernel, eg_buffer_id id, int64_t cols) {
     int64_t chunks;
     if (__builtin_mul_overflow(eg_cpu_chunks(plan->problem.m), plan->problem.batch, &chunks)) return false;
-    return eg_plan_region(plan, id, chunks, ceil_div(cols, kernel->nr) * kernel->nr,
+    return eg_plan_region(plan, id, chunks, eg_ceil_div(cols, kernel->nr) * kernel->nr,
                           eg_dtype_size(kernel->compute), 64);
 }
 
