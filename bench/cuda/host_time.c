@@ -1,9 +1,9 @@
 /* The host's time for a call on CUDA: from eg_backward being called to its return, the workspace given.
  *
- *     EPIGRAD_CUDA_GRAPHS=on host_time [MxKxN ...]
+ *     host_time [MxKxN ...]
  *
- * Without the variable no call is recorded, and every one goes kernel by kernel. Medians in microseconds,
- * bf16 and GELU:
+ * With EPIGRAD_CUDA_GRAPHS=off no call is recorded, and every one goes kernel by kernel. Medians in
+ * microseconds, bf16 and GELU:
  *
  *   plan        validation and plan alone (eg_backward_workspace)
  *   idle        the same call again, the stream empty

@@ -28,12 +28,6 @@ static bool is_sticky(CUresult result) {
     }
 }
 
-eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what) {
-    if (result == CUDA_SUCCESS) return EG_OK;
-    if (is_sticky(result)) device->broken = result;
-    return eg_cuda_fail(device->driver, result, what);
-}
-
 /* A failure comes to light some time after the kernel: these are the ones it may have been. */
 static const char *last_kernels(const eg_cuda_device *device, char *text, size_t capacity) {
     size_t used = 0;
@@ -43,6 +37,16 @@ static const char *last_kernels(const eg_cuda_device *device, char *text, size_t
         used += length > 0 ? (size_t)length : 0;
     }
     return text;
+}
+
+/* Where kernels are not waited for one by one, the call that fails need not be the one that did it. */
+eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what) {
+    char names[256];
+    if (result == CUDA_SUCCESS) return EG_OK;
+    if (!is_sticky(result)) return eg_cuda_fail(device->driver, result, what);
+    device->broken = result;
+    if (!device->checked && device->names > 0) what = last_kernels(device, names, sizeof names);
+    return eg_cuda_fail(device->driver, result, what);
 }
 
 /* Makes the CUDA context current, unless it has failed for good. Each enter has its leave. */
@@ -169,9 +173,7 @@ static void cuda_close(eg_context *context) { dispose(context, context->device);
 /* ---- Memory ------------------------------------------------------------------------------------------ */
 
 static eg_status synchronise(eg_cuda_device *device) {
-    char names[256];
-    return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream),
-                         last_kernels(device, names, sizeof names));
+    return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream), "eg_sync");
 }
 
 static eg_status cuda_sync(eg_context *context) {

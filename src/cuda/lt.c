@@ -232,6 +232,17 @@ static int64_t ld_of(const eg_cuda_matrix *x, bool row_major, int64_t rows, int6
     return ld < least ? least : ld;
 }
 
+/* The library does not say when a kernel before it has failed: the driver does. */
+static eg_status lt_failed(eg_cuda_device *device, const eg_cuda_gemm *gemm, cublasStatus_t status,
+                           CUstream stream) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    EG_TRY(eg_cuda_check(device, device->driver->cuStreamIsCapturing(stream, &capturing), "cublaslt"));
+    if (capturing == CU_STREAM_CAPTURE_STATUS_NONE)
+        EG_TRY(eg_cuda_check(device, device->driver->cuStreamSynchronize(stream), "cublaslt"));
+    return eg_fail(EG_ERR_DEVICE, "cublaslt: status %d for a product of %lld x %lld x %lld", (int)status,
+                   (long long)gemm->rows, (long long)gemm->depth, (long long)gemm->cols);
+}
+
 eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
                           size_t bytes, CUstream stream, bool *done) {
     /* Column-major for the library: a row-major result is the transpose, rightᵀ · leftᵀ. */
@@ -267,10 +278,7 @@ eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_m
         (const void *)(uintptr_t)x.data, product->matrix[0], (const void *)(uintptr_t)y.data,
         product->matrix[1], wide ? (const void *)&scale64 : (const void *)&scale32, to, product->matrix[2],
         to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)workspace, bytes, stream);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        return eg_fail(EG_ERR_DEVICE, "cublaslt: status %d for a product of %lld x %lld x %lld", (int)status,
-                       (long long)gemm->rows, (long long)gemm->depth, (long long)gemm->cols);
-    }
+    if (status != CUBLAS_STATUS_SUCCESS) return lt_failed(device, gemm, status, stream);
     *done = true;
     return EG_OK;
 }

@@ -40,9 +40,10 @@ struct eg_cuda_records {
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
 
+/* EPIGRAD_CUDA_GRAPHS: "off" for every call kernel by kernel. */
 static bool wanted(const eg_cuda_device *device) {
     const char *setting = getenv("EPIGRAD_CUDA_GRAPHS");
-    return !device->checked && setting != NULL && strcmp(setting, "on") == 0;
+    return !device->checked && (setting == NULL || strcmp(setting, "off") != 0);
 }
 
 eg_status eg_cuda_records_open(const eg_context *context, eg_cuda_device *device) {

@@ -175,8 +175,13 @@ static void a_kernel_fails(void **state) {
     assert_int_equal(open_session(&s, NULL), 0);
     s.args.source = EG_SOURCE_PRE;
     s.args.grad.data = (void *)0x1000;
-    assert_ok(eg_backward(s.context, &s.layer, &s.args));
-    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    /* The kernel may fail while its successors are being enqueued, or after. */
+    const eg_status status = eg_backward(s.context, &s.layer, &s.args);
+    if (status == EG_OK) {
+        assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    } else {
+        assert_int_equal(status, EG_ERR_DEVICE);
+    }
     assert_non_null(strstr(eg_last_error(), "act_grad_bf16"));
     assert_status(eg_backward(s.context, &s.layer, &s.args), EG_ERR_DEVICE);
     assert_non_null(strstr(eg_last_error(), "the CUDA context is lost since"));
@@ -199,7 +204,6 @@ static int start(CUcontext *context) {
 
 int main(int argc, char **argv) {
     CUcontext context = NULL;
-    setenv("EPIGRAD_CUDA_GRAPHS", "on", 1);
     const int status = start(&context);
     if (status != 0) return status;
     const struct CMUnitTest tests[] = {

@@ -181,12 +181,12 @@ static void what_cannot_be_recorded_is_launched(void **state) {
     close_session(&s);
 }
 
-static void nothing_is_recorded_unasked(void **state) {
+static void recording_can_be_switched_off(void **state) {
     (void)state;
     session s;
-    unsetenv("EPIGRAD_CUDA_GRAPHS");
+    setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
     open_session(&s);
-    setenv("EPIGRAD_CUDA_GRAPHS", "on", 1);
+    unsetenv("EPIGRAD_CUDA_GRAPHS");
     backward(&s, 5);
     assert_int_equal(driver->recordings, 0);
     assert_int_equal(driver->kernels, 5 * (KERNELS + 1));
@@ -285,7 +285,6 @@ static int unavailable(const char *words) {
 }
 
 int main(int argc, char **argv) {
-    setenv("EPIGRAD_CUDA_GRAPHS", "on", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_made_before_is_one_launch),
         cmocka_unit_test(what_is_new_is_not_replayed),
@@ -293,7 +292,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_captured_stream_gets_the_kernels),
         cmocka_unit_test(recordings_are_bounded),
         cmocka_unit_test(what_cannot_be_recorded_is_launched),
-        cmocka_unit_test(nothing_is_recorded_unasked),
+        cmocka_unit_test(recording_can_be_switched_off),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
         cmocka_unit_test(a_checked_call_names_the_kernel),
