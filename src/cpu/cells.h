@@ -54,13 +54,4 @@ static inline eg_cells eg_cells_at(const eg_cells *first, const eg_cell_grid *gr
                       .down_t = first->down_t != NULL ? first->down_t + down : NULL};
 }
 
-/* Asks for the lines of a cell that is about to be written: its stores would each wait for theirs. */
-static inline void eg_cells_prefetch(const eg_cells *to, size_t bytes) {
-    char *const layouts[] = {to->across, to->across_t, to->down, to->down_t};
-    for (int i = 0; i < 4; i++) {
-        for (size_t at = 0; layouts[i] != NULL && at < bytes; at += 64)
-            __builtin_prefetch(layouts[i] + at, 1);
-    }
-}
-
 #endif

@@ -106,11 +106,6 @@ void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const 
                                           [EG_EPILOGUE_ACT_GRAD] = EG_OP_GRAD,
                                           [EG_EPILOGUE_CHAIN] = EG_OP_BELOW};
     const eg_operand *x = &run->problem->operands[reads[step->epilogue]];
-    const eg_cpu_kernel *kernel = step->kernel;
-    if (kernel->terms > 0 && step->epilogue == EG_EPILOGUE_ACT_GRAD) {
-        const eg_cells to = kept_cells(run, kernel, tile);
-        eg_cells_prefetch(&to, (size_t)kernel->terms * EG_CELL_TERM_BYTES);
-    }
     if (x->data == NULL || x->col_stride != 1) return;
     if (step->epilogue == EG_EPILOGUE_STORE && !(step->product == EG_PRODUCT_D_B && run->problem->accumulate))
         return;

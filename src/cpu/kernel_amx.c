@@ -250,15 +250,27 @@ static void unscale(void *tile) {
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
+/* Any bf16 of either sign in [0.5, 2): a unit that multiplies zeros takes less power, and is clocked a tenth
+ * higher than it will ever be at work. */
+EG_INLINE void fill_cell(char *cell) {
+    uint32_t random = 1;
+    for (int i = 0; i < EG_CELL_TERM_BYTES; i += 2) {
+        random = random * 1664525U + 1013904223U;
+        const uint16_t word = (uint16_t)(0x3f00U | (random >> 24) | (random >> 8 & 0x8000U));
+        memcpy(cell + i, &word, sizeof word);
+    }
+}
+
 /* Multiplications alone, as many independent ones as the kernels have. */
 EG_INLINE double spin(int64_t turns, int products) {
+    _Alignas(64) char left[EG_CELL_TERM_BYTES], right[EG_CELL_TERM_BYTES];
+    fill_cell(left);
+    fill_cell(right);
+    const bool wide = true;
     eg_tiles_configure();
     clear_sums();
-    EG_TILE_ZERO(4);
-    EG_TILE_ZERO(5);
-    EG_TILE_ZERO(6);
-    EG_TILE_ZERO(7);
-    const bool wide = true;
+    LEFT(0)
+    RIGHT(0)
     const int64_t loops = turns / 8;
     for (int64_t turn = 0; turn < loops; turn++) {
         DOT

@@ -72,8 +72,6 @@ static void pack_strip(void *arg, int64_t index, int thread) {
         kernel->load(tile, eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
                      rows);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
-        const eg_cells next = eg_cells_at(&job->cells, &grid, item, strip, cell + 1);
-        if (cell + 1 < grid.cols) eg_cells_prefetch(&next, grid.cell);
         fits &= kernel->split(tile, rows, cols, &to);
     }
     if (!fits) eg_cpu_refuse(job->run);
