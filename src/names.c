@@ -1,5 +1,5 @@
 /* Names and sizes of the vocabulary. */
-#include "epigrad/epigrad.h"
+#include "problem.h"
 
 #define EG_STRING(x)    #x
 #define EG_AS_STRING(x) EG_STRING(x)
@@ -37,20 +37,7 @@ const char *eg_dtype_name(eg_dtype dtype) {
     return "unknown";
 }
 
-size_t eg_dtype_size(eg_dtype dtype) {
-    switch (dtype) {
-    case EG_F64:
-        return 8;
-    case EG_F32:
-        return 4;
-    case EG_F16:
-    case EG_BF16:
-        return 2;
-    case EG_DTYPE_DEFAULT:
-        break;
-    }
-    return 0;
-}
+size_t eg_dtype_size(eg_dtype dtype) { return eg_size_of(dtype); }
 
 const char *eg_activation_name(eg_activation activation) {
     switch (activation) {

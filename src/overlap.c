@@ -9,7 +9,7 @@ static eg_span span_of(const eg_problem *problem, const eg_operand *x) {
     if (x->rows == 0 || x->cols == 0 || problem->batch == 0) return (eg_span){first, first};
     const int64_t last = (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride +
                          (problem->batch - 1) * x->batch_stride;
-    return (eg_span){first, first + (uintptr_t)(last + 1) * eg_dtype_size(x->dtype)};
+    return (eg_span){first, first + (uintptr_t)(last + 1) * eg_size_of(x->dtype)};
 }
 
 /* Both are windows of lines `pitch` bytes apart (batch strides included): their lines are [0, length) and
@@ -17,7 +17,7 @@ static eg_span span_of(const eg_problem *problem, const eg_operand *x) {
 static bool separate_windows(const eg_problem *problem, const eg_operand *x, const eg_operand *y) {
     const bool row_major = x->col_stride == 1 && x->row_stride > 1;
     if (row_major != (y->col_stride == 1 && y->row_stride > 1)) return false;
-    const uintptr_t size_x = eg_dtype_size(x->dtype), size_y = eg_dtype_size(y->dtype);
+    const uintptr_t size_x = eg_size_of(x->dtype), size_y = eg_size_of(y->dtype);
     const uintptr_t pitch = (uintptr_t)(row_major ? x->row_stride : x->col_stride) * size_x;
     if (pitch == 0 || pitch != (uintptr_t)(row_major ? y->row_stride : y->col_stride) * size_y) return false;
     if (problem->batch > 1 && ((uintptr_t)x->batch_stride * size_x % pitch != 0 ||

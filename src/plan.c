@@ -28,18 +28,16 @@ static bool batch_is_rows(const eg_problem *problem) {
     return shared(&problem->operands[EG_OP_B]) && shared(&problem->operands[EG_OP_D_B]);
 }
 
-eg_problem eg_plan_fold(const eg_problem *problem) {
-    eg_problem folded = *problem;
+void eg_plan_fold(eg_problem *problem) {
     int64_t rows;
-    if (!batch_is_rows(problem) || __builtin_mul_overflow(problem->m, problem->batch, &rows)) return folded;
+    if (!batch_is_rows(problem) || __builtin_mul_overflow(problem->m, problem->batch, &rows)) return;
     for (int id = 0; id < EG_OPERANDS; id++) {
-        eg_operand *x = &folded.operands[id];
+        eg_operand *x = &problem->operands[id];
         if (x->batch_stride != 0) x->rows = rows;
         x->batch_stride = 0;
     }
-    folded.m = rows;
-    folded.batch = 1;
-    return folded;
+    problem->m = rows;
+    problem->batch = 1;
 }
 
 /* ---- The steps ---------------------------------------------------------------------------------- */
@@ -91,7 +89,7 @@ static void plan_backward(const eg_caps *caps, eg_plan *plan) {
 bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each, size_t element,
                     size_t align) {
     size_t bytes = 0, end = 0;
-    const size_t offset = (plan->workspace + align - 1) / align * align;
+    const size_t offset = (plan->workspace + align - 1) & ~(align - 1);
     if (__builtin_mul_overflow(count, each, &bytes) || __builtin_mul_overflow(bytes, element, &bytes) ||
         __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX) {
         return false;
@@ -101,8 +99,14 @@ bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each,
     return true;
 }
 
+/* Steps are written as they are added; the rest of them is not cleared, which would take as long as a check
+ * of all operands. */
 eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan) {
-    *plan = (eg_plan){.problem = eg_plan_fold(problem)};
+    plan->steps = 0;
+    plan->workspace = 0;
+    memset(plan->region, 0, sizeof plan->region);
+    plan->problem = *problem;
+    eg_plan_fold(&plan->problem);
     if (problem->backward) {
         plan_backward(caps, plan);
     } else {

@@ -73,16 +73,16 @@ typedef struct eg_plan {
 
 typedef struct eg_caps eg_caps;
 
-/* The same problem with its batch folded into rows, where that is the same computation. */
-eg_problem eg_plan_fold(const eg_problem *problem);
+/* Folds the problem's batch into its rows, where that is the same computation. */
+void eg_plan_fold(eg_problem *problem);
 
 eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan);
 
 /* Text for people, one step a line; cut to `capacity` bytes with its NUL. */
 void eg_plan_print(const eg_plan *plan, char *text, size_t capacity);
 
-/* Appends a region to the workspace, aligned to 64 bytes (256 where offsets must be bound): false on
- * overflow. */
+/* Appends a region to the workspace, aligned to 64 bytes (256 where offsets must be bound; a power of two):
+ * false on overflow. */
 bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each, size_t element,
                     size_t align);
 

@@ -35,6 +35,22 @@ typedef struct eg_operand {
     int64_t row_stride, col_stride, batch_stride;
 } eg_operand;
 
+/* eg_dtype_size, for where it is asked often. */
+static inline size_t eg_size_of(eg_dtype dtype) {
+    switch (dtype) {
+    case EG_F64:
+        return 8;
+    case EG_F32:
+        return 4;
+    case EG_F16:
+    case EG_BF16:
+        return 2;
+    case EG_DTYPE_DEFAULT:
+        break;
+    }
+    return 0;
+}
+
 /* What eg_matrix.data is. */
 typedef enum eg_addressing {
     EG_ADDRESSES, /* memory */

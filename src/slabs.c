@@ -1,5 +1,7 @@
 #include "slabs.h"
 
+#include <string.h>
+
 #include "error.h"
 #include "text.h"
 
@@ -57,7 +59,7 @@ static eg_operand kept_operand(const eg_slabs *s, int sum) {
 static void advance(eg_operand *x, bool has_rows, int64_t item, int64_t row) {
     if (x->data == NULL) return;
     const int64_t elements = item * x->batch_stride + (has_rows ? row * x->row_stride : 0);
-    x->offset += (size_t)elements * eg_dtype_size(x->dtype);
+    x->offset += (size_t)elements * eg_size_of(x->dtype);
 }
 
 /* The slab that begins at a row of an item. */
@@ -134,7 +136,7 @@ static bool add_region(eg_slabs *s, eg_region *region, size_t bytes) {
 
 static bool add_sum(eg_slabs *s, int sum) {
     const eg_operand *out = &s->whole.operands[summed[sum]];
-    size_t bytes = eg_dtype_size(s->whole.compute);
+    size_t bytes = eg_size_of(s->whole.compute);
     if (!kept(s, sum)) return true;
     return !__builtin_mul_overflow(bytes, out->rows, &bytes) &&
            !__builtin_mul_overflow(bytes, out->cols, &bytes) &&
@@ -191,10 +193,18 @@ static int64_t last_start(int64_t total, int64_t each) { return each > 0 ? (tota
 
 /* Slabs of so many items and rows: their regions, and the plan of the first. */
 static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_slabs *s) {
-    *s = (eg_slabs){.whole = s->whole, .items = items, .rows = rows, .threads = caps->threads};
+    s->items = items;
+    s->rows = rows;
+    s->threads = caps->threads;
+    s->pack = s->slab = (eg_region){0};
+    memset(s->sum, 0, sizeof s->sum);
+    s->workspace = 0;
     s->data = (void *)(uintptr_t)4096; /* a mark, aligned as the real one is */
+    s->offset = 0;
     size_t room = 0;
-    if (several(s)) {
+    if (!several(s)) {
+        EG_TRY(take_room(caps, &s->whole, &s->plan, &room));
+    } else {
         bool fits = add_pack(caps, s);
         for (int sum = 0; sum < EG_SUMS; sum++) fits = fits && add_sum(s, sum);
         if (!fits) return too_large(&s->whole);
@@ -203,9 +213,9 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
             slab_problem(s, last_start(s->whole.batch, items), last_start(s->whole.m, rows));
         EG_TRY(take_room(caps, &last, &other, &room));
         EG_TRY(take_other_room(caps, s, &room));
+        const eg_problem first = slab_problem(s, 0, 0);
+        EG_TRY(take_room(caps, &first, &s->plan, &room));
     }
-    const eg_problem first = slab_problem(s, 0, 0);
-    EG_TRY(take_room(caps, &first, &s->plan, &room));
     return add_region(s, &s->slab, room) ? EG_OK : too_large(&s->whole);
 }
 
@@ -349,7 +359,8 @@ static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
 }
 
 eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs) {
-    slabs->whole = eg_plan_fold(problem);
+    slabs->whole = *problem;
+    eg_plan_fold(&slabs->whole);
     if (limit > 0) return choose(caps, limit, slabs);
     return lay_out(caps, slabs->whole.batch, slabs->whole.m, slabs);
 }

@@ -149,7 +149,7 @@ static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const
     over = over || __builtin_mul_overflow(batches - 1, operand->batch_stride, &term);
     over = over || __builtin_add_overflow(last, term, &last);
     over = over || __builtin_add_overflow(last, 1, &last);
-    over = over || __builtin_mul_overflow(last, (int64_t)eg_dtype_size(operand->dtype), &last);
+    over = over || __builtin_mul_overflow(last, (int64_t)eg_size_of(operand->dtype), &last);
     over = over || operand->offset > (size_t)INT64_MAX - (size_t)last;
     over = over || (problem->addressing == EG_ADDRESSES &&
                     (uintptr_t)operand->data > UINTPTR_MAX - operand->offset - (size_t)last);
@@ -177,38 +177,40 @@ static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, 
         eg_operand_name(problem, id), (long long)stride, (long long)problem->batch, (long long)extent);
 }
 
+/* The operand is made where it stays: a copy of what has just been written is slow. */
 static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix) {
     const char *name = eg_operand_name(problem, id);
+    eg_operand *operand = &problem->operands[id];
     if (matrix->data == NULL) return EG_OK;
     EG_TRY(check_dtype(problem, id, matrix->dtype));
     if (matrix->layout != EG_ROW_MAJOR && matrix->layout != EG_COL_MAJOR) {
         return eg_fail(EG_ERR_ARGUMENT, "%s.layout is %d; expected EG_ROW_MAJOR or EG_COL_MAJOR", name,
                        (int)matrix->layout);
     }
-    eg_operand operand = {.data = matrix->data,
-                          .offset = matrix->offset,
-                          .dtype = matrix->dtype == EG_DTYPE_DEFAULT ? problem->dtype : matrix->dtype,
-                          .rows = dim(problem, table[id].rows),
-                          .cols = dim(problem, table[id].cols),
-                          .batch_stride = matrix->batch_stride};
+    operand->data = matrix->data;
+    operand->offset = matrix->offset;
+    operand->dtype = matrix->dtype == EG_DTYPE_DEFAULT ? problem->dtype : matrix->dtype;
+    operand->rows = dim(problem, table[id].rows);
+    operand->cols = dim(problem, table[id].cols);
+    operand->batch_stride = matrix->batch_stride;
     const bool row_major = matrix->layout == EG_ROW_MAJOR;
-    const int64_t length = row_major ? operand.cols : operand.rows;
+    const int64_t length = row_major ? operand->cols : operand->rows;
     const int64_t ld = matrix->ld == 0 ? length : matrix->ld;
     EG_TRY(check_strides(problem, id, matrix, ld, length));
     /* The ld of a single line addresses nothing, and may be any number. */
-    const int64_t lines = row_major ? operand.rows : operand.cols, stride = lines > 1 ? ld : length;
-    operand.row_stride = row_major ? stride : 1;
-    operand.col_stride = row_major ? 1 : stride;
-    if (eg_begin(problem, operand.data, operand.offset) % eg_dtype_size(operand.dtype) != 0) {
+    const int64_t lines = row_major ? operand->rows : operand->cols, stride = lines > 1 ? ld : length;
+    operand->row_stride = row_major ? stride : 1;
+    operand->col_stride = row_major ? 1 : stride;
+    const size_t size = eg_size_of(operand->dtype); /* a power of two */
+    if ((eg_begin(problem, operand->data, operand->offset) & (size - 1)) != 0) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "%s at %p + offset %zu is misaligned; expected a multiple of %zu bytes, its element",
-                       name, operand.data, operand.offset, eg_dtype_size(operand.dtype));
+                       name, operand->data, operand->offset, size);
     }
-    if (operand.rows > 0 && operand.cols > 0 && problem->batch > 0) {
-        EG_TRY(check_extent(problem, id, &operand));
-        if (table[id].output) EG_TRY(check_batch_apart(problem, id, &operand));
+    if (operand->rows > 0 && operand->cols > 0 && problem->batch > 0) {
+        EG_TRY(check_extent(problem, id, operand));
+        if (table[id].output) EG_TRY(check_batch_apart(problem, id, operand));
     }
-    problem->operands[id] = operand;
     return EG_OK;
 }
 

@@ -5,7 +5,12 @@
 #include "../backend.h"
 #include "kernel.h"
 
-static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Of numbers that are not negative. A division of 64 bits takes two to four times as long as one of 32 on
+ * processors before Ice Lake, and a call makes some fifty. */
+static inline int64_t eg_div(int64_t a, int64_t b) {
+    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return a <= b ? a > 0 : eg_div(a + b - 1, b); }
 static inline int64_t eg_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if
@@ -33,8 +38,7 @@ typedef struct eg_panels {
     int64_t rows, panels;
 } eg_panels;
 static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols) {
-    return (eg_panels){(rows + kernel->mr - 1) / kernel->mr * kernel->mr,
-                       (cols + kernel->nr - 1) / kernel->nr};
+    return (eg_panels){eg_ceil_div(rows, kernel->mr) * kernel->mr, eg_ceil_div(cols, kernel->nr)};
 }
 
 /* The same processor, as if it had no kernel that splits numbers; for calls whose numbers have no split. */
@@ -74,7 +78,7 @@ static inline char *eg_cpu_scratch(const eg_cpu_run *run, int thread) {
 /* Address of element (row, col) of the operand's batch `item`. */
 static inline char *eg_cpu_at(const eg_operand *x, int64_t item, int64_t row, int64_t col) {
     const int64_t element = item * x->batch_stride + row * x->row_stride + col * x->col_stride;
-    return (char *)x->data + x->offset + element * (int64_t)eg_dtype_size(x->dtype);
+    return (char *)x->data + x->offset + element * (int64_t)eg_size_of(x->dtype);
 }
 
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);

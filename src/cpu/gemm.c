@@ -61,7 +61,7 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
                     int64_t terms, int64_t count) {
     bool per_item;
     side s = {.data = data_of(run, kernel, id, &per_item)};
-    const int64_t size = (int64_t)eg_dtype_size(kernel->compute), nr = kernel->nr;
+    const int64_t size = (int64_t)eg_size_of(kernel->compute), nr = kernel->nr;
     if (kernel->terms > 0) {
         const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, count, terms);
         s.term = (int64_t)grid.cell / EG_CELL;
@@ -100,7 +100,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     product x = {.run = run, .step = step, .kernel = step->kernel, .items = p->batch, .summed = 1};
     const bool one_copy = x.kernel->terms == 0; /* of A and of grad_pre, for both of their products */
     const eg_operand *out = NULL;
-    x.size = eg_dtype_size(x.kernel->compute);
+    x.size = eg_size_of(x.kernel->compute);
     switch (step->product) {
     case EG_PRODUCT_PRE:
         x.rows = p->m, x.cols = p->n, x.depth = p->k;

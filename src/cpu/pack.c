@@ -34,7 +34,7 @@ static void pack_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t 
     for (int64_t panel = 0; panel < panels.panels; panel++) {
         const int64_t col = panel * kernel->nr, cols = eg_least(kernel->nr, x->cols - col);
         const int64_t element = ((item * panels.panels + panel) * panels.rows + row) * kernel->nr;
-        kernel->load(to + element * (int64_t)eg_dtype_size(kernel->compute), eg_cpu_at(x, item, row, col),
+        kernel->load(to + element * (int64_t)eg_size_of(kernel->compute), eg_cpu_at(x, item, row, col),
                      x->dtype, x->row_stride, x->col_stride, rows, cols, padded);
     }
 }

@@ -145,7 +145,7 @@ static bool add_matrix(eg_plan *plan, eg_buffer_id id, const eg_cpu_kernel *kern
     }
     const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
     return !__builtin_mul_overflow(panels.rows, panels.panels * kernel->nr, &count) &&
-           eg_plan_region(plan, id, count, items, eg_dtype_size(kernel->compute), 64);
+           eg_plan_region(plan, id, count, items, eg_size_of(kernel->compute), 64);
 }
 
 static int64_t items_of(const eg_problem *p, eg_operand_id id) {
@@ -180,7 +180,7 @@ static bool add_sums(eg_plan *plan, const eg_cpu_kernel *kernel, eg_buffer_id id
     int64_t chunks;
     if (__builtin_mul_overflow(eg_cpu_chunks(plan->problem.m), plan->problem.batch, &chunks)) return false;
     return eg_plan_region(plan, id, chunks, eg_ceil_div(cols, kernel->nr) * kernel->nr,
-                          eg_dtype_size(kernel->compute), 64);
+                          eg_size_of(kernel->compute), 64);
 }
 
 static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
@@ -199,7 +199,7 @@ static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     if (p->backward && !add_grad_pre(plan, kernel)) return false;
     if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, kernel, EG_BUFFER_SUMS, p->n)) return false;
     if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, kernel, EG_BUFFER_SUMS_BELOW, p->k)) return false;
-    return eg_plan_region(plan, EG_BUFFER_SCRATCH, threads, scratch, eg_dtype_size(kernel->compute), 64);
+    return eg_plan_region(plan, EG_BUFFER_SCRATCH, threads, scratch, eg_size_of(kernel->compute), 64);
 }
 
 eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
@@ -212,23 +212,9 @@ eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
     return any;
 }
 
-/* A call that a kernel refuses is made anew by another, in the same workspace. */
-static eg_status fit_other_kernel(const eg_caps *caps, const eg_plan *before, eg_plan *plan) {
-    const eg_caps any = eg_cpu_caps_without_cells(caps);
-    eg_plan other = *before;
-    EG_TRY(eg_cpu_select(&any, &other));
-    if (other.workspace > plan->workspace) plan->workspace = other.workspace;
-    return EG_OK;
-}
-
-eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
+/* Cuts the steps for a kernel, and adds their workspace to the plan's. */
+static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
-    const eg_plan before = *plan;
-    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, p);
-    if (kernel == NULL) {
-        return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
-                       caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(p->dtype));
-    }
     for (int i = 0; i < plan->steps; i++) {
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
@@ -244,5 +230,27 @@ eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
                        "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
                        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
     }
-    return kernel->terms > 1 ? fit_other_kernel(caps, &before, plan) : EG_OK;
+    return EG_OK;
+}
+
+/* A call that a kernel refuses is made anew by another, in the same workspace: it has room for both. */
+static eg_status select_both(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
+    const eg_caps any = eg_cpu_caps_without_cells(caps);
+    const size_t before = plan->workspace;
+    EG_TRY(select_kernel(&any, eg_cpu_choose(&any, &plan->problem), plan));
+    const size_t other = plan->workspace;
+    plan->workspace = before;
+    memset(plan->region, 0, sizeof plan->region);
+    EG_TRY(select_kernel(caps, kernel, plan));
+    if (other > plan->workspace) plan->workspace = other;
+    return EG_OK;
+}
+
+eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan) {
+    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, &plan->problem);
+    if (kernel == NULL) {
+        return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
+                       caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(plan->problem.dtype));
+    }
+    return kernel->terms > 1 ? select_both(caps, kernel, plan) : select_kernel(caps, kernel, plan);
 }
