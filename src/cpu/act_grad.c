@@ -17,22 +17,17 @@ static void grad_chunk(void *arg, int64_t index, int thread) {
     const grad_job *job = arg;
     const eg_problem *p = job->run->problem;
     const eg_cpu_kernel *kernel = job->kernel;
-    const eg_operand *saved = &p->operands[EG_OP_SAVED];
-    char *spare = eg_cpu_scratch(job->run, thread);
+    char *scratch = eg_cpu_scratch(job->run, thread);
     eg_tile tile = {.item = index / (job->chunks * job->panels),
                     .col = index % job->panels * kernel->nr,
-                    .spare = spare,
-                    .values = spare + (size_t)(kernel->mr * kernel->nr) * eg_dtype_size(kernel->compute)};
+                    .values = scratch,
+                    .spare = scratch + (size_t)(kernel->mr * kernel->nr) * eg_dtype_size(kernel->compute)};
     tile.cols = p->n - tile.col < kernel->nr ? p->n - tile.col : kernel->nr;
     const int64_t first = index / job->panels % job->chunks * EG_CPU_CHUNK;
     const int64_t end = first + EG_CPU_CHUNK < p->m ? first + EG_CPU_CHUNK : p->m;
     for (tile.row = first; tile.row < end; tile.row += kernel->mr) {
         tile.rows = end - tile.row < kernel->mr ? end - tile.row : kernel->mr;
-        if (p->activation != EG_ACT_NONE) {
-            kernel->load(tile.values, eg_cpu_at(saved, tile.item, tile.row, tile.col), saved->dtype,
-                         saved->row_stride, saved->col_stride, tile.rows, tile.cols, kernel->mr);
-        }
-        eg_cpu_grad_tile(job->run, kernel, &tile);
+        eg_cpu_epilogue_saved(job->run, kernel, &tile);
     }
 }
 
@@ -60,16 +55,14 @@ static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t
     const size_t size = eg_dtype_size(job->kernel->compute), row = (size_t)job->kernel->nr * size;
     if (count <= STRAIGHT) {
         memset(total, 0, row);
-        for (int64_t i = first; i < first + count; i++) {
-            job->kernel->add_row(total, job->sums + (size_t)(i * job->width + col) * size, 1,
-                                 job->kernel->nr);
-        }
+        job->kernel->add_rows(total, job->sums + (size_t)(first * job->width + col) * size, job->width, count,
+                              job->kernel->nr);
         return;
     }
     _Alignas(64) char other[WIDEST * sizeof(double)];
     add_pairwise(job, col, first, count / 2, total);
     add_pairwise(job, col, first + count / 2, count - count / 2, other);
-    job->kernel->add_row(total, other, 1, job->kernel->nr);
+    job->kernel->add_rows(total, other, job->kernel->nr, 1, job->kernel->nr);
 }
 
 static void sum_panel(void *arg, int64_t index, int thread) {
@@ -79,8 +72,13 @@ static void sum_panel(void *arg, int64_t index, int thread) {
     const int64_t col = index * job->kernel->nr, left = job->cols - col;
     _Alignas(64) char total[WIDEST * sizeof(double)];
     add_pairwise(job, col, 0, job->rows, total);
-    job->kernel->store(total, eg_cpu_at(job->out, 0, 0, col), job->out->dtype, 1, 1, 1,
-                       left < job->kernel->nr ? left : job->kernel->nr, job->run->problem->accumulate);
+    const eg_rows out = {.at = eg_cpu_at(job->out, 0, 0, col), .dtype = job->out->dtype, .scale = 1};
+    const eg_sweep sweep = {.end = 1,
+                            .cols = eg_least(left, job->kernel->nr),
+                            .x = {.at = total, .dtype = job->kernel->compute, .scale = 1},
+                            .other = job->run->problem->accumulate ? out : (eg_rows){0},
+                            .out = out};
+    job->kernel->act[EG_ACT_NONE](&sweep);
 }
 
 void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step) {

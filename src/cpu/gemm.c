@@ -168,9 +168,7 @@ static void run_tile(const product *x, const pass *pass, const char *left, const
     if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, tile);
     x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
                         tile->values, ahead);
-    if (!pass->last) return;
-    if (x->kernel->unscale != NULL) x->kernel->unscale(tile->values);
-    eg_cpu_epilogue(x->run, x->step, tile);
+    if (pass->last) eg_cpu_epilogue(x->run, x->step, tile);
 }
 
 /* What follows the panel at `col`: the next one, or the first of the next pass or block. */

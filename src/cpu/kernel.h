@@ -40,6 +40,26 @@ typedef struct eg_ahead {
     size_t right_bytes, left_bytes;
 } eg_ahead;
 
+/* Rows whose columns are neighbours, in a tile or the caller's memory. */
+typedef struct eg_rows {
+    char *at;     /* NULL: absent */
+    int64_t step; /* bytes from row to row */
+    eg_dtype dtype;
+    float scale; /* f32 from kernels for cells only: what is read is multiplied with it */
+} eg_rows;
+
+/* One pass over the rows [row, end) of a tile, which ends a product: every vector is read, finished in
+ * registers and written. Whole vectors of `result` may be written, but no column past `cols` elsewhere. */
+typedef struct eg_sweep {
+    int64_t row, end, cols;
+    eg_rows x, bias; /* act and act' are of x + bias; x absent: of 0. A bias is one row */
+    eg_rows other;   /* the number added, or multiplied */
+    eg_rows pre;     /* act: x + bias goes here */
+    eg_rows out;     /* and the result here */
+    void *result;    /* act': and here, as a tile */
+    bool propagate;  /* act'(NaN) is NaN, not 0 */
+} eg_sweep;
+
 /* All tiles are mr x nr, row by row, in the compute type. */
 typedef struct eg_cpu_kernel {
     const char *name;
@@ -65,28 +85,27 @@ typedef struct eg_cpu_kernel {
     void (*multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
                      int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead);
 
-    /* Cells only: a tile's first rows x cols numbers, the rest 0, to the layouts that are wanted. False if
-     * a number is not the sum of `terms` bf16. */
-    bool (*split)(const void *tile, int64_t rows, int64_t cols, const eg_cells *to);
-    void (*unscale)(void *tile); /* a product of cells; NULL: needs none */
+    /* Cells only: of a tile's first rows x cols numbers, the rest 0, rows [first, first + count) of the upper
+     * half and their partners 16 below, to the layouts that are wanted. Transposed ones take all 16 at once.
+     * False if a number is not the sum of `terms` bf16. */
+    bool (*split)(const void *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,
+                  const eg_cells *to);
+    float unscale; /* what a product is to be multiplied with: cells are scaled */
 
     /* Copies rows x cols elements of `dtype` to rows of nr, zero up to nr columns and `padded` rows. */
     void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
                  int64_t rows, int64_t cols, int64_t padded);
 
-    /* Rounds rows x cols numbers to `dtype` and stores them, added to what is there if `accumulate`. */
+    /* Rounds rows x cols numbers to `dtype` and stores them. */
     void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
-                  int64_t rows, int64_t cols, bool accumulate);
+                  int64_t rows, int64_t cols);
 
-    /* Of a tile's first rows and columns; the rest of a vector may be changed too. */
-    void (*add_row)(void *tile, const void *row, int64_t rows, int64_t cols);    /* every row += row */
-    void (*add_tile)(void *tile, const void *other, int64_t rows, int64_t cols); /* tile += other */
-    void (*add_sums)(void *sums, const void *tile, int64_t rows, int64_t cols);  /* sums[j] += every row */
-    void (*act[EG_ACTIVATIONS])(void *tile, int64_t rows, int64_t cols);         /* tile = act(tile) */
-    void (*act_grad[EG_ACTIVATIONS])(void *grad, const void *pre, int64_t rows, int64_t cols,
-                                     bool propagate); /* grad *= act'(pre) */
-    void (*act_grad_y[EG_ACTIVATIONS])(void *grad, const void *y, int64_t rows, int64_t cols,
-                                       bool propagate); /* NULL if not of y */
+    /* sums[j] += every row's j-th number, from top to bottom; whole vectors. */
+    void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
+
+    void (*act[EG_ACTIVATIONS])(const eg_sweep *sweep);        /* act(x) + other */
+    void (*act_grad[EG_ACTIVATIONS])(const eg_sweep *sweep);   /* other * act'(x) */
+    void (*act_grad_y[EG_ACTIVATIONS])(const eg_sweep *sweep); /* of y; NULL if act' is no function of it */
 
     double (*spin)(int64_t turns); /* multiply-adds in registers, for the peak: how many it did */
 } eg_cpu_kernel;

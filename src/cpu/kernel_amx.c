@@ -21,6 +21,7 @@
 #define EG_REAL_BITS    32
 #define EG_MR           32
 #define EG_NV           2
+#define EG_SCALED
 #include "tile_template.h"
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
@@ -120,7 +121,7 @@ MULTIPLY(multiply_x6, 3, 128,
 
 /* ---- split -------------------------------------------------------------------------------------- */
 
-static const float scale = 0x1p24F, unscale_product = 0x1p-48F;
+static const float scale = 0x1p24F;
 static const uint32_t largest = 0x4c800000; /* the bits of 2^26 */
 
 /* To the nearest bf16, in the high half of each lane. Halves go away from zero: what is lost is in the next
@@ -218,35 +219,28 @@ EG_INLINE void transpose_cell(char *to, const char *from, const int terms) {
     for (int i = 0; i < 2 * terms; i++) transpose_tile(to + i * TILE_BYTES, from + i * TILE_BYTES);
 }
 
-EG_INLINE bool split(const float *tile, int64_t rows, int64_t cols, const eg_cells *to, const int terms) {
+EG_INLINE bool split(const float *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,
+                     const eg_cells *to, const int terms) {
     _Alignas(64) char across_scratch[3 * EG_CELL_TERM_BYTES], down_scratch[3 * EG_CELL_TERM_BYTES];
     char *across = to->across, *down = to->down;
     if (across == NULL && to->across_t != NULL) across = across_scratch;
     if (down == NULL && to->down_t != NULL) down = down_scratch;
     bool fits = true;
-    for (int64_t p = 0; p < 16; p++) fits &= split_rows(tile, p, rows, cols, across, down, terms);
+    for (int64_t p = first; p < first + count; p++)
+        fits &= split_rows(tile, p, rows, cols, across, down, terms);
     if (to->across_t != NULL) transpose_cell(to->across_t, across, terms);
     if (to->down_t != NULL) transpose_cell(to->down_t, down, terms);
     return fits;
 }
 
-static bool split_1(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
-    return split(tile, rows, cols, to, 1);
-}
-static bool split_2(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
-    return split(tile, rows, cols, to, 2);
-}
-static bool split_3(const void *tile, int64_t rows, int64_t cols, const eg_cells *to) {
-    return split(tile, rows, cols, to, 3);
-}
-
-/* Both operands of a product were scaled. Exact, but for results that are subnormal. */
-static void unscale(void *tile) {
-    float *at = tile;
-    for (int i = 0; i < EG_CELL * EG_CELL; i += 16) {
-        _mm512_storeu_ps(at + i, _mm512_mul_ps(_mm512_loadu_ps(at + i), _mm512_set1_ps(unscale_product)));
+#define SPLIT(TERMS)                                                                                         \
+    static bool split_##TERMS(const void *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,    \
+                              const eg_cells *to) {                                                          \
+        return split(tile, first, count, rows, cols, to, TERMS);                                             \
     }
-}
+SPLIT(1)
+SPLIT(2)
+SPLIT(3)
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
@@ -301,7 +295,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .leave = eg_tiles_release,                                                                           \
         .multiply = multiply_x##PRODUCTS,                                                                    \
         .split = split_##TERMS,                                                                              \
-        .unscale = (TERMS) > 1 ? unscale : NULL,                                                             \
+        .unscale = (TERMS) > 1 ? 0x1p-48F : 1,                                                               \
         .spin = spin_##kernel,                                                                               \
         EG_TILE_FUNCTIONS,                                                                                   \
     };

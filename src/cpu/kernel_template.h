@@ -104,6 +104,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .block_rows = 192,
     .block_cols = 480,
     .thread_work = 1 << 22,
+    .unscale = 1,
     .multiply = EG_V(multiply),
     .spin = EG_V(spin),
     EG_TILE_FUNCTIONS,

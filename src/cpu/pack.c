@@ -72,7 +72,7 @@ static void pack_strip(void *arg, int64_t index, int thread) {
         kernel->load(tile, eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
                      rows);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
-        fits &= kernel->split(tile, rows, cols, &to);
+        fits &= kernel->split(tile, 0, EG_CELL / 2, rows, cols, &to);
     }
     if (!fits) eg_cpu_refuse(job->run);
 }

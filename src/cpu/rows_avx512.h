@@ -1,22 +1,22 @@
-/* Rows of a tile from and to memory where columns are neighbours: whole vectors, the last of them masked.
- * Part of tile_template.h, for AVX-512. */
+/* Vectors from and to memory where columns are neighbours, of which the last in a row may be a part: by
+ * masks. Part of tile_template.h, for AVX-512. */
 #if EG_REAL_BITS == 64
 
-typedef __mmask8 EG_V(mask);
+typedef __mmask8 EG_V(part);
 
-EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(mask) mask) {
+EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
     (void)dtype;
-    return (EG_T)_mm512_maskz_loadu_pd(mask, from);
+    return (EG_T)_mm512_maskz_loadu_pd(part, from);
 }
 
-EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(mask) mask) {
+EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
     (void)dtype;
-    _mm512_mask_storeu_pd(to, mask, (__m512d)x);
+    _mm512_mask_storeu_pd(to, part, (__m512d)x);
 }
 
 #else
 
-typedef __mmask16 EG_V(mask);
+typedef __mmask16 EG_V(part);
 
 /* To the nearest bf16, halves to even, in the high half of each lane; a NaN stays one. */
 EG_INLINE __m512i EG_V(nearest_bf16)(__m512i x) {
@@ -28,30 +28,30 @@ EG_INLINE __m512i EG_V(nearest_bf16)(__m512i x) {
     return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, nan, quiet), _mm512_set1_epi32((int)0xffff0000));
 }
 
-EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(mask) mask) {
-    if (dtype == EG_F32) return (EG_T)_mm512_maskz_loadu_ps(mask, from);
-    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
+EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
+    if (dtype == EG_F32) return (EG_T)_mm512_maskz_loadu_ps(part, from);
+    const __m256i halves = _mm256_maskz_loadu_epi16(part, from);
     if (dtype == EG_F16) return (EG_T)_mm512_cvtph_ps(halves);
     return (EG_T)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
 }
 
-EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(mask) mask) {
+EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
     if (dtype == EG_F32) {
-        _mm512_mask_storeu_ps(to, mask, (__m512)x);
+        _mm512_mask_storeu_ps(to, part, (__m512)x);
         return;
     }
     const __m256i halves = dtype == EG_F16
                                ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT)
                                : _mm512_cvtepi32_epi16(_mm512_srli_epi32(EG_V(nearest_bf16)((__m512i)x), 16));
-    _mm256_mask_storeu_epi16(to, mask, halves);
+    _mm256_mask_storeu_epi16(to, part, halves);
 }
 
 #endif
 
 /* The columns of vector j that are below `cols`. */
-EG_INLINE EG_V(mask) EG_V(mask_of)(int64_t cols, int j) {
+EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) {
     const int64_t count = cols - j * EG_LANES;
-    return (EG_V(mask))(count >= EG_LANES ? ~0U : count > 0 ? (1U << count) - 1 : 0);
+    return (EG_V(part))(count >= EG_LANES ? ~0U : count > 0 ? (1U << count) - 1 : 0);
 }
 
 EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dtype, int64_t row_bytes,
@@ -62,21 +62,20 @@ EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dt
         for (int j = 0; j < EG_NV; j++) {
             EG_V(store)
             (tile + i * EG_NR + j * EG_LANES,
-             EG_V(load_part)(src + i * row_bytes + j * vector_bytes, dtype, EG_V(mask_of)(cols, j)));
+             EG_V(load_part)(src + i * row_bytes + j * vector_bytes, dtype, EG_V(part_of)(cols, j)));
         }
     }
 }
 
 EG_INLINE void EG_V(store_vectors)(const EG_R *tile, char *dst, const eg_dtype dtype, int64_t row_bytes,
-                                   int64_t rows, int64_t cols, bool accumulate) {
+                                   int64_t rows, int64_t cols) {
     const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
     for (int64_t i = 0; i < rows; i++) {
 #pragma GCC unroll 8
         for (int j = 0; j < EG_NV; j++) {
-            char *to = dst + i * row_bytes + j * vector_bytes;
-            EG_T x = EG_V(load)(tile + i * EG_NR + j * EG_LANES);
-            if (accumulate) x += EG_V(load_part)(to, dtype, EG_V(mask_of)(cols, j));
-            EG_V(store_part)(to, x, dtype, EG_V(mask_of)(cols, j));
+            EG_V(store_part)
+            (dst + i * row_bytes + j * vector_bytes, EG_V(load)(tile + i * EG_NR + j * EG_LANES), dtype,
+             EG_V(part_of)(cols, j));
         }
     }
 }
@@ -104,9 +103,9 @@ static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_
 }
 
 static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
-                              int64_t cols, bool accumulate) {
+                              int64_t cols) {
     (void)dtype;
-#define EG_STORE(type) EG_V(store_vectors)(tile, dst, type, row_bytes, rows, cols, accumulate)
+#define EG_STORE(type) EG_V(store_vectors)(tile, dst, type, row_bytes, rows, cols)
     EG_BY_TYPE(dtype, EG_STORE);
 #undef EG_STORE
 }

@@ -25,11 +25,9 @@ EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_
     for (int64_t j = 0; j < count; j++) to[j] = ((const double *)from)[j * stride];
 }
 
-EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count,
-                               bool accumulate) {
+EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count) {
     (void)dtype;
-    double *at = to;
-    for (int64_t j = 0; j < count; j++) at[j * stride] = accumulate ? at[j * stride] + from[j] : from[j];
+    for (int64_t j = 0; j < count; j++) ((double *)to)[j * stride] = from[j];
 }
 #else
 EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_t stride, int64_t count) {
@@ -60,14 +58,7 @@ EG_INLINE void EG_V(store_f16)(uint16_t *to, const EG_R *from, int64_t stride, i
     for (; j < count; j++) to[j * stride] = eg_f16_of_f32(from[j]);
 }
 
-EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count,
-                               bool accumulate) {
-    EG_R sum[EG_NR];
-    if (accumulate) {
-        EG_V(load_row)(sum, to, dtype, stride, count);
-        for (int64_t j = 0; j < count; j++) sum[j] += from[j];
-        from = sum;
-    }
+EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count) {
     if (dtype == EG_F32) {
         for (int64_t j = 0; j < count; j++) ((float *)to)[j * stride] = from[j];
     } else if (dtype == EG_BF16) {
@@ -132,16 +123,7 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
 #if EG_VECTOR_BYTES == 64
 #include "rows_avx512.h"
 #else
-static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
-                             int64_t cols) {
-    for (int64_t i = 0; i < rows; i++) EG_V(load_row)(tile + i * EG_NR, src + i * row_bytes, dtype, 1, cols);
-}
-
-static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
-                              int64_t cols, bool accumulate) {
-    for (int64_t i = 0; i < rows; i++)
-        EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols, accumulate);
-}
+#include "rows.h"
 #endif
 
 static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride,
@@ -162,104 +144,41 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
 
 /* A column-major destination is written down its columns, where it is contiguous. */
 static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t col_stride, int64_t rows,
-                                int64_t cols, bool accumulate) {
+                                int64_t cols) {
     EG_R column[EG_MR];
     for (int64_t j = 0; j < cols; j++) {
         for (int64_t i = 0; i < rows; i++) column[i] = tile[i * EG_NR + j];
-        EG_V(store_row)
-        (dst + j * col_stride * (int64_t)eg_dtype_size(dtype), column, dtype, 1, rows, accumulate);
+        EG_V(store_row)(dst + j * col_stride * (int64_t)eg_dtype_size(dtype), column, dtype, 1, rows);
     }
 }
 
 static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride,
-                             int64_t col_stride, int64_t rows, int64_t cols, bool accumulate) {
+                             int64_t col_stride, int64_t rows, int64_t cols) {
     const EG_R *from = tile;
     const int64_t row = row_stride * (int64_t)eg_dtype_size(dtype);
     if (row_stride == 1 && col_stride != 1) {
-        EG_V(store_columns)(from, dst, dtype, col_stride, rows, cols, accumulate);
+        EG_V(store_columns)(from, dst, dtype, col_stride, rows, cols);
         return;
     }
     if (col_stride == 1) {
-        EG_V(store_dense)(from, dst, dtype, row, rows, cols, accumulate);
+        EG_V(store_dense)(from, dst, dtype, row, rows, cols);
         return;
     }
     for (int64_t i = 0; i < rows; i++)
-        EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols, accumulate);
+        EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols);
 }
 
-/* ---- Epilogues ---------------------------------------------------------------------------------- */
-
-/* Every vector of a tile's first `rows` rows that holds one of its first `cols` columns; `at` is its place.
- */
-#define EG_EACH_VECTOR(at, rows, cols)                                                                       \
-    for (int64_t row_ = 0; row_ < (rows)*EG_NR; row_ += EG_NR)                                               \
-        for (int64_t at = row_; at < row_ + (cols); at += EG_LANES)
-
-static void EG_V(add_row)(void *tile, const void *row, int64_t rows, int64_t cols) {
-    EG_R *to = tile;
-    const EG_R *more = row;
-    EG_EACH_VECTOR(at, rows, cols) {
-        EG_V(store)(to + at, EG_V(load)(to + at) + EG_V(load)(more + at - row_));
-    }
-}
-
-static void EG_V(add_tile)(void *tile, const void *other, int64_t rows, int64_t cols) {
-    EG_R *to = tile;
-    const EG_R *more = other;
-    EG_EACH_VECTOR(at, rows, cols) { EG_V(store)(to + at, EG_V(load)(to + at) + EG_V(load)(more + at)); }
-}
-
-static void EG_V(add_sums)(void *sums, const void *tile, int64_t rows, int64_t cols) {
-    EG_R *sum = sums;
-    const EG_R *from = tile;
-    for (int64_t j = 0; j < cols; j += EG_LANES) {
-        EG_T total = EG_V(load)(sum + j);
-        for (int64_t i = 0; i < rows; i++) total += EG_V(load)(from + i * EG_NR + j);
-        EG_V(store)(sum + j, total);
-    }
-}
-
-/* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN: it is put back. */
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    static void EG_V(tile_##name)(void *tile, int64_t rows, int64_t cols) {                                  \
-        EG_R *to = tile;                                                                                     \
-        EG_EACH_VECTOR(at, rows, cols) {                                                                     \
-            const EG_T x = EG_V(load)(to + at);                                                              \
-            EG_V(store)(to + at, EG_V(select)(EG_V(is_nan)(x), x, EG_V(act_##name)(x)));                     \
-        }                                                                                                    \
-    }
-EG_ACTIVATION_TABLE(EG_ROW)
-#undef EG_ROW
-
-#define EG_GRAD_TILE(function, derivative)                                                                   \
-    static void EG_V(function)(void *grad, const void *saved, int64_t rows, int64_t cols, bool propagate) {  \
-        EG_R *to = grad;                                                                                     \
-        const EG_R *from = saved;                                                                            \
-        EG_EACH_VECTOR(at, rows, cols) {                                                                     \
-            const EG_T x = EG_V(load)(from + at);                                                            \
-            const EG_T of_nan = propagate ? x : (EG_T){0};                                                   \
-            const EG_T slope = EG_V(select)(EG_V(is_nan)(x), of_nan, EG_V(derivative)(x));                   \
-            EG_V(store)(to + at, EG_V(load)(to + at) * slope);                                               \
-        }                                                                                                    \
-    }
-#define EG_GRAD_Y_0(name)
-#define EG_GRAD_Y_1(name) EG_GRAD_TILE(tile_grad_y_##name, act_grad_y_##name)
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    EG_GRAD_TILE(tile_grad_##name, act_grad_##name)                                                          \
-    EG_GRAD_Y_##from_y(name)
-EG_ACTIVATION_TABLE(EG_ROW)
-#undef EG_ROW
-#undef EG_EACH_VECTOR
+#include "sweep.h"
 
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 #define EG_Y_0(name)                                   NULL
-#define EG_Y_1(name)                                   EG_V(tile_grad_y_##name)
-#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_V(tile_##name),
-#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_V(tile_grad_##name),
+#define EG_Y_1(name)                                   EG_V(sweep_grad_y_##name)
+#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_V(sweep_##name),
+#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_V(sweep_grad_##name),
 #define EG_GRAD_Y_ROW(NAME, name, value, from_y, text) [value] = EG_Y_##from_y(name),
 
 #define EG_TILE_FUNCTIONS                                                                                    \
-    .load = EG_V(load_tile), .store = EG_V(store_tile), .add_row = EG_V(add_row),                            \
-    .add_tile = EG_V(add_tile), .add_sums = EG_V(add_sums), .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)},        \
-    .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)}, .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
+    .load = EG_V(load_tile), .store = EG_V(store_tile), .add_rows = EG_V(add_rows),                          \
+    .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)}, .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)},                \
+    .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}

@@ -83,11 +83,23 @@ EG_INLINE EG_T EG_V(abs)(EG_T x) { return (EG_T)((EG_I)x & EG_ABS_MASK); }
 /* To the nearest integer, for |x| below 2^(EG_EXPONENT - 2). */
 EG_INLINE EG_T EG_V(round)(EG_T x) { return (x + EG_ROUNDER) - EG_ROUNDER; }
 
-/* 2^n for an integral n: n stands in the low bits of n + EG_ROUNDER. */
-EG_INLINE EG_T EG_V(pow2)(EG_T n) { return (EG_T)(((EG_I)(n + EG_ROUNDER) + EG_BIAS) << EG_EXPONENT); }
+/* 2^n for an integral n: n + EG_BIAS, its exponent, stands in the low bits of n + EG_BIAS + EG_ROUNDER. */
+EG_INLINE EG_T EG_V(pow2)(EG_T n) { return (EG_T)((EG_I)(n + (EG_ROUNDER + EG_BIAS)) << EG_EXPONENT); }
 
-/* All ones where x is NaN, by its bits: no compiler option can remove the test. */
-EG_INLINE EG_I EG_V(is_nan)(EG_T x) { return (EG_I)(((EG_I)x & EG_ABS_MASK) > EG_EXP_FIELD); }
+/* `value`; where x is NaN, those of its bits that `kept` has. By x's own bits: no compiler option can remove
+ * the test. */
+EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
+#if defined(__AVX512DQ__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 64
+    const __mmask8 nan = _mm512_fpclass_pd_mask((__m512d)x, 0x81);
+    return (EG_T)_mm512_mask_and_pd((__m512d)value, nan, (__m512d)x, (__m512d)kept);
+#elif defined(__AVX512DQ__) && EG_VECTOR_BYTES == 64
+    const __mmask16 nan = _mm512_fpclass_ps_mask((__m512)x, 0x81);
+    return (EG_T)_mm512_mask_and_ps((__m512)value, nan, (__m512)x, (__m512)kept);
+#else
+    const EG_I nan = ((EG_I)x & EG_ABS_MASK) > EG_EXP_FIELD;
+    return EG_V(select)(nan, (EG_T)((EG_I)x & kept), value);
+#endif
+}
 
 /* The dialect of activation.h. */
 #define EG_ACTIVATION_FORMULAS
