@@ -30,6 +30,7 @@ typedef struct product {
     int64_t items, summed; /* results, and products summed into each */
     int64_t bands, strips; /* blocks down and across */
     bool transposed;       /* the left operand */
+    const eg_operand *out; /* the result, row by row; NULL: goes elsewhere */
     side left, right;
     int64_t left_panel; /* elements from panel to panel of a plain left operand */
 } product;
@@ -99,7 +100,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
     product x = {.run = run, .step = step, .kernel = step->kernel, .items = p->batch, .summed = 1};
     const bool one_copy = x.kernel->terms == 0; /* of A and of grad_pre, for both of their products */
-    const eg_operand *out = NULL;
+    const eg_operand *out = &p->operands[EG_OP_Y];
     x.size = eg_size_of(x.kernel->compute);
     switch (step->product) {
     case EG_PRODUCT_PRE:
@@ -118,7 +119,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
         out = &p->operands[EG_OP_D_B];
         break;
     }
-    if (out != NULL && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
+    if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
+    if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
     x.bands = eg_ceil_div(x.rows, step->tile_rows);
     x.strips = eg_ceil_div(x.cols, step->tile_cols);
     return x;
@@ -162,9 +164,20 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
     if (w->in_panel >= w->side->panel) walk_to(w, row + rows);
 }
 
+/* Lines that are to be stored to have to be fetched first: each pass asks for its share of a tile's rows. */
+static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile, eg_ahead *ahead) {
+    const int64_t from = tile->rows * pass->term / x->depth,
+                  to = tile->rows * (pass->term + pass->depth) / x->depth;
+    ahead->out = eg_cpu_at(x->out, tile->item, tile->row + from, tile->col);
+    ahead->out_rows = to - from;
+    ahead->out_stride = x->out->row_stride * (int64_t)eg_size_of(x->out->dtype);
+    ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->out->dtype);
+}
+
 /* One tile: all terms of the pass, and after the last of them the epilogue. */
-static void run_tile(const product *x, const pass *pass, const char *left, const char *right,
-                     const eg_ahead *ahead, const eg_tile *tile) {
+static void run_tile(const product *x, const pass *pass, const char *left, const char *right, eg_ahead *ahead,
+                     const eg_tile *tile) {
+    if (x->out != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
     if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, tile);
     x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
                         tile->values, ahead);

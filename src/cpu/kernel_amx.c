@@ -75,9 +75,13 @@ EG_INLINE const char *ask(const char *at, size_t bytes) {
     return at;
 }
 
-static size_t per_cell(size_t bytes, int64_t depth) {
-    const size_t cells = (size_t)(depth + EG_CELL - 1) / EG_CELL;
-    return cells > 0 ? (bytes / cells + 63) / 64 * 64 : 0;
+EG_INLINE void ask_rows(eg_ahead *ahead, int64_t rows) {
+    for (; rows > 0 && ahead->out_rows > 0; rows--, ahead->out_rows--, ahead->out += ahead->out_stride)
+        ask(ahead->out, (size_t)ahead->out_bytes);
+}
+
+static size_t per_cell(size_t bytes, int64_t cells) {
+    return cells > 0 ? (bytes / (size_t)cells + 63) / 64 * 64 : 0;
 }
 
 /* A narrow block has no columns beyond 16: half of the work. */
@@ -85,13 +89,16 @@ static size_t per_cell(size_t bytes, int64_t depth) {
     EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
                                 float *tile, eg_ahead ahead, const bool wide) {                              \
         _Alignas(64) float sums[EG_CELL * EG_CELL];                                                          \
-        const size_t rights = per_cell(ahead.right_bytes, depth), lefts = per_cell(ahead.left_bytes, depth); \
+        const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
+        const int64_t rows = cells > 0 ? (ahead.out_rows + cells - 1) / cells : 0;                           \
+        const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
         do {                                                                                                 \
             clear_sums();                                                                                    \
             for (int64_t end = depth - (RUN); depth > 0 && depth > end; depth -= EG_CELL) {                  \
                 PRODUCTS                                                                                     \
                 ahead.right = ask(ahead.right, rights);                                                      \
                 ahead.left = ask(ahead.left, lefts);                                                         \
+                ask_rows(&ahead, rows);                                                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
             }                                                                                                \

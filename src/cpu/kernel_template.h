@@ -30,12 +30,21 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const EG_R 
 
 /* What comes next is asked for with every nr terms, a few lines at a time: more would stand in the way. */
 EG_INLINE void EG_V(multiply_nv)(const bool transposed, const EG_R *left, int64_t panel, const EG_R *right,
-                                 int64_t depth, bool accumulate, EG_R *tile, const char *next, size_t slice,
+                                 int64_t depth, bool accumulate, EG_R *tile, const eg_ahead *ahead,
                                  const int nv) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
+    const int64_t slices = (depth + EG_NR - 1) / EG_NR;
+    const size_t slice = slices > 0 ? ahead->right_bytes / (size_t)slices : 0;
+    const int64_t rows = slices > 0 ? (ahead->out_rows + slices - 1) / slices : 0;
+    const char *next = ahead->right;
+    int64_t asked = 0;
     for (; depth > 0; depth -= EG_NR, left += transposed ? EG_NR * EG_NR : panel, right += EG_NR * EG_NR) {
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         for (const char *end = next + slice; next < end; next += 64) __builtin_prefetch(next, 0, 2);
+        for (int64_t i = 0; i < rows && asked < ahead->out_rows; i++, asked++) {
+            const char *row = ahead->out + asked * ahead->out_stride;
+            for (int64_t at = 0; at < ahead->out_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+        }
         if (transposed) {
             EG_V(terms)(sum, left, right, count, nv, 1, EG_NR);
         } else {
@@ -55,13 +64,11 @@ EG_INLINE void EG_V(multiply_nv)(const bool transposed, const EG_R *left, int64_
 /* Narrow last panels use as many vectors as they have columns for. */
 static void EG_V(multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
                            int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead) {
-    const size_t slices = (size_t)((depth + EG_NR - 1) / EG_NR);
-    const size_t slice = slices > 0 ? ahead->right_bytes / slices : 0;
 #define EG_WIDTH(nv)                                                                                         \
     if (transposed) {                                                                                        \
-        EG_V(multiply_nv)(true, left, panel, right, depth, accumulate, tile, ahead->right, slice, nv);       \
+        EG_V(multiply_nv)(true, left, panel, right, depth, accumulate, tile, ahead, nv);                     \
     } else {                                                                                                 \
-        EG_V(multiply_nv)(false, left, panel, right, depth, accumulate, tile, ahead->right, slice, nv);      \
+        EG_V(multiply_nv)(false, left, panel, right, depth, accumulate, tile, ahead, nv);                    \
     }
     if (EG_NV > 1 && cols <= EG_LANES) {
         EG_WIDTH(1)

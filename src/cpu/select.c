@@ -93,8 +93,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
             bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
-    /* Enough blocks to keep every thread busy to the end: rows are cut first, then columns. */
-    while (threads > 1 && (double)bands * (double)strips * (double)x.items < 4.0 * threads &&
+    /* Blocks enough to even threads out, and no smaller than that: rows are cut first, then columns. */
+    while (threads > 1 && (double)bands * (double)strips * (double)x.items < 2.0 * threads &&
            (bands < chunks || strips < panels)) {
         if (bands < chunks) {
             bands = eg_least(bands * 2, chunks);
