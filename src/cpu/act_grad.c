@@ -9,6 +9,7 @@
 typedef struct grad_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
+    eg_ending ending;
     int64_t chunks, panels;
 } grad_job;
 
@@ -27,14 +28,18 @@ static void grad_chunk(void *arg, int64_t index, int thread) {
     const int64_t end = first + EG_CPU_CHUNK < p->m ? first + EG_CPU_CHUNK : p->m;
     for (tile.row = first; tile.row < end; tile.row += kernel->mr) {
         tile.rows = end - tile.row < kernel->mr ? end - tile.row : kernel->mr;
-        eg_cpu_epilogue_saved(job->run, kernel, &tile);
+        eg_cpu_end_tile(&job->ending, &tile);
     }
 }
 
 void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
     const eg_cpu_kernel *kernel = step->kernel;
-    grad_job job = {run, kernel, eg_cpu_chunks(p->m), (p->n + kernel->nr - 1) / kernel->nr};
+    grad_job job = {.run = run,
+                    .kernel = kernel,
+                    .ending = eg_cpu_ending(run, step),
+                    .chunks = eg_cpu_chunks(p->m),
+                    .panels = eg_ceil_div(p->n, kernel->nr)};
     const int64_t count = p->batch * job.chunks * job.panels;
     eg_cpu_parallel(step->threads, count, grad_chunk, &job);
 }

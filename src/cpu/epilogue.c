@@ -2,240 +2,210 @@
 
 #include <string.h>
 
-static size_t tile_bytes(const eg_cpu_kernel *kernel) {
-    return (size_t)(kernel->mr * kernel->nr) * eg_dtype_size(kernel->compute);
+/* ---- Preparing ----------------------------------------------------------------------------------- */
+
+/* Stands for the operand that is the tile itself. */
+static const eg_operand product;
+
+static const eg_operand *wanted(const eg_problem *p, eg_operand_id id) {
+    return eg_wants(p, id) ? &p->operands[id] : NULL;
 }
 
-/* ---- What a sweep reads and writes -------------------------------------------------------------- */
-
-static eg_rows tile_rows(const eg_cpu_kernel *kernel, void *values) {
-    const int64_t step = kernel->nr * (int64_t)eg_dtype_size(kernel->compute);
-    return (eg_rows){.at = values, .step = step, .dtype = kernel->compute, .scale = 1};
+/* y = act(product + bias) + residual */
+static void prepare_forward(eg_ending *e, const eg_problem *p) {
+    e->sweeper = e->kernel->act[p->activation];
+    e->x = &product;
+    e->bias = wanted(p, EG_OP_BIAS);
+    e->other = wanted(p, EG_OP_RESIDUAL);
+    e->pre = wanted(p, EG_OP_PRE);
+    e->out = &p->operands[EG_OP_Y];
 }
 
-static eg_rows product_rows(const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    eg_rows rows = tile_rows(kernel, tile->values);
-    rows.scale = kernel->unscale;
-    return rows;
+/* out = product, or out + product */
+static void prepare_store(eg_ending *e, const eg_operand *out, bool accumulate) {
+    e->sweeper = e->kernel->act[EG_ACT_NONE];
+    e->x = &product;
+    e->other = accumulate ? out : NULL;
+    e->out = out;
 }
+
+/* other * act'(x); without an activation act' is 1 whatever x. */
+static void prepare_grad(eg_ending *e, eg_activation activation, eg_source source, const eg_operand *x,
+                         const eg_operand *other) {
+    e->sweeper = (source == EG_SOURCE_Y ? e->kernel->act_grad_y : e->kernel->act_grad)[activation];
+    e->x = activation != EG_ACT_NONE ? x : NULL;
+    e->other = other;
+}
+
+static void prepare_sums(eg_ending *e, bool wanted, eg_buffer_id id, int64_t cols) {
+    e->width = eg_ceil_div(cols, e->kernel->nr) * e->kernel->nr;
+    e->sums = wanted ? eg_cpu_region(e->run, id) : NULL;
+}
+
+/* grad_pre, of a product or of what was saved. */
+static void prepare_grad_pre(eg_ending *e, const eg_problem *p, const eg_operand *x) {
+    prepare_grad(e, p->activation, p->source, x, &p->operands[EG_OP_GRAD]);
+    e->bias = e->x == &product ? wanted(p, EG_OP_BIAS) : NULL;
+    e->out = wanted(p, EG_OP_GRAD_PRE);
+    prepare_sums(e, eg_wants(p, EG_OP_D_BIAS), EG_BUFFER_SUMS, p->n);
+    char *kept = eg_cpu_region_or_null(e->run, EG_BUFFER_GRAD_PRE),
+         *kept_t = eg_cpu_region_or_null(e->run, EG_BUFFER_GRAD_PRE_T);
+    if (e->kernel->terms > 0) {
+        e->grid = eg_cell_grid_of(e->kernel->terms, p->m, p->n);
+        e->cells = (eg_cells){.across = kept, .down = kept_t};
+    } else {
+        e->panels = kept;
+    }
+}
+
+/* d_a = product * act'(layer below) */
+static void prepare_chain(eg_ending *e, const eg_problem *p) {
+    prepare_grad(e, p->below_activation, p->below_source, &p->operands[EG_OP_BELOW], &product);
+    e->out = &p->operands[EG_OP_D_A];
+    prepare_sums(e, eg_wants(p, EG_OP_D_BIAS_BELOW), EG_BUFFER_SUMS_BELOW, p->k);
+}
+
+eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
+    const eg_problem *p = run->problem;
+    const bool d_b = step->product == EG_PRODUCT_D_B;
+    eg_ending e = {.run = run, .kernel = step->kernel};
+    if (step->kind == EG_STEP_ACT_GRAD) {
+        prepare_grad_pre(&e, p, &p->operands[EG_OP_SAVED]);
+        return e;
+    }
+    switch (step->epilogue) {
+    case EG_EPILOGUE_FORWARD:
+        prepare_forward(&e, p);
+        break;
+    case EG_EPILOGUE_ACT_GRAD:
+        prepare_grad_pre(&e, p, &product);
+        break;
+    case EG_EPILOGUE_CHAIN:
+        prepare_chain(&e, p);
+        break;
+    case EG_EPILOGUE_STORE:
+        prepare_store(&e, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], d_b && p->accumulate);
+        break;
+    }
+    return e;
+}
+
+/* ---- What a sweep reads and writes --------------------------------------------------------------- */
 
 static bool in_place(const eg_operand *x) { return x->col_stride == 1; }
 
+static size_t size_of(const eg_ending *e, int64_t numbers) {
+    return (size_t)numbers * eg_size_of(e->kernel->compute);
+}
+
+static eg_rows tile_rows(const eg_ending *e, void *values, float scale) {
+    const int64_t step = (int64_t)size_of(e, e->kernel->nr);
+    return (eg_rows){.at = values, .step = step, .dtype = e->kernel->compute, .scale = scale};
+}
+
 static eg_rows memory_rows(const eg_operand *x, const eg_tile *tile) {
     return (eg_rows){.at = eg_cpu_at(x, tile->item, tile->row, tile->col),
-                     .step = x->row_stride * (int64_t)eg_dtype_size(x->dtype),
+                     .step = x->row_stride * (int64_t)eg_size_of(x->dtype),
                      .dtype = x->dtype,
                      .scale = 1};
 }
 
 /* An operand that is read: where it is, or in `spare` if its columns are no neighbours there. */
-static eg_rows source(const eg_cpu_kernel *kernel, const eg_operand *x, const eg_tile *tile, void *spare) {
+static eg_rows source(const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
+    if (x == NULL) return (eg_rows){0};
+    if (x == &product) return tile_rows(e, tile->values, e->kernel->unscale);
     if (in_place(x)) return memory_rows(x, tile);
-    kernel->load(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
-                 x->col_stride, tile->rows, tile->cols, tile->rows);
-    return tile_rows(kernel, spare);
+    e->kernel->load(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
+                    x->col_stride, tile->rows, tile->cols, tile->rows);
+    return tile_rows(e, spare, 1);
 }
 
 /* An operand that is written: likewise, and then `deliver` takes it where it belongs. */
-static eg_rows target(const eg_cpu_kernel *kernel, const eg_operand *x, const eg_tile *tile, void *spare) {
-    return in_place(x) ? memory_rows(x, tile) : tile_rows(kernel, spare);
+static eg_rows target(const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
+    if (x == NULL) return (eg_rows){0};
+    return in_place(x) ? memory_rows(x, tile) : tile_rows(e, spare, 1);
 }
 
-static void deliver(const eg_cpu_kernel *kernel, const eg_operand *x, const eg_tile *tile,
-                    const void *spare) {
-    if (in_place(x)) return;
-    kernel->store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
-                  x->col_stride, tile->rows, tile->cols);
+static void deliver(const eg_ending *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
+    if (x == NULL || in_place(x)) return;
+    e->kernel->store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
+                     x->col_stride, tile->rows, tile->cols);
 }
 
-static eg_rows bias_row(const eg_cpu_run *run, const eg_tile *tile) {
-    const eg_operand *bias = &run->problem->operands[EG_OP_BIAS];
-    if (bias->data == NULL) return (eg_rows){0};
+static eg_rows bias_row(const eg_operand *bias, const eg_tile *tile) {
+    if (bias == NULL) return (eg_rows){0};
     return (eg_rows){.at = eg_cpu_at(bias, 0, 0, tile->col), .dtype = bias->dtype, .scale = 1};
 }
 
-/* Room for a tile beside the first. */
-static void *second(const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    return tile->spare + tile_bytes(kernel);
+/* The tile's part of a panel of grad_pre, with zeros where the sweep will not come. */
+static char *panel_part(const eg_ending *e, const eg_tile *tile) {
+    const eg_cpu_kernel *kernel = e->kernel;
+    const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).rows;
+    char *part = e->panels + size_of(e, (tile->item * e->width + tile->col) * rows + tile->row * kernel->nr);
+    if (tile->rows < kernel->mr || tile->cols < kernel->nr)
+        memset(part, 0, size_of(e, kernel->mr * kernel->nr));
+    return part;
 }
 
-/* ---- Forward, and products that are results ------------------------------------------------------ */
-
-static void forward(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    const eg_problem *p = run->problem;
-    const eg_operand *y = &p->operands[EG_OP_Y], *pre = &p->operands[EG_OP_PRE];
-    const bool wants_pre = eg_wants(p, EG_OP_PRE);
-    eg_sweep sweep = {.end = tile->rows,
-                      .cols = tile->cols,
-                      .x = product_rows(kernel, tile),
-                      .bias = bias_row(run, tile),
-                      .out = target(kernel, y, tile, tile->values)};
-    if (wants_pre) sweep.pre = target(kernel, pre, tile, second(kernel, tile));
-    if (eg_wants(p, EG_OP_RESIDUAL))
-        sweep.other = source(kernel, &p->operands[EG_OP_RESIDUAL], tile, tile->spare);
-    kernel->act[p->activation](&sweep);
-    deliver(kernel, y, tile, tile->values);
-    if (wants_pre) deliver(kernel, pre, tile, second(kernel, tile));
-}
-
-static void store(const eg_cpu_kernel *kernel, const eg_operand *out, const eg_tile *tile, bool accumulate) {
-    eg_sweep sweep = {.end = tile->rows,
-                      .cols = tile->cols,
-                      .x = product_rows(kernel, tile),
-                      .out = target(kernel, out, tile, tile->values)};
-    if (accumulate) sweep.other = source(kernel, out, tile, tile->spare);
-    kernel->act[EG_ACT_NONE](&sweep);
-    deliver(kernel, out, tile, tile->values);
-}
-
-/* ---- Gradients ----------------------------------------------------------------------------------- */
+/* ---- A tile -------------------------------------------------------------------------------------- */
 
 /* Adds the rows of a tile to the column sums of their chunk. Tiles of a chunk come in order, on one thread.
  */
-static void add_sums(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile, eg_buffer_id id,
-                     int64_t cols, const void *values) {
-    const int64_t width = (cols + kernel->nr - 1) / kernel->nr * kernel->nr;
-    const int64_t chunk = tile->item * eg_cpu_chunks(run->problem->m) + tile->row / EG_CPU_CHUNK;
-    char *sums =
-        (char *)eg_cpu_region(run, id) + (size_t)(chunk * width + tile->col) * eg_dtype_size(kernel->compute);
-    if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, (size_t)kernel->nr * eg_dtype_size(kernel->compute));
-    kernel->add_rows(sums, values, kernel->nr, tile->rows, tile->cols);
-}
-
-/* Where the tile's numbers of grad_pre go as cells; no layout is wanted where no product reads it. */
-static eg_cells kept_cells(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    const eg_problem *p = run->problem;
-    const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, p->m, p->n);
-    const eg_cells first = {.across = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE),
-                            .down = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE_T)};
-    return eg_cells_at(&first, &grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
-}
-
-/* And as a part of a panel; NULL likewise. */
-static char *kept_panel(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    char *first = eg_cpu_region_or_null(run, EG_BUFFER_GRAD_PRE);
-    if (first == NULL) return NULL;
-    const eg_panels panels = eg_cpu_panels(kernel, run->problem->m, run->problem->n);
-    const int64_t panel = tile->item * panels.panels + tile->col / kernel->nr;
-    const int64_t element = (panel * panels.rows + tile->row) * kernel->nr;
-    return first + (size_t)element * eg_dtype_size(kernel->compute);
-}
-
-typedef void (*sweeper)(const eg_sweep *sweep);
-
-static sweeper grad_sweeper(const eg_cpu_kernel *kernel, eg_activation activation, eg_source source) {
-    return (source == EG_SOURCE_Y ? kernel->act_grad_y : kernel->act_grad)[activation];
-}
-
-/* grad_pre straight into its panel. */
-static void grad_to_panel(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile,
-                          sweeper act_grad, eg_sweep *sweep) {
-    char *panel = kept_panel(run, kernel, tile);
-    if (panel != NULL) sweep->result = panel;
-    if (panel != NULL && (tile->rows < kernel->mr || tile->cols < kernel->nr))
-        memset(panel, 0, tile_bytes(kernel));
-    act_grad(sweep);
+static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values) {
+    const int64_t chunk = tile->item * eg_cpu_chunks(e->run->problem->m) + tile->row / EG_CPU_CHUNK;
+    char *sums = e->sums + size_of(e, chunk * e->width + tile->col);
+    if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, size_of(e, e->kernel->nr));
+    e->kernel->add_rows(sums, values, e->kernel->nr, tile->rows, tile->cols);
 }
 
 /* grad_pre to its cells, a few rows of both halves at a time: the stores of one slice and the arithmetic of
  * the next overlap. */
-static void grad_to_cells(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile,
-                          sweeper act_grad, eg_sweep *sweep) {
+static void sweep_to_cells(const eg_ending *e, const eg_tile *tile, eg_sweep *sweep) {
     enum { HALF = EG_CELL / 2, SLICE = 4 };
-    const eg_cells to = kept_cells(run, kernel, tile);
-    const bool kept = to.across != NULL || to.down != NULL;
+    const eg_cells to =
+        eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
     bool fits = true;
     for (int64_t first = 0; first < HALF; first += SLICE) {
         for (int64_t row = first; row < EG_CELL; row += HALF) {
             sweep->row = row, sweep->end = eg_least(row + SLICE, tile->rows);
-            act_grad(sweep);
+            e->sweeper(sweep);
         }
-        if (kept) fits &= kernel->split(sweep->result, first, SLICE, tile->rows, tile->cols, &to);
+        fits &= e->kernel->split(sweep->result, first, SLICE, tile->rows, tile->cols, &to);
     }
-    if (!fits) eg_cpu_refuse(run);
+    if (!fits) eg_cpu_refuse(e->run);
 }
 
-/* grad_pre = grad * act'(x + bias); without an activation act' is 1 whatever x. */
-static void grad_pre(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile, eg_rows x,
-                     eg_rows bias) {
-    const eg_problem *p = run->problem;
-    const eg_operand *out = &p->operands[EG_OP_GRAD_PRE];
-    const bool none = p->activation == EG_ACT_NONE, wanted = eg_wants(p, EG_OP_GRAD_PRE);
+void eg_cpu_end_tile(const eg_ending *e, const eg_tile *tile) {
+    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->mr * e->kernel->nr);
     eg_sweep sweep = {.end = tile->rows,
                       .cols = tile->cols,
-                      .other = source(kernel, &p->operands[EG_OP_GRAD], tile, second(kernel, tile)),
-                      .result = tile->values,
-                      .propagate = p->propagate};
-    if (!none) sweep.x = x, sweep.bias = bias;
-    if (wanted && in_place(out)) sweep.out = memory_rows(out, tile);
-    const sweeper act_grad = grad_sweeper(kernel, p->activation, p->source);
-    (kernel->terms > 0 ? grad_to_cells : grad_to_panel)(run, kernel, tile, act_grad, &sweep);
-    if (wanted) deliver(kernel, out, tile, sweep.result);
-    if (eg_wants(p, EG_OP_D_BIAS)) add_sums(run, kernel, tile, EG_BUFFER_SUMS, p->n, sweep.result);
+                      .x = source(e, e->x, tile, spare), /* and where `pre` is wanted, x is the product */
+                      .bias = bias_row(e->bias, tile),
+                      .other = source(e, e->other, tile, other_spare),
+                      .pre = target(e, e->pre, tile, spare),
+                      .out = target(e, e->out, tile, tile->values),
+                      .result = e->panels != NULL ? panel_part(e, tile) : tile->values,
+                      .propagate = e->run->problem->propagate};
+    if (e->cells.across != NULL || e->cells.down != NULL) {
+        sweep_to_cells(e, tile, &sweep);
+    } else {
+        e->sweeper(&sweep);
+    }
+    deliver(e, e->pre, tile, spare);
+    deliver(e, e->out, tile, tile->values);
+    if (e->sums != NULL) add_sums(e, tile, sweep.result);
 }
-
-void eg_cpu_epilogue_saved(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    const eg_problem *p = run->problem;
-    eg_rows saved = {0};
-    if (p->activation != EG_ACT_NONE) saved = source(kernel, &p->operands[EG_OP_SAVED], tile, tile->spare);
-    grad_pre(run, kernel, tile, saved, (eg_rows){0});
-}
-
-static void chain(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile) {
-    const eg_problem *p = run->problem;
-    const eg_operand *d_a = &p->operands[EG_OP_D_A];
-    eg_sweep sweep = {.end = tile->rows,
-                      .cols = tile->cols,
-                      .other = product_rows(kernel, tile),
-                      .result = tile->values,
-                      .propagate = p->propagate};
-    if (p->below_activation != EG_ACT_NONE)
-        sweep.x = source(kernel, &p->operands[EG_OP_BELOW], tile, tile->spare);
-    if (in_place(d_a)) sweep.out = memory_rows(d_a, tile);
-    grad_sweeper(kernel, p->below_activation, p->below_source)(&sweep);
-    deliver(kernel, d_a, tile, tile->values);
-    if (eg_wants(p, EG_OP_D_BIAS_BELOW))
-        add_sums(run, kernel, tile, EG_BUFFER_SUMS_BELOW, p->k, tile->values);
-}
-
-/* ---- By step ------------------------------------------------------------------------------------- */
 
 static void prefetch(const eg_operand *x, const eg_tile *tile) {
-    if (x->data == NULL || !in_place(x)) return;
-    const int64_t bytes = tile->cols * (int64_t)eg_dtype_size(x->dtype);
+    if (x == NULL || x == &product || !in_place(x)) return;
+    const int64_t bytes = tile->cols * (int64_t)eg_size_of(x->dtype);
     for (int64_t i = 0; i < tile->rows; i++) {
         const char *row = eg_cpu_at(x, tile->item, tile->row + i, tile->col);
         for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
     }
 }
 
-void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile) {
-    static const eg_operand_id reads[] = {[EG_EPILOGUE_STORE] = EG_OP_D_B,
-                                          [EG_EPILOGUE_FORWARD] = EG_OP_RESIDUAL,
-                                          [EG_EPILOGUE_ACT_GRAD] = EG_OP_GRAD,
-                                          [EG_EPILOGUE_CHAIN] = EG_OP_BELOW};
-    if (step->epilogue == EG_EPILOGUE_STORE && !(step->product == EG_PRODUCT_D_B && run->problem->accumulate))
-        return;
-    prefetch(&run->problem->operands[reads[step->epilogue]], tile);
-}
-
-void eg_cpu_epilogue(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile) {
-    const eg_problem *p = run->problem;
-    const eg_cpu_kernel *kernel = step->kernel;
-    switch (step->epilogue) {
-    case EG_EPILOGUE_FORWARD:
-        forward(run, kernel, tile);
-        break;
-    case EG_EPILOGUE_ACT_GRAD:
-        grad_pre(run, kernel, tile, product_rows(kernel, tile), bias_row(run, tile));
-        break;
-    case EG_EPILOGUE_CHAIN:
-        chain(run, kernel, tile);
-        break;
-    case EG_EPILOGUE_STORE: {
-        const bool d_b = step->product == EG_PRODUCT_D_B;
-        store(kernel, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], tile, d_b && p->accumulate);
-        break;
-    }
-    }
+void eg_cpu_ending_prefetch(const eg_ending *e, const eg_tile *tile) {
+    prefetch(e->x, tile);
+    prefetch(e->other, tile);
 }

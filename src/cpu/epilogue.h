@@ -12,11 +12,23 @@ typedef struct eg_tile {
     char *spare;  /* room for two more tiles */
 } eg_tile;
 
-/* Asks for what the epilogue of a tile will read and write, while the tile is still being summed. */
-void eg_cpu_epilogue_prefetch(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile);
-void eg_cpu_epilogue(const eg_cpu_run *run, const eg_step *step, const eg_tile *tile);
+/* A step's epilogue, prepared: all that is the same for each of its tiles. NULL: absent. */
+typedef struct eg_ending {
+    const eg_cpu_run *run;
+    const eg_cpu_kernel *kernel;
+    void (*sweeper)(const eg_sweep *sweep);
+    const eg_operand *x, *bias, *other, *pre, *out; /* as in eg_sweep */
+    char *sums;                                     /* of the columns, by chunk of rows */
+    char *panels;                                   /* grad_pre as the products to come read it: */
+    eg_cells cells;                                 /* one or the other */
+    eg_cell_grid grid;
+    int64_t width; /* of the result, as whole tiles */
+} eg_ending;
 
-/* The epilogue of a tile of grad_pre that no product ends in: act' is taken of what was saved. */
-void eg_cpu_epilogue_saved(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_tile *tile);
+eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step);
+
+/* Asks for what will be read, while the tile is still being summed. */
+void eg_cpu_ending_prefetch(const eg_ending *ending, const eg_tile *tile);
+void eg_cpu_end_tile(const eg_ending *ending, const eg_tile *tile);
 
 #endif

@@ -33,6 +33,7 @@ typedef struct product {
     const eg_operand *out; /* the result, row by row; NULL: goes elsewhere */
     side left, right;
     int64_t left_panel; /* elements from panel to panel of a plain left operand */
+    eg_ending ending;
 } product;
 
 /* ---- The operands of each product --------------------------------------------------------------- */
@@ -102,6 +103,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const bool one_copy = x.kernel->terms == 0; /* of A and of grad_pre, for both of their products */
     const eg_operand *out = &p->operands[EG_OP_Y];
     x.size = eg_size_of(x.kernel->compute);
+    x.ending = eg_cpu_ending(run, step);
     switch (step->product) {
     case EG_PRODUCT_PRE:
         x.rows = p->m, x.cols = p->n, x.depth = p->k;
@@ -178,10 +180,10 @@ static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile
 static void run_tile(const product *x, const pass *pass, const char *left, const char *right, eg_ahead *ahead,
                      const eg_tile *tile) {
     if (x->out != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
-    if (pass->last) eg_cpu_epilogue_prefetch(x->run, x->step, tile);
+    if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile);
     x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
                         tile->values, ahead);
-    if (pass->last) eg_cpu_epilogue(x->run, x->step, tile);
+    if (pass->last) eg_cpu_end_tile(&x->ending, tile);
 }
 
 /* What follows the panel at `col`: the next one, or the first of the next pass or block. */
