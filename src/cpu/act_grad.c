@@ -28,7 +28,9 @@ static void grad_chunk(void *arg, int64_t index, int thread) {
     const int64_t end = first + EG_CPU_CHUNK < p->m ? first + EG_CPU_CHUNK : p->m;
     for (tile.row = first; tile.row < end; tile.row += kernel->mr) {
         tile.rows = end - tile.row < kernel->mr ? end - tile.row : kernel->mr;
-        eg_cpu_end_tile(&job->ending, &tile);
+        eg_finish finish;
+        eg_cpu_finish_begin(&finish, &job->ending, &tile);
+        eg_cpu_finish_rest(&finish);
     }
 }
 

@@ -65,28 +65,36 @@ static void prepare_chain(eg_ending *e, const eg_problem *p) {
     prepare_sums(e, eg_wants(p, EG_OP_D_BIAS_BELOW), EG_BUFFER_SUMS_BELOW, p->k);
 }
 
+static void prepare_product(eg_ending *e, const eg_problem *p, const eg_step *step) {
+    const bool d_b = step->product == EG_PRODUCT_D_B;
+    switch (step->epilogue) {
+    case EG_EPILOGUE_FORWARD:
+        prepare_forward(e, p);
+        break;
+    case EG_EPILOGUE_ACT_GRAD:
+        prepare_grad_pre(e, p, &product);
+        break;
+    case EG_EPILOGUE_CHAIN:
+        prepare_chain(e, p);
+        break;
+    case EG_EPILOGUE_STORE:
+        prepare_store(e, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], d_b && p->accumulate);
+        break;
+    }
+}
+
+static bool keeps_cells(const eg_ending *e) { return e->cells.across != NULL || e->cells.down != NULL; }
+
 eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
-    const bool d_b = step->product == EG_PRODUCT_D_B;
     eg_ending e = {.run = run, .kernel = step->kernel};
     if (step->kind == EG_STEP_ACT_GRAD) {
         prepare_grad_pre(&e, p, &p->operands[EG_OP_SAVED]);
-        return e;
+    } else {
+        prepare_product(&e, p, step);
     }
-    switch (step->epilogue) {
-    case EG_EPILOGUE_FORWARD:
-        prepare_forward(&e, p);
-        break;
-    case EG_EPILOGUE_ACT_GRAD:
-        prepare_grad_pre(&e, p, &product);
-        break;
-    case EG_EPILOGUE_CHAIN:
-        prepare_chain(&e, p);
-        break;
-    case EG_EPILOGUE_STORE:
-        prepare_store(&e, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], d_b && p->accumulate);
-        break;
-    }
+    /* Cells of several terms are so much to store that tile loads would wait behind it. */
+    e.leisurely = e.kernel->terms == 1 || (e.kernel->terms > 1 && !keeps_cells(&e));
     return e;
 }
 
@@ -158,42 +166,69 @@ static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values
     e->kernel->add_rows(sums, values, e->kernel->nr, tile->rows, tile->cols);
 }
 
-/* grad_pre to its cells, a few rows of both halves at a time: the stores of one slice and the arithmetic of
- * the next overlap. */
-static void sweep_to_cells(const eg_ending *e, const eg_tile *tile, eg_sweep *sweep) {
-    enum { HALF = EG_CELL / 2, SLICE = 4 };
-    const eg_cells to =
-        eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
-    bool fits = true;
-    for (int64_t first = 0; first < HALF; first += SLICE) {
-        for (int64_t row = first; row < EG_CELL; row += HALF) {
-            sweep->row = row, sweep->end = eg_least(row + SLICE, tile->rows);
-            e->sweeper(sweep);
-        }
-        fits &= e->kernel->split(sweep->result, first, SLICE, tile->rows, tile->cols, &to);
-    }
-    if (!fits) eg_cpu_refuse(e->run);
+/* Steps are small enough that a processor, which looks some hundred instructions ahead, finds the tile
+ * instructions of the next cell behind them. grad_pre goes to its cells a few rows of both halves at a time.
+ */
+enum { HALF = EG_CELL / 2, STEP_ROWS = 4, STEPS_A_SLICE = 3, STEPS_AT_ONCE = 2 };
+
+static int steps_of(const eg_ending *e) {
+    if (keeps_cells(e)) return HALF / STEP_ROWS * STEPS_A_SLICE;
+    return e->kernel->terms > 0 ? EG_CELL / STEP_ROWS : 1;
 }
 
-void eg_cpu_end_tile(const eg_ending *e, const eg_tile *tile) {
-    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->mr * e->kernel->nr);
-    eg_sweep sweep = {.end = tile->rows,
-                      .cols = tile->cols,
-                      .x = source(e, e->x, tile, spare), /* and where `pre` is wanted, x is the product */
-                      .bias = bias_row(e->bias, tile),
-                      .other = source(e, e->other, tile, other_spare),
-                      .pre = target(e, e->pre, tile, spare),
-                      .out = target(e, e->out, tile, tile->values),
-                      .result = e->panels != NULL ? panel_part(e, tile) : tile->values,
-                      .propagate = e->run->problem->propagate};
-    if (e->cells.across != NULL || e->cells.down != NULL) {
-        sweep_to_cells(e, tile, &sweep);
-    } else {
-        e->sweeper(&sweep);
+static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
+    f->sweep.row = row, f->sweep.end = eg_least(row + rows, f->tile.rows);
+    f->ending->sweeper(&f->sweep);
+}
+
+static void finish_step(eg_finish *f) {
+    const eg_ending *e = f->ending;
+    const int slice = f->step / STEPS_A_SLICE, part = f->step % STEPS_A_SLICE;
+    if (f->steps == 1) {
+        e->sweeper(&f->sweep);
+    } else if (!keeps_cells(e)) {
+        sweep_rows(f, f->step * STEP_ROWS, STEP_ROWS);
+    } else if (part < 2) {
+        sweep_rows(f, slice * STEP_ROWS + part * HALF, STEP_ROWS);
+    } else if (!e->kernel->split(f->sweep.result, slice * STEP_ROWS, STEP_ROWS, f->tile.rows, f->tile.cols,
+                                 &f->cells)) {
+        eg_cpu_refuse(e->run);
     }
-    deliver(e, e->pre, tile, spare);
-    deliver(e, e->out, tile, tile->values);
-    if (e->sums != NULL) add_sums(e, tile, sweep.result);
+    f->step++;
+}
+
+void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) {
+    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->mr * e->kernel->nr);
+    f->ending = e;
+    f->tile = *tile;
+    f->step = 0;
+    f->steps = steps_of(e);
+    f->sweep = (eg_sweep){.end = tile->rows,
+                          .cols = tile->cols,
+                          .x = source(e, e->x, tile, spare), /* and where `pre` is wanted, x is the product */
+                          .bias = bias_row(e->bias, tile),
+                          .other = source(e, e->other, tile, other_spare),
+                          .pre = target(e, e->pre, tile, spare),
+                          .out = target(e, e->out, tile, tile->values),
+                          .result = e->panels != NULL ? panel_part(e, tile) : tile->values,
+                          .propagate = e->run->problem->propagate};
+    if (keeps_cells(e))
+        f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
+}
+
+void eg_cpu_finish_some(void *finish) {
+    eg_finish *f = finish;
+    for (int i = 0; i < STEPS_AT_ONCE && f->step < f->steps; i++) finish_step(f);
+}
+
+void eg_cpu_finish_rest(eg_finish *f) {
+    const eg_ending *e = f->ending;
+    if (e == NULL) return;
+    while (f->step < f->steps) finish_step(f);
+    deliver(e, e->pre, &f->tile, f->tile.spare);
+    deliver(e, e->out, &f->tile, f->tile.values);
+    if (e->sums != NULL) add_sums(e, &f->tile, f->sweep.result);
+    f->ending = NULL;
 }
 
 static void prefetch(const eg_operand *x, const eg_tile *tile) {

@@ -22,13 +22,26 @@ typedef struct eg_ending {
     char *panels;                                   /* grad_pre as the products to come read it: */
     eg_cells cells;                                 /* one or the other */
     eg_cell_grid grid;
-    int64_t width; /* of the result, as whole tiles */
+    int64_t width;  /* of the result, as whole tiles */
+    bool leisurely; /* may be done step by step during the next tile */
 } eg_ending;
 
 eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step);
 
 /* Asks for what will be read, while the tile is still being summed. */
 void eg_cpu_ending_prefetch(const eg_ending *ending, const eg_tile *tile);
-void eg_cpu_end_tile(const eg_ending *ending, const eg_tile *tile);
+
+/* The end of one tile, in steps: a matrix unit may be at work on the next tile between them. */
+typedef struct eg_finish {
+    const eg_ending *ending; /* NULL: none is under way */
+    eg_tile tile;
+    eg_sweep sweep;
+    eg_cells cells;
+    int step, steps;
+} eg_finish;
+
+void eg_cpu_finish_begin(eg_finish *finish, const eg_ending *ending, const eg_tile *tile);
+void eg_cpu_finish_some(void *finish);
+void eg_cpu_finish_rest(eg_finish *finish);
 
 #endif

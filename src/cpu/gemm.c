@@ -138,8 +138,9 @@ static const char *side_at(const side *s, int64_t item, int64_t at, int64_t term
 
 typedef struct block {
     int64_t item, row, col, rows, cols;
-    char *tiles; /* the block's tiles, down each panel and then across */
-    char *spare; /* scratch for the epilogue */
+    char *tiles;       /* the block's tiles, down each panel and then across */
+    char *spare;       /* scratch for the epilogue */
+    eg_finish *finish; /* the end of the last tile that is through */
 } block;
 
 /* The terms [term, term + depth) of product number `summand`. */
@@ -176,14 +177,20 @@ static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile
     ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->out->dtype);
 }
 
-/* One tile: all terms of the pass, and after the last of them the epilogue. */
-static void run_tile(const product *x, const pass *pass, const char *left, const char *right, eg_ahead *ahead,
-                     const eg_tile *tile) {
+/* One tile: all terms of the pass, and after the last of them the epilogue: at once, or during the next
+ * tile. */
+static void run_tile(const product *x, const block *b, const pass *pass, const char *left, const char *right,
+                     eg_ahead *ahead, const eg_tile *tile) {
     if (x->out != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
     if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile);
+    ahead->of = b->finish;
+    ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
     x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
                         tile->values, ahead);
-    if (pass->last) eg_cpu_end_tile(&x->ending, tile);
+    if (!pass->last) return;
+    eg_cpu_finish_rest(b->finish);
+    eg_cpu_finish_begin(b->finish, &x->ending, tile);
+    if (!x->ending.leisurely) eg_cpu_finish_rest(b->finish);
 }
 
 /* What follows the panel at `col`: the next one, or the first of the next pass or block. */
@@ -219,7 +226,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
-        run_tile(x, pass, left.at, right, &ahead, &tile);
+        run_tile(x, b, pass, left.at, right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
         walk_on(&left, tile.row, mr);
@@ -235,10 +242,12 @@ static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
     const eg_cpu_kernel *kernel = x->kernel;
     const size_t tile = (size_t)(kernel->mr * kernel->nr) * x->size;
+    eg_finish finish = {0};
     block b = {.item = index / (x->bands * x->strips),
                .row = index / x->strips % x->bands * x->step->tile_rows,
                .col = index % x->strips * x->step->tile_cols,
-               .spare = eg_cpu_scratch(x->run, thread)};
+               .spare = eg_cpu_scratch(x->run, thread),
+               .finish = &finish};
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
     b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + 4 * tile;
@@ -255,6 +264,7 @@ static void run_block(void *arg, int64_t index, int thread) {
         }
     }
     if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
+    eg_cpu_finish_rest(&finish);
     if (kernel->leave != NULL) kernel->leave();
 }
 

@@ -34,13 +34,16 @@ enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG
 #define EG_CPU_ANY_MATH                                                                                      \
     (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_STRICT) | EG_CPU_MATH(EG_MATH_FAST))
 
-/* Memory that will be wanted soon, in slices that are asked for on the way: what products after this one
- * read, and the rows that the tile will be stored to. */
+/* What can be done on the way. Memory that will be wanted soon is asked for in slices: what products after
+ * this one read, and the rows that the tile will be stored to. And a matrix unit leaves the vector units free
+ * for the end of the tile before: steps of it, as often as they are called. */
 typedef struct eg_ahead {
     const char *right, *left;
     size_t right_bytes, left_bytes;
     const char *out;
     int64_t out_rows, out_stride, out_bytes; /* a row is out_bytes long, and the next out_stride on */
+    void (*meanwhile)(void *of);             /* NULL: nothing */
+    void *of;
 } eg_ahead;
 
 /* Rows whose columns are neighbours, in a tile or the caller's memory. */

@@ -84,7 +84,8 @@ static size_t per_cell(size_t bytes, int64_t cells) {
     return cells > 0 ? (bytes / (size_t)cells + 63) / 64 * 64 : 0;
 }
 
-/* A narrow block has no columns beyond 16: half of the work. */
+/* Rows of the result are not asked for between single products, which leave no room for it. A narrow block
+ * has no columns beyond 16: half of the work. */
 #define MULTIPLY(name, TERMS, RUN, PRODUCTS)                                                                 \
     EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
                                 float *tile, eg_ahead ahead, const bool wide) {                              \
@@ -99,6 +100,7 @@ static size_t per_cell(size_t bytes, int64_t cells) {
                 ahead.right = ask(ahead.right, rights);                                                      \
                 ahead.left = ask(ahead.left, lefts);                                                         \
                 ask_rows(&ahead, rows);                                                                      \
+                if (ahead.meanwhile != NULL) ahead.meanwhile(ahead.of);                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
             }                                                                                                \
