@@ -67,7 +67,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend driver hopper kernels launch lt record select table)
+  foreach(file backend driver hopper kernels launch lt parts peak record select table)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})

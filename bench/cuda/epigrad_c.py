@@ -47,7 +47,7 @@ class BackwardArgs(c.Structure):
     _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("grad", Matrix),
                 ("source", c.c_int), ("pre", Matrix), ("y", Matrix), ("d_a", Matrix), ("d_b", Matrix),
                 ("d_bias", Vector), ("grad_pre", Matrix), ("accumulate", c.c_int), ("chain", Chain),
-                ("packed_b", c.c_void_p), ("workspace", Workspace)]
+                ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t)]
 
 
 class Library:

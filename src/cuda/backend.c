@@ -288,8 +288,14 @@ static eg_status cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info
 /* ---- The peak ---------------------------------------------------------------------------------------- */
 
 static eg_status cuda_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
-    (void)context, (void)dtype, (void)gflops;
-    return eg_fail(EG_ERR_UNSUPPORTED, "the peak is not measured on CUDA");
+    eg_cuda_device *device = context->device;
+    void *out = NULL;
+    EG_TRY(cuda_alloc(context, EG_CUDA_PEAK_BYTES, &out));
+    EG_TRY(enter(device));
+    const eg_status status = leave(device, eg_cuda_measure_peak(device, context->caps.features, dtype,
+                                                                (uint64_t)(uintptr_t)out, gflops));
+    cuda_free(context, out);
+    return status;
 }
 
 const eg_backend_ops *eg_cuda_ops(void) {

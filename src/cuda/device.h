@@ -42,6 +42,8 @@ eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *wha
 /* Modules and functions of the embedded kernels. */
 eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features);
 void eg_cuda_unload_kernels(eg_cuda_device *device);
+/* The entry point eg_`kernel`. */
+eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfunction *function);
 
 /* select.c. Pure: the kernel row of each step, its tile and its workspace. */
 eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan);
@@ -57,6 +59,26 @@ bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *gemm);
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
 int64_t eg_cuda_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm);
 
+/* The element-wise step as the kernels of any strides take it. */
+eg_cuda_gemm eg_cuda_act_grad_gemm(const eg_plan *plan, uint64_t workspace);
+
+/* parts.c. Pure: how a step with column sums is cut.
+ *
+ * Chunks of rows of the element-wise step (eg_cuda_act_grad). */
+int64_t eg_cuda_chunks(int multiprocessors, const eg_plan *plan);
+/* Rows of column sums, `cols` wide, that the workspace has; false where memory could not hold them. */
+bool eg_cuda_sums_rows(const eg_plan *plan, int64_t cols, int64_t *rows);
+/* Items and rows that a kernel takes at once which makes a row of sums for each chunk. Where that is not all,
+ * the sums of a portion are added to row `total` of the buffer before the next portion; else `total` is 0. */
+typedef struct eg_cuda_portions {
+    int64_t items, rows, total;
+} eg_cuda_portions;
+eg_cuda_portions eg_cuda_portions_of(const eg_plan *plan, int64_t cols, int64_t items, int64_t rows,
+                                     int64_t chunk_rows);
+/* What the last step for d_bias, or the layer's below, adds up; `out` is not set. */
+eg_cuda_column_sum eg_cuda_last_sum(int multiprocessors, const eg_plan *plan, uint64_t workspace,
+                                    eg_buffer_id buffer);
+
 /* launch.c: the kernels of a plan. */
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, CUstream stream);
 void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan);
@@ -65,6 +87,11 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan);
 eg_status eg_cuda_records_open(const eg_context *context, eg_cuda_device *device);
 void eg_cuda_records_close(const eg_context *context, eg_cuda_device *device);
 eg_status eg_cuda_replay(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, bool *done);
+
+/* peak.c: GFLOP/s of multiply-adds in registers; `out` is device memory of EG_CUDA_PEAK_BYTES. */
+enum { EG_CUDA_PEAK_BYTES = 1 << 25 };
+eg_status eg_cuda_measure_peak(eg_cuda_device *device, uint32_t features, eg_dtype dtype, uint64_t out,
+                               double *gflops);
 
 /* lt.c: plain products through cublasLt. */
 bool eg_cuda_lt_available(void);

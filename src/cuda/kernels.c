@@ -40,15 +40,19 @@ static eg_status load_modules(eg_cuda_device *device, uint32_t features) {
     return EG_OK;
 }
 
-static eg_status find_function(eg_cuda_device *device, const eg_cuda_kernel *row, CUfunction *function) {
+eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfunction *function) {
     char name[96];
-    snprintf(name, sizeof name, "eg_%s", row->name);
+    snprintf(name, sizeof name, "eg_%s", kernel);
     CUresult result = CUDA_ERROR_NOT_FOUND;
     for (int i = 0; i < FATBINS && result == CUDA_ERROR_NOT_FOUND; i++) {
         if (device->modules[i] == NULL) continue;
         result = device->driver->cuModuleGetFunction(function, device->modules[i], name);
     }
-    EG_TRY(eg_cuda_check(device, result, row->name));
+    return eg_cuda_check(device, result, kernel);
+}
+
+static eg_status find_row(eg_cuda_device *device, const eg_cuda_kernel *row, CUfunction *function) {
+    EG_TRY(eg_cuda_find_function(device, row->name, function));
     if (row->shared <= 48 * 1024) return EG_OK;
     return eg_cuda_check(device,
                          device->driver->cuFuncSetAttribute(
@@ -64,7 +68,7 @@ eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features) {
             return eg_fail(EG_ERR_UNSUPPORTED, "the kernel table has more than %d rows",
                            (int)EG_CUDA_MAX_KERNELS);
         if (row->family == EG_CUDA_LIBRARY || (row->needs & features) != row->needs) continue;
-        EG_TRY(find_function(device, row, &device->functions[i]));
+        EG_TRY(find_row(device, row, &device->functions[i]));
     }
     return EG_OK;
 }

@@ -75,14 +75,14 @@ typedef struct eg_cuda_hopper {
     eg_cuda_gemm gemm;
 } eg_cuda_hopper;
 
-/* grad_pre = grad * act'(saved), element by element, with column sums of row chunks:
- * row (item * chunks + chunk) of `sums` has those of `chunk_rows` rows. */
+/* grad_pre = grad * act'(saved), element by element, with column sums of `chunks` parts of an item's rows:
+ * row (item * chunks + chunk) of `sums` has those of a part. */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
     eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
     uint64_t sums;      /* 0: not wanted */
     int64_t rows, cols, items;
-    int64_t chunks, chunk_rows;
+    int64_t chunks;
     int32_t activation, source, propagate, unused;
 } eg_cuda_act_grad;
 

@@ -14,6 +14,7 @@ typedef struct eg_cuda_run {
 } eg_cuda_run;
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
 
@@ -68,6 +69,69 @@ static const eg_cuda_kernel *fallback(const eg_problem *p) {
     return last;
 }
 
+static eg_status launch_tiles(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_cuda_gemm gemm) {
+    const int64_t tiles = eg_cuda_tiles(row, &gemm);
+    if (row->family != EG_CUDA_TMA) return enqueue(run, row, tiles, &gemm);
+    eg_cuda_hopper hopper = {.gemm = gemm};
+    int64_t blocks = 0;
+    EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
+    return enqueue(run, row, blocks, &hopper);
+}
+
+/* x from an item and a row of it on. */
+static eg_cuda_matrix from(eg_cuda_matrix x, int64_t item, int64_t row) {
+    if (x.data == 0) return x;
+    x.data += (uint64_t)(item * x.item_stride + row * x.row_stride) * eg_dtype_size((eg_dtype)x.dtype);
+    return x;
+}
+
+/* Some items and rows of a product's result. */
+static eg_cuda_gemm portion_of(const eg_cuda_gemm *whole, int64_t item, int64_t items, int64_t row,
+                               int64_t rows) {
+    eg_cuda_gemm x = *whole;
+    x.items = items, x.rows = rows;
+    x.left = from(x.left, item, row);
+    x.right = from(x.right, item, 0);
+    x.out = from(x.out, item, row);
+    x.second = from(x.second, item, row);
+    x.in = from(x.in, item, row);
+    return x;
+}
+
+static eg_status sum_columns(const eg_cuda_run *run, CUstream stream, eg_cuda_column_sum sum) {
+    const eg_cuda_kernel *row;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (row->kind == EG_STEP_COLUMN_SUM && row->compute == run->problem->compute) break;
+    }
+    return enqueue_on(run, stream, row, ceil_div(sum.cols, row->tile_cols), &sum);
+}
+
+/* The sums of a portion, from their buffer to its row of totals. */
+static eg_cuda_column_sum to_total(const eg_cuda_run *run, uint64_t sums, int64_t cols, int64_t total) {
+    const eg_dtype compute = run->problem->compute;
+    const uint64_t to = sums + (uint64_t)(total * cols) * eg_dtype_size(compute);
+    return (eg_cuda_column_sum){
+        .sums = sums, .out = {.data = to, .col_stride = 1, .dtype = (int32_t)compute}, .cols = cols};
+}
+
+/* A kernel that makes column sums of its result, in portions that there is room for the sums of. */
+static eg_status launch_summed(const eg_cuda_run *run, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const int64_t chunk = eg_cuda_sum_rows(row);
+    const eg_cuda_portions by = eg_cuda_portions_of(run->plan, x->cols, x->items, x->rows, chunk);
+    if (x->sums == 0 || by.total == 0) return launch_tiles(run, row, *x);
+    eg_cuda_column_sum sum = to_total(run, x->sums, x->cols, by.total);
+    for (int64_t item = 0; item < x->items; item += by.items) {
+        for (int64_t first = 0; first < x->rows; first += by.rows) {
+            const int64_t items = least(by.items, x->items - item), rows = least(by.rows, x->rows - first);
+            EG_TRY(launch_tiles(run, row, portion_of(x, item, items, first, rows)));
+            sum.rows = items * ceil_div(rows, chunk);
+            EG_TRY(sum_columns(run, run->stream, sum));
+            sum.accumulate = true;
+        }
+    }
+    return EG_OK;
+}
+
 static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_kernel *row = step->kernel;
     eg_cuda_gemm gemm = eg_cuda_product(run->plan, step, run->workspace);
@@ -81,72 +145,68 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
         if (done) return wait_if_checked(run, run->stream, row->name);
         row = fallback(run->problem);
     }
-    const int64_t tiles = eg_cuda_tiles(row, &gemm);
-    if (row->family != EG_CUDA_TMA) return enqueue(run, row, tiles, &gemm);
-    eg_cuda_hopper hopper = {.gemm = gemm};
-    int64_t blocks = 0;
-    EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
-    return enqueue(run, row, blocks, &hopper);
+    return launch_summed(run, row, &gemm);
 }
 
-/* ---- The element-wise steps ------------------------------------------------------------------------ */
+/* ---- The element-wise step ------------------------------------------------------------------------- */
+
+static bool empty(const eg_problem *p) { return p->m == 0 || p->n == 0 || p->batch == 0; }
+
+static eg_cuda_act_grad act_grad_of(const eg_cuda_run *run) {
+    const eg_problem *p = run->problem;
+    const uint64_t sums = run->workspace + run->plan->region[EG_BUFFER_SUMS].offset;
+    return (eg_cuda_act_grad){.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
+                              .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
+                              .out = eg_cuda_act_grad_out(run->plan, run->workspace),
+                              .sums = eg_wants(p, EG_OP_D_BIAS) ? sums : 0,
+                              .rows = p->m,
+                              .cols = p->n,
+                              .items = p->batch,
+                              .chunks = eg_cuda_chunks(run->device->caps.multiprocessors, run->plan),
+                              .activation = (int32_t)p->activation,
+                              .source = (int32_t)p->source,
+                              .propagate = p->propagate};
+}
+
+/* Rows of vectors, in portions of items. */
+static eg_status launch_vectors(const eg_cuda_run *run, const eg_cuda_kernel *row) {
+    const eg_cuda_act_grad all = act_grad_of(run);
+    eg_cuda_portions by = eg_cuda_portions_of(run->plan, all.cols, all.items, all.chunks, 1);
+    if (all.sums == 0) by = (eg_cuda_portions){.items = all.items};
+    eg_cuda_column_sum sum = to_total(run, all.sums, all.cols, by.total);
+    for (int64_t item = 0; item < all.items; item += by.items) {
+        eg_cuda_act_grad x = all;
+        x.items = least(by.items, all.items - item);
+        x.grad = from(all.grad, item, 0);
+        x.saved = from(all.saved, item, 0);
+        x.out = from(all.out, item, 0);
+        sum.rows = x.items * x.chunks;
+        EG_TRY(enqueue(run, row, sum.rows * ceil_div(x.cols, row->tile_cols), &x));
+        if (by.total > 0) EG_TRY(sum_columns(run, run->stream, sum));
+        sum.accumulate = true;
+    }
+    return EG_OK;
+}
 
 static eg_status launch_act_grad(const eg_cuda_run *run, const eg_step *step) {
-    const eg_problem *p = run->problem;
     const eg_cuda_kernel *row = step->kernel;
-    const uint64_t sums =
-        eg_wants(p, EG_OP_D_BIAS) ? run->workspace + run->plan->region[EG_BUFFER_SUMS].offset : 0;
-    if (p->m == 0 || p->n == 0 || p->batch == 0) return EG_OK;
-    if (row->family == EG_CUDA_STRIDED) {
-        eg_cuda_gemm gemm = {.rows = p->m, .cols = p->n, .items = p->batch, .epilogue = EG_EPILOGUE_ACT_GRAD};
-        gemm.left = eg_cuda_matrix_of(p, EG_OP_SAVED);
-        gemm.in = eg_cuda_matrix_of(p, EG_OP_GRAD);
-        gemm.out = eg_cuda_act_grad_out(run->plan, run->workspace);
-        gemm.sums = sums;
-        gemm.activation = (int32_t)p->activation;
-        gemm.source = (int32_t)p->source;
-        gemm.propagate = p->propagate;
-        return enqueue(run, row, eg_cuda_tiles(row, &gemm), &gemm);
-    }
-    eg_cuda_act_grad x = {.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
-                          .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
-                          .out = eg_cuda_act_grad_out(run->plan, run->workspace),
-                          .sums = sums,
-                          .rows = p->m,
-                          .cols = p->n,
-                          .items = p->batch,
-                          .chunks = ceil_div(p->m, step->tile_rows),
-                          .chunk_rows = step->tile_rows,
-                          .activation = (int32_t)p->activation,
-                          .source = (int32_t)p->source,
-                          .propagate = p->propagate};
-    return enqueue(run, row, x.items * x.chunks * ceil_div(x.cols, row->tile_cols), &x);
-}
-
-/* The rows of sums are those of the step that made them. */
-static int64_t chunk_rows(const eg_plan *plan, eg_buffer_id buffer) {
-    const eg_epilogue epilogue = buffer == EG_BUFFER_SUMS ? EG_EPILOGUE_ACT_GRAD : EG_EPILOGUE_CHAIN;
-    for (int i = 0; i < plan->steps; i++) {
-        const eg_step *step = &plan->step[i];
-        if (step->kind == EG_STEP_ACT_GRAD && buffer == EG_BUFFER_SUMS) return step->tile_rows;
-        if (step->kind == EG_STEP_GEMM && step->epilogue == epilogue) return eg_cuda_sum_rows(step->kernel);
-    }
-    return 1;
+    if (empty(run->problem)) return EG_OK;
+    if (row->family == EG_CUDA_VECTORS) return launch_vectors(run, row);
+    const eg_cuda_gemm gemm = eg_cuda_act_grad_gemm(run->plan, run->workspace);
+    return launch_summed(run, row, &gemm);
 }
 
 static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step, CUstream stream) {
     const eg_problem *p = run->problem;
-    const eg_cuda_kernel *row = step->kernel;
-    const bool below = step->buffer == EG_BUFFER_SUMS_BELOW;
-    eg_cuda_column_sum x = {.sums = run->workspace + run->plan->region[step->buffer].offset,
-                            .out = eg_cuda_matrix_of(p, below ? EG_OP_D_BIAS_BELOW : EG_OP_D_BIAS),
-                            .rows = p->batch * ceil_div(p->m, chunk_rows(run->plan, step->buffer)),
-                            .cols = below ? p->k : p->n,
-                            .accumulate = p->accumulate};
-    return enqueue_on(run, stream, row, ceil_div(x.cols, row->tile_cols), &x);
+    eg_cuda_column_sum sum =
+        eg_cuda_last_sum(run->device->caps.multiprocessors, run->plan, run->workspace, step->buffer);
+    sum.out = eg_cuda_matrix_of(p, step->buffer == EG_BUFFER_SUMS ? EG_OP_D_BIAS : EG_OP_D_BIAS_BELOW);
+    sum.accumulate = p->accumulate;
+    if (empty(p)) sum.rows = 0;
+    return sum_columns(run, stream, sum);
 }
 
-/* ---- A call ---------------------------------------------------------------------------------------- */
+/* ---- Beside the products --------------------------------------------------------------------------- */
 
 /* The stream `later` goes on when what `earlier` has now is done. Events are captured like kernels. */
 static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later, CUevent event) {
@@ -163,12 +223,14 @@ static const eg_step *find_column_sum(const eg_plan *plan) {
     return NULL;
 }
 
-/* The short sum of d_bias runs on a stream of its own beside the products, which leave room for it: after
- * them it would cost its whole length. */
+/* A sum that runs on its own stream beside the products, which leave room for it: after them it would cost
+ * its whole length. */
 static eg_status launch_beside(const eg_cuda_run *run, const eg_step *sum) {
     EG_TRY(follow(run, run->stream, run->device->side, run->device->fork));
     return launch_column_sum(run, sum, run->device->side);
 }
+
+/* ---- A call ---------------------------------------------------------------------------------------- */
 
 static eg_status launch_step(const eg_cuda_run *run, const eg_step *step) {
     switch (step->kind) {

@@ -17,6 +17,7 @@
     X(cublasLtDestroy)                                                                                       \
     X(cublasLtMatmul)                                                                                        \
     X(cublasLtMatmulAlgoGetHeuristic)                                                                        \
+    X(cublasLtMatmulAlgoConfigGetAttribute)                                                                  \
     X(cublasLtMatmulDescCreate)                                                                              \
     X(cublasLtMatmulDescDestroy)                                                                             \
     X(cublasLtMatmulDescSetAttribute)                                                                        \
@@ -166,6 +167,27 @@ static bool lt_describe(lt_product *product) {
     return good;
 }
 
+enum { LT_CANDIDATES = 16 };
+
+/* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, for
+ * these are measured faster there. */
+static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *product, int count,
+                                                        const cublasLtMatmulHeuristicResult_t *found) {
+    const float most_waves = 8, least_fill = 0.95F;
+    const bool narrow = product->key.dtype == EG_F16 || product->key.dtype == EG_BF16;
+    for (int i = 0; narrow && i < count; i++) {
+        const float waves = found[i].wavesCount, whole = (float)(int)(waves + 0.999F);
+        uint32_t tile = 0;
+        size_t bytes = 0;
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || waves > most_waves || waves < least_fill * whole)
+            continue;
+        lt_table.cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
+                                                      sizeof tile, &bytes);
+        if (tile == CUBLASLT_MATMUL_TILE_128x128) return &found[i];
+    }
+    return &found[0];
+}
+
 /* Partial sums are kept in the compute type, and added in one order. */
 static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     const lt_key *key = &product->key;
@@ -185,15 +207,16 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                 wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
                 &alignment, sizeof alignment) == 0;
     }
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t found[LT_CANDIDATES];
     int count = 0;
-    good = good && lt_table.cublasLtMatmulAlgoGetHeuristic(lt->handle, product->multiply, product->matrix[0],
-                                                           product->matrix[1], product->matrix[2],
-                                                           product->matrix[2], wish, 1, &found, &count) == 0;
+    good = good && lt_table.cublasLtMatmulAlgoGetHeuristic(
+                       lt->handle, product->multiply, product->matrix[0], product->matrix[1],
+                       product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
-    if (!good || count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return false;
-    product->algorithm = found.algo;
-    return true;
+    if (!good || count == 0) return false;
+    const cublasLtMatmulHeuristicResult_t *taken = lt_prefer(product, count, found);
+    product->algorithm = taken->algo;
+    return taken->state == CUBLAS_STATUS_SUCCESS;
 }
 
 static lt_product *lt_find(eg_cuda_lt *lt, const lt_key *key) {

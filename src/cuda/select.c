@@ -133,6 +133,19 @@ eg_cuda_gemm eg_cuda_product(const eg_plan *plan, const eg_step *step, uint64_t 
     return x;
 }
 
+eg_cuda_gemm eg_cuda_act_grad_gemm(const eg_plan *plan, uint64_t workspace) {
+    const eg_problem *p = &plan->problem;
+    eg_cuda_gemm x = {.rows = p->m, .cols = p->n, .items = p->batch, .epilogue = EG_EPILOGUE_ACT_GRAD};
+    x.left = eg_cuda_matrix_of(p, EG_OP_SAVED);
+    x.in = eg_cuda_matrix_of(p, EG_OP_GRAD);
+    x.out = eg_cuda_act_grad_out(plan, workspace);
+    if (eg_wants(p, EG_OP_D_BIAS)) x.sums = workspace + plan->region[EG_BUFFER_SUMS].offset;
+    x.activation = (int32_t)p->activation;
+    x.source = (int32_t)p->source;
+    x.propagate = p->propagate;
+    return x;
+}
+
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
     return row->sum_rows > 0 ? row->sum_rows : row->tile_rows;
 }
@@ -214,14 +227,6 @@ static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *
     return step->kind != EG_STEP_GEMM || eg_cuda_takes(row, x);
 }
 
-/* One wave of blocks: four a multiprocessor, as act_grad.cu is built for. */
-static int64_t chunk_of(const eg_caps *caps, const eg_problem *p, const eg_cuda_kernel *row) {
-    const int64_t room = 4 * (int64_t)((const eg_cuda_caps *)caps->detail)->multiprocessors;
-    const int64_t strips = ceil_div(p->n, row->tile_cols) * p->batch;
-    const int64_t chunks = strips > 0 && room > strips ? room / strips : 1, rows = ceil_div(p->m, chunks);
-    return rows < row->tile_rows ? row->tile_rows : (rows < 1 << 14 ? rows : 1 << 14);
-}
-
 /* Whole waves of clusters of two blocks that a product takes. */
 static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double *tiles) {
@@ -231,19 +236,28 @@ static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg
     return (double)(int64_t)((*tiles + clusters - 1) / clusters);
 }
 
-/* Its time in tiles of one column, with what narrow tiles cost in loads. Where cublasLt could do it too, ours
- * is measured faster on products of some size that fill their last wave, and else slower. */
+/* Where cublasLt can do a plain product too, it is measured faster: on small ones, on those that leave some
+ * of ours' last wave empty, and on those that fill four to eight waves with tiles of 128 x 128 (lt_prefer).
+ */
+static bool library_wins(int multiprocessors, const eg_cuda_gemm *x, double fill) {
+    const double least_flops = 1.5e8 * multiprocessors, least_fill = 0.9, least_fill_128 = 0.95;
+    const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
+    const double waves =
+        (double)ceil_div(x->rows, 128) * (double)ceil_div(x->cols, 128) * (double)x->items / multiprocessors;
+    const double whole = (double)(int64_t)(waves + 0.999);
+    if (flops < least_flops || fill < least_fill) return true;
+    return whole >= 4 && whole <= 8 && waves >= least_fill_128 * whole;
+}
+
+/* Its time in tiles of one column, with what narrow tiles cost in loads. */
 static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const double least_flops = 1.5e8 * ((const eg_cuda_caps *)caps->detail)->multiprocessors,
-                 least_fill = 0.9;
     const double slow = 2e15;
+    const int multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors;
     double tiles;
     const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
-    const int clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
-    const double room = waves * clusters;
-    const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
+    const double fill = tiles / (waves * (multiprocessors / 2));
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
-    return plain && (flops < least_flops || tiles < least_fill * room) ? slow + cost : cost;
+    return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
 }
 
 /* Lower is better: products of ours where they are faster than the library's, the library, products of ours
@@ -256,13 +270,12 @@ static double cost_of(const eg_caps *caps, const eg_cuda_kernel *row, const eg_s
     return tma_cost(caps, row, x);
 }
 
-static void take_row(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row, eg_step *step) {
+static void take_row(const eg_cuda_kernel *row, eg_step *step) {
     step->kernel = row;
     step->name = row->name;
     step->tile_rows = row->tile_rows;
     step->tile_cols = row->tile_cols;
     step->depth = row->depth;
-    if (row->family == EG_CUDA_VECTORS) step->tile_rows = chunk_of(caps, &plan->problem, row);
 }
 
 static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
@@ -280,27 +293,25 @@ static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
         return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
                        caps->only_kernel != NULL ? caps->only_kernel : "any", eg_dtype_name(p->dtype));
     }
-    take_row(caps, plan, best, step);
+    take_row(best, step);
     return EG_OK;
 }
 
 /* ---- Workspace ------------------------------------------------------------------------------------ */
 
-/* No row that makes column sums has smaller chunks. */
-enum { LEAST_CHUNK = 32 };
-
 static bool add_sums(eg_plan *plan, eg_buffer_id id, int64_t cols) {
-    const eg_problem *p = &plan->problem;
-    int64_t chunks;
-    if (__builtin_mul_overflow(ceil_div(p->m, LEAST_CHUNK), p->batch, &chunks)) return false;
-    return eg_plan_region(plan, id, chunks, cols, eg_dtype_size(p->compute), 256);
+    int64_t rows;
+    return eg_cuda_sums_rows(plan, cols, &rows) &&
+           eg_plan_region(plan, id, rows, cols, eg_dtype_size(plan->problem.compute), 256);
 }
 
-/* The library splits long sums of small results: room for that, as far as it pays. */
+/* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits are
+ * mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const double flops = 2.0 * (double)p->m * (double)p->k * (double)p->n * (double)p->batch;
-    return flops < 1e6 ? 0 : (flops < 1e9 ? 4 << 20 : 32 << 20);
+    const bool large = eg_dtype_size(p->dtype) == 2 && flops >= 2e10 && (double)p->k * (double)p->n >= 1 << 23;
+    return flops < 1e6 ? 0 : (flops < 1e9 || large ? 4 << 20 : 32 << 20);
 }
 
 static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
@@ -313,6 +324,7 @@ static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
     return false;
 }
 
+/* grad_pre, and 64 MiB at most beside it (but for a d_bias of a million columns). */
 static bool add_workspace(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const bool products = eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B);

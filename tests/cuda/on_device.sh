@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs a test that needs an NVIDIA device and its driver. Without them it is skipped (77); with them, everything
-# else is a failure, a build that lacks the CUDA backend included.
+# Runs a test that needs an NVIDIA device and its driver. Without them, or where the device has too little memory
+# for the test, it is skipped (77); with them, everything else is a failure, a build that lacks the CUDA backend
+# included.
 #
 #     tests/cuda/on_device.sh PROGRAM [ARGUMENT...]
 set -u
@@ -17,6 +18,7 @@ status=$?
 echo "$output"
 case $status:$output in
 *"driver could not be loaded"*) echo "skipped: $device is there, its driver's library is not" && exit 77 ;;
+*"too little memory"*) echo "skipped" && exit 77 ;;
 77:*) echo "there is $device, and the CUDA backend does not run on it" && exit 1 ;;
 esac
 exit $status

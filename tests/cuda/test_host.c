@@ -193,6 +193,63 @@ static void recording_can_be_switched_off(void **state) {
     close_session(&s);
 }
 
+/* ---- The workspace ----------------------------------------------------------------------------------------
+ */
+
+/* A layer too large for any memory here: addresses that nobody reads. */
+static eg_backward_args far_away(void) {
+    enum { STEP = 1 << 28 };
+    void *place[8];
+    for (size_t i = 0; i < LENGTH(place); i++) place[i] = (void *)((uintptr_t)(i + 1) * STEP << 12);
+    return (eg_backward_args){.size = sizeof(eg_backward_args),
+                              .a = {.data = place[0]},
+                              .b = {.data = place[1]},
+                              .grad = {.data = place[2]},
+                              .d_a = {.data = place[3]},
+                              .d_b = {.data = place[4]},
+                              .d_bias = {.data = place[5]},
+                              .workspace = {.data = place[6], .bytes = SIZE_MAX / 2}};
+}
+
+/* One buffer of M x N in the layer's type and 64 MiB; the sums of columns are made in portions for that. */
+static void the_workspace_is_bounded(void **state) {
+    static const eg_dtype dtypes[] = {EG_BF16, EG_F32, EG_F64};
+    static const size_t sizes[] = {2, 4, 8};
+    (void)state;
+    session s;
+    open_session(&s);
+    for (int i = 0; i < 3 * 24; i++) {
+        size_t bytes = 0;
+        const int64_t m = (int64_t)1 << (8 + i / 3), n = m > 1 << 20 ? 4096 : 16384;
+        const eg_layer layer = {.size = sizeof layer,
+                                .m = m,
+                                .k = 1024,
+                                .n = n,
+                                .batch = 1,
+                                .dtype = dtypes[i % 3],
+                                .activation = EG_ACT_GELU};
+        const eg_backward_args args = far_away();
+        assert_ok(eg_backward_workspace(s.context, &layer, &args, &bytes));
+        assert_in_range(bytes, 0, (size_t)m * (size_t)n * sizes[i % 3] + (64U << 20));
+    }
+    close_session(&s);
+}
+
+/* 2^22 rows of sums of 64 rows each, 256 wide, are 64 MiB: three portions in 30, each with its sum of
+ * columns. */
+static void sums_are_made_in_portions(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = 1 << 22;
+    s.layer.n = 256;
+    const eg_backward_args args = far_away();
+    driver->kernels = 0;
+    assert_ok(eg_backward(s.context, &s.layer, &args));
+    assert_int_equal(driver->kernels, 3 * 2 + 2 + 1);
+    close_session(&s);
+}
+
 /* ---- What a call may not do ------------------------------------------------------------------------------
  */
 
@@ -207,6 +264,26 @@ static void a_call_neither_allocates_nor_waits(void **state) {
     }
     assert_int_equal(driver->allocations, allocations);
     assert_int_equal(driver->synchronisations, waits);
+    close_session(&s);
+}
+
+/* ---- The peak --------------------------------------------------------------------------------------------
+ */
+
+static void the_peak_is_of_what_a_device_has(void **state) {
+    static const char *const kernels[] = {[EG_F32] = "eg_peak_f32",
+                                          [EG_F64] = "eg_peak_f64",
+                                          [EG_F16] = "eg_peak_wgmma_f16",
+                                          [EG_BF16] = "eg_peak_wgmma_bf16"};
+    (void)state;
+    session s;
+    open_session(&s);
+    for (eg_dtype dtype = EG_F32; dtype <= EG_BF16; dtype++) {
+        double gflops = 0;
+        assert_ok(eg_measure_peak(s.context, dtype, &gflops));
+        assert_true(gflops > 0);
+        assert_string_equal(driver->last_kernel, kernels[dtype]);
+    }
     close_session(&s);
 }
 
@@ -293,6 +370,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(recordings_are_bounded),
         cmocka_unit_test(what_cannot_be_recorded_is_launched),
         cmocka_unit_test(recording_can_be_switched_off),
+        cmocka_unit_test(the_workspace_is_bounded),
+        cmocka_unit_test(sums_are_made_in_portions),
+        cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
         cmocka_unit_test(a_checked_call_names_the_kernel),

@@ -1,12 +1,14 @@
 /* grad_pre = grad * act'(saved) at the speed of memory, with the column sums of its row chunks on the way.
  *
  *     a warp reads 32 vectors of 16 bytes side by side: one row of 256 columns of bf16
- *     a block's 8 warps take every eighth row of a chunk; a thread has ROWS rows of both operands in flight
- *     and adds its column sums in registers; the warps' sums are added in order at the end
+ *     a block's 8 warps take 8 rows, and then those that are as many rows on as all chunks take at once; a
+ *     thread has ROWS rows of both operands in flight and adds its column sums in registers; the warps' sums
+ *     are added in order at the end
  *
  * The host cuts the rows into as many chunks as make one wave of blocks: all of them stream until the end,
- * and there are few sums to add. What was read is not read again (ldcs), so that L2 keeps grad_pre for the
- * products. Sums are of the unrounded numbers. Rows of 16-byte vectors only; all else is ref_act_grad's. */
+ * and there are few sums to add. Chunks lie in each other like the teeth of combs, so that all blocks
+ * together walk through memory from its beginning to its end. Nothing is read or written twice (ldcs, stcs).
+ * Sums are of the unrounded numbers. Rows of 16-byte vectors only; all else is ref_act_grad's. */
 #include "matrix.cuh"
 #include "order.cuh"
 
@@ -92,7 +94,7 @@ EG_DEVICE void finish_row(const walk &w, const F &derivative, const uint4 &g, co
         product[j] *= derivative(from[j], w.propagate);
         sums[j] += product[j];
     }
-    if (w.out != nullptr) *(uint4 *)(w.out + row * w.out_step) = V::round(product);
+    if (w.out != nullptr) __stcs((uint4 *)(w.out + row * w.out_step), V::round(product));
 }
 
 template <typename V, bool READS, typename F>
@@ -151,18 +153,18 @@ EG_DEVICE void walk_activation(int activation, bool of_y, const walk &w, typenam
 /* ---- The kernel -------------------------------------------------------------------------------------- */
 
 template <typename V>
-EG_DEVICE walk walk_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t rows, int64_t col) {
-    const int64_t bytes = 16 / V::COUNT;
+EG_DEVICE walk walk_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t col) {
+    const int64_t bytes = 16 / V::COUNT, step = WARPS * p.chunks;
     const auto at = [&](const eg_cuda_matrix &x) {
         return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * bytes;
     };
     return {at(p.grad),
             at(p.saved),
             p.out.data != 0 ? at(p.out) : nullptr,
-            p.grad.row_stride * bytes * WARPS,
-            p.saved.row_stride * bytes * WARPS,
-            p.out.row_stride * bytes * WARPS,
-            rows > 0 ? (int)((rows + WARPS - 1) / WARPS) : 0,
+            p.grad.row_stride * bytes * step,
+            p.saved.row_stride * bytes * step,
+            p.out.row_stride * bytes * step,
+            row < p.rows ? (int)((p.rows - row + step - 1) / step) : 0,
             p.propagate != 0};
 }
 
@@ -190,12 +192,11 @@ template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
         const int64_t row_of_sums = index / strips, strip = index % strips * width;
-        const int64_t item = row_of_sums / p.chunks, first = row_of_sums % p.chunks * p.chunk_rows;
-        const int64_t end = min(first + p.chunk_rows, p.rows), row = first + warp;
+        const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * WARPS + warp;
         const int64_t col = strip + threadIdx.x % 32 * V::COUNT;
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols)
-            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, end - row, col),
+            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, col),
                                sums);
         if (p.sums != 0) sum_warps<V>(p, row_of_sums, strip, sums);
     }
