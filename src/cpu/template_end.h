@@ -18,6 +18,7 @@
 #undef EG_T
 #undef EG_I
 #undef EG_LANES
+#undef EG_BLOCK
 #undef EG_INLINE
 #undef EG_ROUNDER
 #undef EG_EXPONENT

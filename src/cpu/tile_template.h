@@ -69,49 +69,7 @@ EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64
 }
 #endif
 
-/* to[k][i] = from[i][k] for 4 x 4 numbers, in registers. */
-typedef EG_R EG_V(four)
-    __attribute__((vector_size(4 * EG_REAL_BITS / 8), aligned(EG_REAL_BITS / 8), may_alias));
-
-EG_INLINE void EG_V(transpose_4x4)(EG_R *to, int64_t to_row, const EG_R *from, int64_t from_row) {
-    const EG_V(four) a = *(const EG_V(four) *)from, b = *(const EG_V(four) *)(from + from_row);
-    const EG_V(four) c = *(const EG_V(four) *)(from + 2 * from_row),
-                     d = *(const EG_V(four) *)(from + 3 * from_row);
-    const EG_V(four) ab_low = __builtin_shufflevector(a, b, 0, 4, 1, 5),
-                     ab_high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const EG_V(four) cd_low = __builtin_shufflevector(c, d, 0, 4, 1, 5),
-                     cd_high = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(EG_V(four) *)to = __builtin_shufflevector(ab_low, cd_low, 0, 1, 4, 5);
-    *(EG_V(four) *)(to + to_row) = __builtin_shufflevector(ab_low, cd_low, 2, 3, 6, 7);
-    *(EG_V(four) *)(to + 2 * to_row) = __builtin_shufflevector(ab_high, cd_high, 0, 1, 4, 5);
-    *(EG_V(four) *)(to + 3 * to_row) = __builtin_shufflevector(ab_high, cd_high, 2, 3, 6, 7);
-}
-
-/* A column-major source is walked down its columns, where it is contiguous: four columns at a time, a strip
- * of rows that stays in L1, transposed on the way into the tile. */
-static void EG_V(load_columns)(EG_R *tile, const char *src, eg_dtype dtype, int64_t col_stride, int64_t rows,
-                               int64_t cols) {
-    enum { STRIP = 256 };
-    const int64_t size = (int64_t)eg_dtype_size(dtype);
-    EG_R columns[4 * STRIP];
-    for (int64_t row = 0; row < rows; row += STRIP) {
-        const int64_t count = rows - row < STRIP ? rows - row : STRIP;
-        for (int64_t col = 0; col < cols; col += 4) {
-            const int64_t width = cols - col < 4 ? cols - col : 4;
-            EG_R *to = tile + row * EG_NR + col;
-            for (int64_t j = 0; j < width; j++) {
-                EG_V(load_row)
-                (columns + j * STRIP, src + (row + (col + j) * col_stride) * size, dtype, 1, count);
-            }
-            int64_t i = 0;
-            for (; width == 4 && i + 4 <= count; i += 4)
-                EG_V(transpose_4x4)(to + i * EG_NR, EG_NR, columns + i, STRIP);
-            for (; i < count; i++) {
-                for (int64_t j = 0; j < width; j++) to[i * EG_NR + j] = columns[j * STRIP + i];
-            }
-        }
-    }
-}
+#include "columns.h"
 
 static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_stride,
                             int64_t col_stride, int64_t rows, int64_t cols) {
