@@ -31,6 +31,8 @@ MUTATIONS = [
      ".depth = eg_least(kc, x->depth - i * kc)", ".depth = eg_least(kc, x->depth - i * kc + 1)"),
     ("a broadcast a is read as a batch", "src/cpu/gemm.c",
      "*per_item = p->operands[EG_OP_A].batch_stride != 0;", "*per_item = true;"),
+    ("every item of a batch in place is the first", "src/cpu/gemm.c",
+     ".item = x->batch_stride * size,", ".item = 0,"),
     ("b is not transposed for d_a", "src/cpu/pack.c",
      "pack_panels(run, step, transpose(x), items, bt)", "pack_panels(run, step, x, items, bt)"),
     ("all threads share one scratch", "src/cpu/gemm.c",
@@ -43,7 +45,7 @@ MUTATIONS = [
     ("AMX: infinities are split", "src/cpu/kernel_amx.c", "largest = 0x4c800000;", "largest = 0x7fffffff;"),
     # Layouts and memory.
     ("row and column strides are swapped", "src/validate.c",
-     "operand.row_stride = row_major ? stride : 1;", "operand.row_stride = row_major ? 1 : stride;"),
+     "operand->row_stride = row_major ? stride : 1;", "operand->row_stride = row_major ? 1 : stride;"),
     ("element addresses are computed in 32 bits", "src/cpu/cpu.h",
      "const int64_t element = item * x->batch_stride + row * x->row_stride + col * x->col_stride;",
      "const int element = (int)(item * x->batch_stride + row * x->row_stride + col * x->col_stride);"),

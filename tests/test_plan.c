@@ -107,6 +107,48 @@ static void a_pack_saves_its_step(void **state) {
     eg_close(context);
 }
 
+/* The matrix on lines `ld` apart, too far to be read where it is. */
+static eg_matrix far_apart(const eg_matrix *x, int64_t lines, int64_t length, int64_t ld) {
+    float *copy = calloc((size_t)(lines * ld), sizeof *copy);
+    assert_non_null(copy);
+    for (int64_t i = 0; i < lines; i++)
+        memcpy(copy + i * ld, (const float *)x->data + i * length, (size_t)length * sizeof *copy);
+    return (eg_matrix){.data = copy, .ld = ld};
+}
+
+/* A small layer's operands are read where they are, but for the transpose of b; with the same bits. */
+static void small_operands_need_no_copy(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(2);
+    fixture f;
+    eg_layer layer = small_layer();
+    layer.m = layer.k = layer.n = 64, layer.batch = 1;
+    fixture_make(&f, layer);
+    char text[ROOM];
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(steps(text, "pack a", ""), 0);
+    assert_int_equal(steps(text, "  b  ", " bytes"), 0);
+    assert_int_equal(steps(text, "  b transposed  ", " bytes"), 1);
+    assert_ok(eg_backward(context, &f.layer, &f.backward));
+    unsigned char *const near = malloc(f.output_bytes);
+    assert_non_null(near);
+    memcpy(near, f.outputs, f.output_bytes);
+
+    f.backward.a = far_apart(&f.backward.a, 64, 64, 4096);
+    f.backward.b = far_apart(&f.backward.b, 64, 64, 4096);
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(steps(text, "pack a", ""), 1);
+    assert_int_equal(steps(text, "  b  ", " bytes"), 1);
+    fixture_poison(&f);
+    assert_ok(eg_backward(context, &f.layer, &f.backward));
+    assert_memory_equal(near, f.outputs, f.output_bytes);
+    free(near);
+    free(f.backward.a.data);
+    free(f.backward.b.data);
+    fixture_free(&f);
+    eg_close(context);
+}
+
 /* The same question has the same answer, on every context, whatever was run; and asking touches nothing. */
 static void plans_are_pure(void **state) {
     (void)state;
@@ -224,10 +266,15 @@ static void a_named_row_is_the_one_that_runs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_subset_has_its_steps), cmocka_unit_test(forward_is_one_product),
-        cmocka_unit_test(a_pack_saves_its_step),      cmocka_unit_test(plans_are_pure),
-        cmocka_unit_test(marks_are_enough),           cmocka_unit_test(workspace_follows_what_is_wanted),
-        cmocka_unit_test(text_is_cut_to_its_room),    cmocka_unit_test(a_named_row_is_the_one_that_runs),
+        cmocka_unit_test(every_subset_has_its_steps),
+        cmocka_unit_test(forward_is_one_product),
+        cmocka_unit_test(a_pack_saves_its_step),
+        cmocka_unit_test(plans_are_pure),
+        cmocka_unit_test(marks_are_enough),
+        cmocka_unit_test(workspace_follows_what_is_wanted),
+        cmocka_unit_test(text_is_cut_to_its_room),
+        cmocka_unit_test(a_named_row_is_the_one_that_runs),
+        cmocka_unit_test(small_operands_need_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

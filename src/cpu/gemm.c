@@ -13,12 +13,14 @@
 #include "cpu.h"
 #include "epilogue.h"
 
-/* Where a packed operand keeps what a product reads. Bytes: from term to term, and from index to index of
- * the dimension that the result has: `in_panel` within a panel of `panel` indices, `panels` from one panel
- * to the next. */
+/* Where an operand keeps what a product reads. Bytes: from term to term, and from index to index of the
+ * dimension that the result has: `in_panel` within a panel of `panel` indices, `panels` from one panel to
+ * the next. */
 typedef struct side {
     const char *data;
     int64_t item, term, in_panel, panels, panel;
+    bool in_place;    /* where its caller has it, not in a copy */
+    eg_factor factor; /* as the kernel reads it, wherever it begins */
 } side;
 
 typedef struct product {
@@ -29,10 +31,8 @@ typedef struct product {
     int64_t rows, cols, depth;
     int64_t items, summed; /* results, and products summed into each */
     int64_t bands, strips; /* blocks down and across */
-    bool transposed;       /* the left operand */
     const eg_operand *out; /* the result, row by row; NULL: goes elsewhere */
     side left, right;
-    int64_t left_panel; /* elements from panel to panel of a plain left operand */
     eg_ending ending;
 } product;
 
@@ -58,9 +58,24 @@ static const char *data_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, e
 
 typedef enum role { PLAIN, TRANSPOSED, RIGHT } role;
 
+static side side_in_place(const eg_operand *x, bool terms_down, int64_t nr) {
+    const int64_t size = (int64_t)eg_size_of(x->dtype);
+    const int64_t term = terms_down ? x->row_stride : x->col_stride,
+                  index = terms_down ? x->col_stride : x->row_stride;
+    return (side){.data = eg_cpu_at(x, 0, 0, 0),
+                  .item = x->batch_stride * size,
+                  .term = term * size,
+                  .in_panel = index * size,
+                  .panel = INT64_MAX,
+                  .in_place = true,
+                  .factor = {.index = index, .term = term, .group = nr * term}};
+}
+
 /* The operand in `id`, of `terms` summed terms and `count` rows (columns) of the result. */
 static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffer_id id, role role,
                     int64_t terms, int64_t count) {
+    const eg_operand *in_place = eg_cpu_in_place(run->plan, id);
+    if (in_place != NULL) return side_in_place(in_place, role == TRANSPOSED || id == EG_BUFFER_B, kernel->nr);
     bool per_item;
     side s = {.data = data_of(run, kernel, id, &per_item)};
     const int64_t size = (int64_t)eg_size_of(kernel->compute), nr = kernel->nr;
@@ -77,6 +92,7 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
         s.in_panel = nr * size;
         s.panel = INT64_MAX;
         s.item = panels.panels * panels.rows * nr * size;
+        s.factor = (eg_factor){.index = nr, .term = 1, .group = panels.rows * nr};
     } else { /* [terms, count] */
         const eg_panels panels = eg_cpu_panels(kernel, terms, count);
         s.term = nr * size;
@@ -84,6 +100,7 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
         s.panel = nr;
         s.panels = panels.rows * nr * size;
         s.item = panels.panels * s.panels;
+        s.factor = (eg_factor){.index = 1, .term = nr, .group = nr * nr};
     }
     if (!per_item) s.item = 0;
     return s;
@@ -93,8 +110,6 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
 static void choose_sides(product *x, eg_buffer_id left, role role, eg_buffer_id right) {
     x->left = side_of(x->run, x->kernel, left, role, x->depth, x->rows);
     x->right = side_of(x->run, x->kernel, right, RIGHT, x->depth, x->cols);
-    x->transposed = role == TRANSPOSED;
-    x->left_panel = eg_cpu_panels(x->kernel, x->rows, x->depth).rows * x->kernel->nr;
 }
 
 static product make_product(const eg_cpu_run *run, const eg_step *step) {
@@ -130,7 +145,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
 
 /* The operand's index `at` from term `term` on. */
 static const char *side_at(const side *s, int64_t item, int64_t at, int64_t term) {
-    return s->data + item * s->item + at / s->panel * s->panels + at % s->panel * s->in_panel +
+    const int64_t panel = at < s->panel ? 0 : eg_div(at, s->panel);
+    return s->data + item * s->item + panel * s->panels + (at - panel * s->panel) * s->in_panel +
            term * s->term;
 }
 
@@ -158,7 +174,7 @@ typedef struct walk {
 
 static void walk_to(walk *w, int64_t row) {
     w->at = side_at(w->side, w->item, row, w->term);
-    w->in_panel = row % w->side->panel;
+    w->in_panel = row < w->side->panel ? row : row % w->side->panel;
 }
 
 static void walk_on(walk *w, int64_t row, int64_t rows) {
@@ -169,8 +185,8 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
 
 /* Lines that are to be stored to have to be fetched first: each pass asks for its share of a tile's rows. */
 static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile, eg_ahead *ahead) {
-    const int64_t from = tile->rows * pass->term / x->depth,
-                  to = tile->rows * (pass->term + pass->depth) / x->depth;
+    const int64_t from = eg_div(tile->rows * pass->term, x->depth),
+                  to = eg_div(tile->rows * (pass->term + pass->depth), x->depth);
     ahead->out = eg_cpu_at(x->out, tile->item, tile->row + from, tile->col);
     ahead->out_rows = to - from;
     ahead->out_stride = x->out->row_stride * (int64_t)eg_size_of(x->out->dtype);
@@ -179,14 +195,13 @@ static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile
 
 /* One tile: all terms of the pass, and after the last of them the epilogue: at once, or during the next
  * tile. */
-static void run_tile(const product *x, const block *b, const pass *pass, const char *left, const char *right,
-                     eg_ahead *ahead, const eg_tile *tile) {
+static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
+                     const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
     if (x->out != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
     if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
-    x->kernel->multiply(x->transposed, left, x->left_panel, right, pass->depth, tile->cols, !pass->first,
-                        tile->values, ahead);
+    x->kernel->multiply(left, right, pass->depth, tile->cols, !pass->first, tile->values, ahead);
     if (!pass->last) return;
     eg_cpu_finish_rest(b->finish);
     eg_cpu_finish_begin(b->finish, &x->ending, tile);
@@ -210,11 +225,15 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = (col - b->col) / nr;
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
-    const char *right = side_at(&x->right, item, col, pass->term);
+    eg_factor rows = x->left.factor, right = x->right.factor;
+    right.at = side_at(&x->right, item, col, pass->term);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
-    eg_ahead ahead = {.right = right_after(x, b, pass, item, col),
-                      .right_bytes = (size_t)(pass->depth * x->right.term / tiles_down)};
+    eg_ahead ahead = {0};
+    if (!x->right.in_place) {
+        ahead.right = right_after(x, b, pass, item, col);
+        ahead.right_bytes = (size_t)(pass->depth * x->right.term / tiles_down);
+    }
     if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, nr));
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
     eg_tile tile = {.item = b->item,
@@ -226,7 +245,8 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
-        run_tile(x, b, pass, left.at, right, &ahead, &tile);
+        rows.at = left.at;
+        run_tile(x, b, pass, &rows, &right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
         walk_on(&left, tile.row, mr);

@@ -66,6 +66,15 @@ typedef struct eg_sweep {
     bool propagate;  /* act'(NaN) is NaN, not 0 */
 } eg_sweep;
 
+/* An operand as a product reads it, in panels or where its caller has it: distances in elements. Cells follow
+ * each other and need none. */
+typedef struct eg_factor {
+    const void *at;
+    int64_t index; /* from one row of the left operand, or column of the right one, to the next */
+    int64_t term;  /* from one summed term to the next, within a group of nr */
+    int64_t group; /* from nr terms to the next nr */
+} eg_factor;
+
 /* All tiles are mr x nr, row by row, in the compute type. */
 typedef struct eg_cpu_kernel {
     const char *name;
@@ -75,6 +84,7 @@ typedef struct eg_cpu_kernel {
     uint32_t needs; /* instruction-set bits */
     int terms;      /* of a number in a cell; 0: its operands are panels */
     int mr, nr;     /* the tile held in registers */
+    int lanes;      /* numbers of a vector */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
     double least;               /* multiply-adds of a product from which it is the faster choice */
@@ -84,12 +94,11 @@ typedef struct eg_cpu_kernel {
     void (*enter)(void);
     void (*leave)(void);
 
-    /* tile = (accumulate ? tile : 0) + left · right over `depth` terms, for the first `cols` columns (more
-     * may be computed). Panels: `left` is the first row's (column's) element at the first term, `panel` the
-     * distance of its panels in elements, `right` the first term's row in its panel. Cells: both are the
-     * first of consecutive cells. */
-    void (*multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
-                     int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead);
+    /* tile = (accumulate ? tile : 0) + left · right over `depth` terms, for the first `cols` columns. All mr
+     * rows are read, and of the right operand's columns whole vectors. Rows of the left operand or its terms,
+     * and columns of the right one, are neighbours: 1 apart. */
+    void (*multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
+                     bool accumulate, void *tile, const eg_ahead *ahead);
 
     /* Cells only: of a tile's first rows x cols numbers, the rest 0, rows [first, first + count) of the upper
      * half and their partners 16 below, to the layouts that are wanted. Transposed ones take all 16 at once.

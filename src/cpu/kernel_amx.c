@@ -109,13 +109,12 @@ static size_t per_cell(size_t bytes, int64_t cells) {
             accumulate = true;                                                                               \
         } while (depth > 0);                                                                                 \
     }                                                                                                        \
-    static void name(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,     \
-                     int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead) {                     \
-        (void)transposed, (void)panel;                                                                       \
+    static void name(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,             \
+                     bool accumulate, void *tile, const eg_ahead *ahead) {                                   \
         if (cols > EG_TILE_WORDS) {                                                                          \
-            name##_cells(left, right, depth, accumulate, tile, *ahead, true);                                \
+            name##_cells(left->at, right->at, depth, accumulate, tile, *ahead, true);                        \
         } else {                                                                                             \
-            name##_cells(left, right, depth, accumulate, tile, *ahead, false);                               \
+            name##_cells(left->at, right->at, depth, accumulate, tile, *ahead, false);                       \
         }                                                                                                    \
     }
 

@@ -11,17 +11,17 @@
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
 
-/* `depth` terms of a tile of `nv` vectors a row; the left operand's number for row i and term k is at
- * left[i * row + k * term]. nv, row and term are constants where this is inlined. */
-EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const EG_R *right, int64_t depth,
-                           const int nv, const int64_t row, const int64_t term) {
+/* `depth` terms of a tile of `nv` vectors a row. nv, and one of the left operand's distances, are constants
+ * where this is inlined. */
+EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index, const int64_t term,
+                           const EG_R *right, const int64_t right_term, int64_t depth, const int nv) {
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
 #pragma GCC unroll 8
-        for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * EG_NR + j * EG_LANES);
+        for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_term + j * EG_LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < EG_MR; i++) {
-            const EG_T a = EG_V(splat)(left[i * row + k * term]);
+            const EG_T a = EG_V(splat)(left[i * index + k * term]);
 #pragma GCC unroll 8
             for (int j = 0; j < nv; j++) sum[i][j] = EG_V(fma)(a, b[j], sum[i][j]);
         }
@@ -29,26 +29,26 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const EG_R 
 }
 
 /* What comes next is asked for with every nr terms, a few lines at a time: more would stand in the way. */
-EG_INLINE void EG_V(multiply_nv)(const bool transposed, const EG_R *left, int64_t panel, const EG_R *right,
-                                 int64_t depth, bool accumulate, EG_R *tile, const eg_ahead *ahead,
-                                 const int nv) {
+EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
+                                 bool accumulate, EG_R *tile, const eg_ahead *ahead, const int nv) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const int64_t slices = (depth + EG_NR - 1) / EG_NR;
-    const size_t slice = slices > 0 ? ahead->right_bytes / (size_t)slices : 0;
-    const int64_t rows = slices > 0 ? (ahead->out_rows + slices - 1) / slices : 0;
+    const size_t slice = slices > 1 ? ahead->right_bytes / (size_t)slices : ahead->right_bytes;
+    const int64_t rows = slices > 1 ? (ahead->out_rows + slices - 1) / slices : ahead->out_rows;
+    const EG_R *a = left->at, *b = right->at;
     const char *next = ahead->right;
     int64_t asked = 0;
-    for (; depth > 0; depth -= EG_NR, left += transposed ? EG_NR * EG_NR : panel, right += EG_NR * EG_NR) {
+    for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         for (const char *end = next + slice; next < end; next += 64) __builtin_prefetch(next, 0, 2);
         for (int64_t i = 0; i < rows && asked < ahead->out_rows; i++, asked++) {
             const char *row = ahead->out + asked * ahead->out_stride;
             for (int64_t at = 0; at < ahead->out_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
         }
-        if (transposed) {
-            EG_V(terms)(sum, left, right, count, nv, 1, EG_NR);
+        if (left->index == 1) {
+            EG_V(terms)(sum, a, 1, left->term, b, right->term, count, nv);
         } else {
-            EG_V(terms)(sum, left, right, count, nv, EG_NR, 1);
+            EG_V(terms)(sum, a, left->index, 1, b, right->term, count, nv);
         }
     }
 #pragma GCC unroll 16
@@ -62,22 +62,15 @@ EG_INLINE void EG_V(multiply_nv)(const bool transposed, const EG_R *left, int64_
 }
 
 /* Narrow last panels use as many vectors as they have columns for. */
-static void EG_V(multiply)(bool transposed, const void *left, int64_t panel, const void *right, int64_t depth,
-                           int64_t cols, bool accumulate, void *tile, const eg_ahead *ahead) {
-#define EG_WIDTH(nv)                                                                                         \
-    if (transposed) {                                                                                        \
-        EG_V(multiply_nv)(true, left, panel, right, depth, accumulate, tile, ahead, nv);                     \
-    } else {                                                                                                 \
-        EG_V(multiply_nv)(false, left, panel, right, depth, accumulate, tile, ahead, nv);                    \
-    }
+static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
+                           bool accumulate, void *tile, const eg_ahead *ahead) {
     if (EG_NV > 1 && cols <= EG_LANES) {
-        EG_WIDTH(1)
+        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, 1);
     } else if (EG_NV > 2 && cols <= 2 * EG_LANES) {
-        EG_WIDTH(EG_NV > 2 ? 2 : 1)
+        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, EG_NV > 2 ? 2 : 1);
     } else {
-        EG_WIDTH(EG_NV)
+        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, EG_NV);
     }
-#undef EG_WIDTH
 }
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
@@ -107,6 +100,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .needs = EG_NEEDS,
     .mr = EG_MR,
     .nr = EG_NR,
+    .lanes = EG_LANES,
     .kc = EG_KC,
     .block_rows = 192,
     .block_cols = 480,

@@ -132,6 +132,64 @@ static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
     step->threads = threads_for(threads, numbers, numbers_a_thread, INT64_MAX);
 }
 
+/* ---- Operands where they are --------------------------------------------------------------------- */
+
+/* A copy pays by how often it is read. Without one, numbers that are read one after the other lie `stride`
+ * bytes apart, and beyond NEAR each is on a page and in a cache set with few others. Measured: docs/cpu.md.
+ */
+enum { FEW = 32, SOME = 128, NEAR = 2048 };
+
+/* Heights of tiles and lengths of vectors are powers of two. */
+static bool divides(int power, int64_t size) { return (size & (power - 1)) == 0; }
+
+static bool is_read_often(const eg_problem *p, const eg_operand *x, int64_t reads, int64_t few) {
+    return reads > few || (x->batch_stride == 0 && p->batch > few) ||
+           (x->batch_stride == 0 && p->batch * reads > few);
+}
+
+/* Whether a product reads A or B where its caller has it. It has to be of the kernel's type and in whole
+ * tiles and vectors, which kernels read without a look at where the matrix ends; and the right operand's
+ * columns have to be neighbours. */
+static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_operand_id id,
+                           eg_product product) {
+    const eg_operand *x = &p->operands[id];
+    if (kernel->terms > 0 || x->dtype != kernel->compute) return false;
+    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    const bool near = line <= NEAR / (int64_t)eg_size_of(x->dtype);
+    if (id == EG_OP_A) {
+        return near && !is_read_often(p, x, p->n, SOME) && divides(kernel->mr, p->m) &&
+               divides(kernel->mr, p->k);
+    }
+    const bool pre = product == EG_PRODUCT_PRE;
+    return !is_read_often(p, x, p->m, near ? SOME : FEW) && (pre ? x->col_stride : x->row_stride) == 1 &&
+           divides(kernel->lanes, pre ? p->n : p->k);
+}
+
+/* The products of the plan that need no copy of a pack's operand. */
+static unsigned without_pack(const eg_plan *plan, const eg_cpu_kernel *kernel, const eg_step *pack) {
+    unsigned products = 0;
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_GEMM && (pack->products & EG_FOR(step->product)) &&
+            reads_in_place(kernel, &plan->problem, pack->operand, step->product))
+            products |= EG_FOR(step->product);
+    }
+    const bool all = products == pack->products;
+    return pack->operand == EG_OP_A && !all ? 0 : products; /* both products read one copy of A */
+}
+
+static void skip_packs(eg_plan *plan, const eg_cpu_kernel *kernel) {
+    int kept = 0;
+    for (int i = 0; i < plan->steps; i++) {
+        eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_PACK) step->products &= ~without_pack(plan, kernel, step);
+        if (step->kind == EG_STEP_PACK && step->products == 0) continue;
+        if (kept < i) plan->step[kept] = *step;
+        kept++;
+    }
+    plan->steps = kept;
+}
+
 /* ---- Workspace ---------------------------------------------------------------------------------- */
 
 /* A matrix as the kernels read it. */
@@ -215,6 +273,7 @@ eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
 /* Cuts the steps for a kernel, and adds their workspace to the plan's. */
 static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
+    skip_packs(plan, kernel);
     for (int i = 0; i < plan->steps; i++) {
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
@@ -236,13 +295,10 @@ static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel,
 /* A call that a kernel refuses is made anew by another, in the same workspace: it has room for both. */
 static eg_status select_both(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_caps any = eg_cpu_caps_without_cells(caps);
-    const size_t before = plan->workspace;
-    EG_TRY(select_kernel(&any, eg_cpu_choose(&any, &plan->problem), plan));
-    const size_t other = plan->workspace;
-    plan->workspace = before;
-    memset(plan->region, 0, sizeof plan->region);
+    eg_plan other = *plan;
+    EG_TRY(select_kernel(&any, eg_cpu_choose(&any, &plan->problem), &other));
     EG_TRY(select_kernel(caps, kernel, plan));
-    if (other > plan->workspace) plan->workspace = other;
+    if (other.workspace > plan->workspace) plan->workspace = other.workspace;
     return EG_OK;
 }
 
