@@ -30,7 +30,7 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
     /* Of a device of the caller's we may not know what it is: a tile that does well everywhere. */
     const int usual = EG_ROW_shared_64x64;
     const bool tuned = info->native_device == NULL && !gpu->caps.cpu && info->kernel == NULL;
-    gpu->caps.preferred = tuned ? eg_webgpu_tune(gpu, context->name, usual) : usual;
+    gpu->caps.preferred = tuned ? eg_webgpu_tune(context, usual) : usual;
     return EG_OK;
 }
 

@@ -6,9 +6,13 @@
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+bool eg_webgpu_writes(const eg_webgpu_pass *pass, int binding) {
+    return binding == EG_OUT || (binding == EG_EXTRA && pass->sums);
+}
+
 /* The product's splits are the depth of its output; what the epilogue reads has none. */
 static int64_t extent_depth(const eg_webgpu_pass *pass, int binding, int64_t depth) {
-    return binding == EG_OUT ? pass->splits : binding == EG_EXTRA ? 1 : depth;
+    return eg_webgpu_writes(pass, binding) ? pass->splits : binding == EG_EXTRA ? 1 : depth;
 }
 
 static int64_t span(int64_t count, int64_t stride) { return count > 1 ? (count - 1) * stride : 0; }
@@ -25,7 +29,7 @@ int64_t eg_webgpu_window(const eg_webgpu_pass *pass, int binding, const eg_webgp
 int64_t eg_webgpu_begin(const eg_webgpu_pass *pass, int binding, const eg_webgpu_block *block) {
     const eg_webgpu_operand *x = &pass->at[binding];
     return block->item * x->item + block->row * x->row + block->col * x->col +
-           (binding == EG_OUT ? 0 : block->term * x->depth);
+           (eg_webgpu_writes(pass, binding) ? 0 : block->term * x->depth);
 }
 
 /* Elements of an operand that fit in a binding: its first may lie anywhere up to the alignment. */
@@ -130,12 +134,12 @@ static eg_status cut_depth(const eg_webgpu_caps *caps, const eg_webgpu_pass *pas
     const bool product = pass->kernel->shape == EG_SHAPE_PRODUCT;
     const int64_t reach = product && pass->splits == 1 ? eg_webgpu_reach(caps, pass) : pass->depth;
     eg_webgpu_pass part = *pass;
-    if (sums_items(pass) && block.item > 0) part.accumulate = true;
+    if (sums_items(pass) && block.item > 0) part.accumulate = part.add_sums = true;
     do {
         block.depth = least(reach, pass->depth - block.term);
         if (reach < pass->depth) part.chunk = block.depth;
         EG_TRY(cut_area(caps, &part, &block, visit, arg));
-        part.accumulate = true;
+        part.accumulate = part.add_sums = true;
         block.term += block.depth;
     } while (block.term < pass->depth);
     return EG_OK;

@@ -58,7 +58,7 @@ eg_status eg_webgpu_write(eg_webgpu *gpu, WGPUBuffer buffer, uint64_t offset, co
 /* The pipeline of a pass, made on first use. */
 typedef struct eg_webgpu_variant {
     const eg_webgpu_kernel *kernel;
-    bool vec4;
+    bool vec4, sums, sums_by_row;
     bool left_along_depth, right_along_depth;
     bool of_y;
     eg_epilogue epilogue;
@@ -79,7 +79,7 @@ eg_status eg_webgpu_flush(eg_webgpu *gpu);
 void eg_webgpu_free_recording(eg_webgpu *gpu);
 
 /* The kernel row that is fastest on this GPU, measured once and kept on disk. */
-int eg_webgpu_tune(eg_webgpu *gpu, const char *device_name, int otherwise);
+int eg_webgpu_tune(eg_context *context, int otherwise);
 
 eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 

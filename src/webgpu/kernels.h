@@ -35,6 +35,7 @@ typedef struct eg_webgpu_kernel {
     uint32_t invocations, memory; /* of a workgroup */
     const char *text;             /* WGSL for any strides */
     const char *text_vec4;        /* and for aligned operands, or NULL */
+    const char *sums, *sums_vec4; /* the same, with the sums of one operand over the depth, or NULL */
 } eg_webgpu_kernel;
 
 /* Row `index` of the table, or NULL past the last. */

@@ -18,7 +18,16 @@ typedef struct parameters {
 
 _Static_assert(sizeof(parameters) == 128, "the bias follows 32 words");
 
-enum { HAS_BIAS = 1, BIAS_IS_F16 = 2, HAS_EXTRA = 4, ACCUMULATE = 8, BIAS_BY_ROW = 16, PROPAGATE = 32 };
+enum {
+    HAS_BIAS = 1,
+    BIAS_IS_F16 = 2,
+    HAS_EXTRA = 4,
+    ACCUMULATE = 8,
+    BIAS_BY_ROW = 16,
+    PROPAGATE = 32,
+    SUMS = 64,
+    ADD_SUMS = 128
+};
 
 struct eg_webgpu_recording {
     WGPUCommandEncoder encoder;
@@ -138,18 +147,22 @@ static bound bind(const launching *l, const eg_webgpu_pass *pass, int binding, c
     return b;
 }
 
+static bool read_from_output(const eg_webgpu_pass *pass, const bound *bounds, int binding) {
+    return !eg_webgpu_writes(pass, binding) && bounds[binding].buffer == bounds[EG_OUT].buffer;
+}
+
 /* A buffer that the pass writes cannot be read in it: what is read is copied first. */
-static eg_status part_from_output(eg_webgpu *gpu, bound *bounds) {
+static eg_status part_from_output(eg_webgpu *gpu, const eg_webgpu_pass *pass, bound *bounds) {
     uint64_t need = 0, at[EG_BINDINGS] = {0};
     for (int i = 0; i < EG_OUT; i++) {
-        if (bounds[i].buffer != bounds[EG_OUT].buffer) continue;
+        if (!read_from_output(pass, bounds, i)) continue;
         at[i] = need;
         need += up(bounds[i].bytes, 256);
     }
     if (need == 0) return EG_OK;
     EG_TRY(eg_webgpu_grow(gpu, &gpu->mirror, need, WGPUBufferUsage_Storage | WGPUBufferUsage_CopyDst));
     for (int i = 0; i < EG_OUT; i++) {
-        if (bounds[i].buffer != bounds[EG_OUT].buffer) continue;
+        if (!read_from_output(pass, bounds, i)) continue;
         gpu->api.CommandEncoderCopyBufferToBuffer(gpu->recording->encoder, bounds[i].buffer, bounds[i].offset,
                                                   gpu->mirror.buffer, at[i], bounds[i].bytes);
         bounds[i].buffer = gpu->mirror.buffer;
@@ -165,7 +178,7 @@ static walk walk_of(const eg_webgpu_pass *pass, int binding, const eg_webgpu_blo
     return (walk){.base = b->base,
                   .row = stride(block->rows, x->row),
                   .col = stride(block->cols, x->col),
-                  .depth = stride(binding == EG_OUT ? pass->splits : block->depth, x->depth),
+                  .depth = stride(eg_webgpu_writes(pass, binding) ? pass->splits : block->depth, x->depth),
                   .item = stride(block->items, x->item)};
 }
 
@@ -203,11 +216,13 @@ static eg_webgpu_variant variant_of(const eg_webgpu_pass *pass, const eg_webgpu_
     v.epilogue = pass->epilogue;
     v.activation = pass->epilogue == EG_EPILOGUE_STORE ? EG_ACT_NONE : pass->activation;
     v.of_y = pass->of_y;
+    v.sums = pass->sums;
+    v.sums_by_row = pass->sums_by_row;
     if (pass->kernel->shape != EG_SHAPE_PRODUCT || pass->kernel->depth == 1) return v;
     v.vec4 = reads_fours(left, &bounds[EG_LEFT], block, left->row, block->rows, &v.left_along_depth) &&
              reads_fours(right, &bounds[EG_RIGHT], block, right->col, block->cols, &v.right_along_depth) &&
              rows_of_fours(pass, EG_OUT, &bounds[EG_OUT], block) &&
-             rows_of_fours(pass, EG_EXTRA, &bounds[EG_EXTRA], block);
+             (pass->sums || rows_of_fours(pass, EG_EXTRA, &bounds[EG_EXTRA], block));
     if (!v.vec4) v.left_along_depth = left->depth == 1, v.right_along_depth = right->depth == 1;
     return v;
 }
@@ -220,6 +235,7 @@ static parameters parameters_of(const eg_webgpu_pass *pass, const eg_webgpu_bloc
                                 const bound *bounds) {
     const bool sums = pass->kernel->shape == EG_SHAPE_COLUMN_SUM;
     const int64_t limit = sums ? pass->limit - block->row * pass->chunk : 0;
+    const bool first = (pass->sums_by_row ? block->col : block->row) == 0;
     parameters p = {
         .rows = (uint32_t)block->rows,
         .cols = (uint32_t)block->cols,
@@ -227,8 +243,9 @@ static parameters parameters_of(const eg_webgpu_pass *pass, const eg_webgpu_bloc
         .chunk = (uint32_t)(sums || pass->splits > 1 ? pass->chunk : block->depth),
         .splits = (uint32_t)pass->splits,
         .limit = (uint32_t)(limit < UINT32_MAX ? limit : UINT32_MAX),
-        .flags = (has(&pass->at[EG_EXTRA]) ? HAS_EXTRA : 0U) | (pass->accumulate ? ACCUMULATE : 0U) |
-                 (pass->propagate ? PROPAGATE : 0U),
+        .flags = (has(&pass->at[EG_EXTRA]) && !pass->sums ? HAS_EXTRA : 0U) |
+                 (pass->accumulate ? ACCUMULATE : 0U) | (pass->propagate ? PROPAGATE : 0U) |
+                 (pass->sums && first ? SUMS : 0U) | (pass->add_sums ? ADD_SUMS : 0U),
     };
     for (int i = 0; i < EG_BINDINGS; i++) p.at[i] = walk_of(pass, i, block, &bounds[i]);
     return p;
@@ -313,7 +330,7 @@ static eg_status run_block(void *arg, const eg_webgpu_pass *pass, const eg_webgp
     memcpy(r->params + r->used, &p, sizeof p);
     entries[0] = (WGPUBindGroupEntry){.buffer = gpu->params.buffer, .offset = r->used, .size = bytes};
     r->used += bytes;
-    EG_TRY(part_from_output(gpu, bounds));
+    EG_TRY(part_from_output(gpu, pass, bounds));
 
     const eg_webgpu_kernel *kernel = pass->kernel;
     const uint32_t groups[3] = {ceil_div(block->cols, kernel->cols), ceil_div(block->rows, kernel->rows),

@@ -82,6 +82,7 @@ static void turn(eg_webgpu_pass *pass) {
     const int64_t rows = pass->rows;
     pass->rows = pass->cols, pass->cols = rows;
     pass->bias_by_row = !pass->bias_by_row;
+    pass->sums_by_row = !pass->sums_by_row;
     for (int i = 0; i < EG_BINDINGS; i++) at[i] = transposed(at[i]);
     if (pass->kernel->shape != EG_SHAPE_PRODUCT) return;
     const eg_webgpu_operand left = at[EG_LEFT];
@@ -107,6 +108,8 @@ static void emit_finish(lowering *l, const eg_webgpu_pass *pass, eg_webgpu_opera
     rest.at[EG_LEFT] = from;
     rest.at[EG_RIGHT] = (eg_webgpu_operand){0};
     rest.depth = parts, rest.splits = 1;
+    if (rest.sums) rest.at[EG_EXTRA] = (eg_webgpu_operand){0};
+    rest.sums = false;
     if (rest.at[EG_OUT].item == 0 && rest.items > 1) rest.items = 1;
     emit(l, rest);
 }
@@ -122,7 +125,8 @@ static eg_webgpu_operand emit_parts(lowering *l, const eg_webgpu_pass *pass, int
     bare.epilogue = EG_EPILOGUE_STORE;
     bare.activation = EG_ACT_NONE;
     bare.accumulate = false;
-    bare.bias = bare.at[EG_EXTRA] = (eg_webgpu_operand){0};
+    bare.bias = (eg_webgpu_operand){0};
+    if (!bare.sums) bare.at[EG_EXTRA] = (eg_webgpu_operand){0};
     bare.at[EG_OUT] = parts;
     emit(l, bare);
     return parts;
@@ -175,58 +179,6 @@ int64_t eg_webgpu_sum_chunk(const eg_webgpu_caps *caps, int64_t rows, int64_t ro
     return chunk > 0 ? chunk : 1;
 }
 
-/* Sums by chunk lie together column by column, so that however many there are can be bound. */
-static eg_webgpu_operand chunk_sums(const lowering *l, eg_buffer_id id, int64_t chunks) {
-    const eg_region *region = &l->plan->region[id];
-    return (eg_webgpu_operand){.place = id == EG_BUFFER_SUMS ? EG_PLACE_SCRATCH : EG_PLACE_WORKSPACE,
-                               .offset = region->offset,
-                               .dtype = EG_F32,
-                               .row = 1,
-                               .col = chunks * l->problem->batch,
-                               .item = chunks};
-}
-
-static void emit_chunk_sums(lowering *l, eg_buffer_id id, eg_webgpu_operand x, int64_t cols) {
-    const eg_problem *p = l->problem;
-    const int64_t chunk = eg_webgpu_sum_chunk(l->caps, p->m, x.row), chunks = ceil_div(p->m, chunk);
-    eg_webgpu_operand from = x;
-    from.depth = x.row, from.row = x.row * chunk;
-    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
-                             .items = p->batch,
-                             .rows = chunks,
-                             .cols = cols,
-                             .depth = chunk,
-                             .splits = 1,
-                             .chunk = chunk,
-                             .limit = p->m,
-                             .at = {[EG_LEFT] = from, [EG_OUT] = chunk_sums(l, id, chunks)}});
-}
-
-static int64_t below_stride(const eg_problem *p) {
-    const bool wide = p->dtype == EG_F16;
-    return wide ? p->k : p->operands[EG_OP_D_A].row_stride;
-}
-
-static void lower_column_sum(lowering *l) {
-    const eg_problem *p = l->problem;
-    const bool below = l->step->buffer == EG_BUFFER_SUMS_BELOW;
-    const int64_t stride = below ? below_stride(p) : grad_pre_of(l).row;
-    const int64_t chunks = ceil_div(p->m, eg_webgpu_sum_chunk(l->caps, p->m, stride));
-    eg_webgpu_operand from = chunk_sums(l, l->step->buffer, chunks);
-    from.depth = 1, from.row = 0, from.item = 0;
-    eg_webgpu_operand to = user(p, below ? EG_OP_D_BIAS_BELOW : EG_OP_D_BIAS);
-    to.row = 0, to.item = 0;
-    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
-                             .accumulate = p->accumulate,
-                             .items = 1,
-                             .rows = 1,
-                             .cols = below ? p->k : p->n,
-                             .depth = chunks * p->batch,
-                             .splits = 1,
-                             .limit = chunks * p->batch,
-                             .at = {[EG_LEFT] = from, [EG_OUT] = to}});
-}
-
 /* ---- The products ------------------------------------------------------------------------------- */
 
 static eg_webgpu_pass product_pass(const lowering *l) {
@@ -267,6 +219,98 @@ static eg_webgpu_pass product_pass(const lowering *l) {
     return pass;
 }
 
+/* ---- Column sums of grad_pre and d_a ------------------------------------------------------------ */
+
+const eg_step *eg_webgpu_sums_beside(const eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    if (!eg_wants(p, EG_OP_D_BIAS) || p->k == 0) return NULL;
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        if (step->kind != EG_STEP_GEMM || step->product != EG_PRODUCT_D_B) continue;
+        const eg_webgpu_kernel *kernel = step->kernel;
+        return kernel->sums != NULL ? step : NULL;
+    }
+    return NULL;
+}
+
+static int64_t below_stride(const eg_problem *p) {
+    const bool wide = p->dtype == EG_F16;
+    return wide ? p->k : p->operands[EG_OP_D_A].row_stride;
+}
+
+/* How many partial sums an element of d_bias (d_bias_below) is made of: each item's, and how many items. */
+typedef struct sum_parts {
+    int64_t each, items;
+} sum_parts;
+
+static sum_parts parts_of(const lowering *l, eg_buffer_id id) {
+    const eg_problem *p = l->problem;
+    const bool below = id == EG_BUFFER_SUMS_BELOW;
+    const eg_step *beside = below ? NULL : eg_webgpu_sums_beside(l->plan);
+    if (beside != NULL) {
+        lowering at = *l;
+        at.step = beside;
+        const eg_webgpu_pass pass = product_pass(&at);
+        return (sum_parts){pass.splits, items_apart(&pass)};
+    }
+    const int64_t stride = below ? below_stride(p) : grad_pre_of(l).row;
+    return (sum_parts){ceil_div(p->m, eg_webgpu_sum_chunk(l->caps, p->m, stride)), p->batch};
+}
+
+bool eg_webgpu_sum_parts(const eg_webgpu_caps *caps, const eg_plan *plan, eg_buffer_id id, int64_t *count) {
+    const lowering l = {.caps = caps, .plan = plan, .problem = &plan->problem};
+    const sum_parts parts = parts_of(&l, id);
+    return !__builtin_mul_overflow(parts.each, parts.items, count);
+}
+
+/* The parts lie together column by column, so that however many there are can be bound. */
+static eg_webgpu_operand partial_sums(const lowering *l, eg_buffer_id id, sum_parts parts) {
+    return (eg_webgpu_operand){.place = id == EG_BUFFER_SUMS ? EG_PLACE_SCRATCH : EG_PLACE_WORKSPACE,
+                               .offset = l->plan->region[id].offset,
+                               .dtype = EG_F32,
+                               .col = parts.each * parts.items,
+                               .item = parts.each};
+}
+
+static void emit_chunk_sums(lowering *l, eg_buffer_id id, eg_webgpu_operand x, int64_t cols) {
+    const eg_problem *p = l->problem;
+    const sum_parts parts = parts_of(l, id);
+    const int64_t chunk = eg_webgpu_sum_chunk(l->caps, p->m, x.row);
+    eg_webgpu_operand from = x, to = partial_sums(l, id, parts);
+    from.depth = x.row, from.row = x.row * chunk;
+    to.row = 1;
+    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
+                             .items = p->batch,
+                             .rows = parts.each,
+                             .cols = cols,
+                             .depth = chunk,
+                             .splits = 1,
+                             .chunk = chunk,
+                             .limit = p->m,
+                             .at = {[EG_LEFT] = from, [EG_OUT] = to}});
+}
+
+static void lower_column_sum(lowering *l) {
+    const eg_problem *p = l->problem;
+    const bool below = l->step->buffer == EG_BUFFER_SUMS_BELOW;
+    const sum_parts parts = parts_of(l, l->step->buffer);
+    eg_webgpu_operand from = partial_sums(l, l->step->buffer, parts);
+    from.depth = 1, from.item = 0;
+    eg_webgpu_operand to = user(p, below ? EG_OP_D_BIAS_BELOW : EG_OP_D_BIAS);
+    to.row = 0, to.item = 0;
+    emit(l, (eg_webgpu_pass){.kernel = eg_webgpu_column_kernel(l->caps),
+                             .accumulate = p->accumulate,
+                             .items = 1,
+                             .rows = 1,
+                             .cols = below ? p->k : p->n,
+                             .depth = parts.each * parts.items,
+                             .splits = 1,
+                             .limit = parts.each * parts.items,
+                             .at = {[EG_LEFT] = from, [EG_OUT] = to}});
+}
+
+/* ---- The steps ---------------------------------------------------------------------------------- */
+
 static void lower_forward(lowering *l) {
     const eg_problem *p = l->problem;
     eg_webgpu_pass pass = product_pass(l), store = pass;
@@ -295,7 +339,8 @@ static void after_grad_pre(lowering *l) {
     const bool there =
         made.data == wanted.data && made.place == EG_PLACE_USER && made.offset == wanted.offset;
     if (eg_wants(p, EG_OP_GRAD_PRE) && !there) emit(l, copy_pass(p->batch, p->m, p->n, made, wanted));
-    if (eg_wants(p, EG_OP_D_BIAS)) emit_chunk_sums(l, EG_BUFFER_SUMS, made, p->n);
+    if (eg_wants(p, EG_OP_D_BIAS) && eg_webgpu_sums_beside(l->plan) == NULL)
+        emit_chunk_sums(l, EG_BUFFER_SUMS, made, p->n);
 }
 
 static void lower_recompute(lowering *l) {
@@ -338,6 +383,18 @@ static void lower_d_a(lowering *l) {
     if (sums) emit_chunk_sums(l, EG_BUFFER_SUMS_BELOW, pass.at[EG_OUT], p->k);
 }
 
+/* Whoever sums grad_pre times A sums grad_pre on the way. */
+static void lower_d_b(lowering *l) {
+    eg_webgpu_pass pass = product_pass(l);
+    if (l->step == eg_webgpu_sums_beside(l->plan)) {
+        pass.sums = true;
+        pass.at[EG_EXTRA] = partial_sums(l, EG_BUFFER_SUMS, parts_of(l, EG_BUFFER_SUMS));
+        pass.at[EG_EXTRA].depth = 1;
+        if (pass.at[EG_OUT].item == 0) pass.at[EG_EXTRA].item = 0;
+    }
+    emit_product(l, &pass);
+}
+
 eg_status eg_webgpu_lower(const eg_webgpu_caps *caps, const eg_plan *plan, const eg_step *step,
                           eg_webgpu_passes *passes) {
     *passes = (eg_webgpu_passes){0};
@@ -356,8 +413,7 @@ eg_status eg_webgpu_lower(const eg_webgpu_caps *caps, const eg_plan *plan, const
         if (step->product == EG_PRODUCT_D_A) {
             lower_d_a(&l);
         } else if (step->product == EG_PRODUCT_D_B) {
-            const eg_webgpu_pass pass = product_pass(&l);
-            emit_product(&l, &pass);
+            lower_d_b(&l);
         } else if (step->epilogue == EG_EPILOGUE_FORWARD) {
             lower_forward(&l);
         } else {

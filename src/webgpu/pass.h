@@ -49,6 +49,9 @@ typedef struct eg_webgpu_pass {
     eg_epilogue epilogue;
     eg_activation activation;
     bool of_y, propagate, accumulate;
+    bool sums;        /* also sums `right` over the depth, into EG_EXTRA: [items, splits, cols] */
+    bool sums_by_row; /* no, `left`: [items, splits, rows] */
+    bool add_sums;    /* to what is there */
     int64_t items, rows, cols, depth;
     int64_t splits, chunk; /* product: the depth in `splits` parts of `chunk`, summed apart */
     int64_t limit;         /* column sum: terms there are; row r starts at r * chunk */
@@ -78,6 +81,12 @@ eg_webgpu_pass eg_webgpu_lower_pack(const eg_problem *problem, void *to);
 /* The kernel of column sums on such a device. */
 const eg_webgpu_kernel *eg_webgpu_column_kernel(const eg_webgpu_caps *caps);
 
+/* The product step that makes the sums of d_bias on its way, or NULL: then they are passes of their own. */
+const eg_step *eg_webgpu_sums_beside(const eg_plan *plan);
+
+/* How many partial sums an element of d_bias (EG_BUFFER_SUMS) or d_bias_below has; false on overflow. */
+bool eg_webgpu_sum_parts(const eg_webgpu_caps *caps, const eg_plan *plan, eg_buffer_id id, int64_t *count);
+
 /* Column sums of a batch of [rows, cols] are taken by chunks of rows. */
 int64_t eg_webgpu_sum_chunk(const eg_webgpu_caps *caps, int64_t rows, int64_t row_stride);
 
@@ -94,6 +103,9 @@ eg_status eg_webgpu_cut(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, 
 
 /* Terms of a product that one dispatch can reach: deeper ones are added up in an f32 output. */
 int64_t eg_webgpu_reach(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass);
+
+/* Whether a pass writes this operand. */
+bool eg_webgpu_writes(const eg_webgpu_pass *pass, int binding);
 
 /* Elements from the first to one past the last that a block touches of an operand, and where it begins. */
 int64_t eg_webgpu_window(const eg_webgpu_pass *pass, int binding, const eg_webgpu_block *block);

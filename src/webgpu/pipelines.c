@@ -94,13 +94,20 @@ static size_t constants_of(const eg_webgpu_variant *v, WGPUConstantEntry *consta
     if (v->kernel->shape != EG_SHAPE_PRODUCT || v->kernel->depth == 1) return count;
     constants[count++] = constant("LEFT_ALONG_DEPTH", v->left_along_depth);
     constants[count++] = constant("RIGHT_ALONG_DEPTH", v->right_along_depth);
+    if (v->sums) constants[count++] = constant("SUMS_BY_ROW", v->sums_by_row);
     return count;
 }
 
 static bool same(const eg_webgpu_variant *a, const eg_webgpu_variant *b) {
-    return a->kernel == b->kernel && a->vec4 == b->vec4 && a->left_along_depth == b->left_along_depth &&
+    return a->kernel == b->kernel && a->vec4 == b->vec4 && a->sums == b->sums &&
+           a->sums_by_row == b->sums_by_row && a->left_along_depth == b->left_along_depth &&
            a->right_along_depth == b->right_along_depth && a->of_y == b->of_y && a->epilogue == b->epilogue &&
            a->activation == b->activation && memcmp(a->dtype, b->dtype, sizeof a->dtype) == 0;
+}
+
+static const char *text_of(const eg_webgpu_variant *v) {
+    if (v->sums) return v->vec4 ? v->kernel->sums_vec4 : v->kernel->sums;
+    return v->vec4 ? v->kernel->text_vec4 : v->kernel->text;
 }
 
 eg_status eg_webgpu_pipeline_of(eg_webgpu *gpu, const eg_webgpu_variant *variant,
@@ -110,8 +117,8 @@ eg_status eg_webgpu_pipeline_of(eg_webgpu *gpu, const eg_webgpu_variant *variant
         if (same(&p->variant, variant)) return EG_OK;
     }
     WGPUShaderModule module = NULL;
-    WGPUConstantEntry constants[5];
-    const char *text = variant->vec4 ? variant->kernel->text_vec4 : variant->kernel->text;
+    WGPUConstantEntry constants[6];
+    const char *text = text_of(variant);
     eg_webgpu_guard(gpu);
     const eg_status found = module_of(gpu, text, variant->dtype, &module);
     WGPUComputePipeline made = NULL;

@@ -108,33 +108,21 @@ static bool keeps_grad_pre(const eg_problem *p) {
     return p->backward && p->activation != EG_ACT_NONE && used && !given;
 }
 
-static bool add_sums(const eg_webgpu_caps *device, eg_plan *plan, eg_buffer_id id, int64_t stride,
-                     int64_t cols) {
-    const eg_problem *p = &plan->problem;
-    int64_t chunks = ceil_div(p->m, eg_webgpu_sum_chunk(device, p->m, stride));
-    if (__builtin_mul_overflow(chunks, p->batch, &chunks)) return false;
-    return eg_plan_region(plan, id, chunks, cols, 4, 256);
-}
-
-/* Rows of what the column sums are taken of lie this far apart: as in lower.c. */
-static int64_t grad_pre_stride(const eg_problem *p) {
-    if (p->activation == EG_ACT_NONE) return p->operands[EG_OP_GRAD].row_stride;
-    return keeps_grad_pre(p) ? p->n : p->operands[EG_OP_GRAD_PRE].row_stride;
+static bool add_sums(const eg_webgpu_caps *device, eg_plan *plan, eg_buffer_id id, int64_t cols) {
+    int64_t parts;
+    return eg_webgpu_sum_parts(device, plan, id, &parts) && eg_plan_region(plan, id, parts, cols, 4, 256);
 }
 
 static bool add_workspace(const eg_webgpu_caps *device, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     if (eg_wants(p, EG_OP_D_BIAS)) { /* in the scratch, at its beginning */
-        if (!add_sums(device, plan, EG_BUFFER_SUMS, grad_pre_stride(p), p->n)) return false;
+        if (!add_sums(device, plan, EG_BUFFER_SUMS, p->n)) return false;
         plan->workspace = 0;
     }
     int64_t rows;
     if (__builtin_mul_overflow(p->m, p->batch, &rows)) return false;
     if (keeps_grad_pre(p) && !eg_plan_region(plan, EG_BUFFER_GRAD_PRE, rows, p->n, 4, 256)) return false;
-    if (eg_wants(p, EG_OP_D_BIAS_BELOW)) {
-        const int64_t stride = p->dtype == EG_F16 ? p->k : p->operands[EG_OP_D_A].row_stride;
-        if (!add_sums(device, plan, EG_BUFFER_SUMS_BELOW, stride, p->k)) return false;
-    }
+    if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(device, plan, EG_BUFFER_SUMS_BELOW, p->k)) return false;
     for (int i = 0; i < plan->steps; i++) {
         eg_webgpu_passes passes;
         if (eg_webgpu_lower(device, plan, &plan->step[i], &passes) != EG_OK) return false;

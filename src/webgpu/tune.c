@@ -1,5 +1,5 @@
-/* Which kernel row is fastest on a GPU: the candidates multiply two matrices turn about, once in the life of
- * a device and its driver, and the best time of each counts; the winner's name is kept in
+/* Which kernel row is fastest on a GPU: once in the life of a device and its driver the candidates compute
+ * the backward pass of a layer turn about, and the best time of each counts; the winner's name is kept in
  *
  *     $XDG_CACHE_HOME/epigrad/webgpu-kernels    (~/.cache where that is not set)
  *
@@ -10,9 +10,10 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "../error.h"
 #include "device.h"
 
-enum { MOST_PATH = 1024, MOST_LINE = 512, SIZE = 2048, BYTES = SIZE * SIZE * 4 };
+enum { MOST_PATH = 1024, MOST_LINE = 512 };
 
 static int row_named(const char *name) {
     for (int i = 0;; i++) {
@@ -79,61 +80,88 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Seconds of a product of SIZE cubed; negative if it failed. */
-static double time_row(eg_webgpu *gpu, int row, WGPUBuffer in, WGPUBuffer out) {
-    const eg_webgpu_pass pass = {
-        .kernel = eg_webgpu_kernel_row(row),
-        .epilogue = EG_EPILOGUE_STORE,
-        .items = 1,
-        .rows = SIZE,
-        .cols = SIZE,
-        .depth = SIZE,
-        .splits = 1,
-        .chunk = SIZE,
-        .at = {[EG_LEFT] = {EG_PLACE_USER, in, 0, EG_F32, .row = SIZE, .depth = 1},
-               [EG_RIGHT] = {EG_PLACE_USER, in, BYTES, EG_F32, .depth = SIZE, .col = 1}, /* behind left */
-               [EG_OUT] = {EG_PLACE_USER, out, 0, EG_F32, .row = SIZE, .col = 1}}};
-    const double begin = seconds();
-    if (eg_webgpu_run(gpu, &pass, NULL, 0) != EG_OK || eg_webgpu_flush(gpu) != EG_OK ||
-        eg_webgpu_wait(gpu) != EG_OK)
-        return -1;
-    return seconds() - begin;
+/* Every pass as users run it: the three layouts, the epilogue, a split sum. Tiles enough for some rounds of
+ * the largest device, and small enough for an integrated one. */
+enum { M = 4096, K = 1024, N = 1024, EACH = 2, ROUNDS = 8 };
+
+typedef struct trial {
+    eg_context *context;
+    eg_layer layer;
+    eg_backward_args args;
+    void *in, *out, *workspace;
+} trial;
+
+static eg_matrix dense(void *memory, size_t element) {
+    return (eg_matrix){.data = memory, .offset = element * sizeof(float)};
 }
 
-/* Turn about, so that what else the machine does disturbs all alike; the first round warms up. */
-static int fastest(eg_webgpu *gpu, WGPUBuffer in, WGPUBuffer out, int otherwise) {
+static eg_status prepare(trial *t, eg_context *context) {
+    const size_t a = (size_t)M * K, b = (size_t)K * N, grad = (size_t)M * N, element = sizeof(float);
+    *t = (trial){.context = context};
+    EG_TRY(eg_alloc(context, (a + b + grad + N) * element, &t->in));
+    EG_TRY(eg_alloc(context, (a + b + N) * element, &t->out));
+    t->layer =
+        (eg_layer){.size = sizeof t->layer, .m = M, .k = K, .n = N, .batch = 1, .activation = EG_ACT_GELU};
+    t->args = (eg_backward_args){.size = sizeof t->args,
+                                 .a = dense(t->in, 0),
+                                 .b = dense(t->in, a),
+                                 .grad = dense(t->in, a + b),
+                                 .bias = {.data = t->in, .offset = (a + b + grad) * element},
+                                 .d_a = dense(t->out, 0),
+                                 .d_b = dense(t->out, a),
+                                 .d_bias = {.data = t->out, .offset = (a + b) * element}};
+    size_t bytes;
+    EG_TRY(eg_backward_workspace(context, &t->layer, &t->args, &bytes));
+    EG_TRY(eg_alloc(context, bytes, &t->workspace));
+    t->args.workspace = (eg_workspace){.data = t->workspace, .bytes = bytes};
+    return EG_OK;
+}
+
+/* Seconds; negative if it failed. */
+static double time_row(eg_webgpu *gpu, const trial *t, int row) {
+    gpu->caps.preferred = row;
+    const double begin = seconds();
+    for (int i = 0; i < EACH; i++) {
+        if (eg_backward(t->context, &t->layer, &t->args) != EG_OK) return -1;
+    }
+    return eg_sync(t->context) == EG_OK ? seconds() - begin : -1;
+}
+
+/* Turn about, so that what else the machine does disturbs all alike. The first round warms up; a slow device
+ * has fewer of them. */
+static int fastest(eg_webgpu *gpu, const trial *t, int otherwise) {
     static const int candidates[] = {EG_ROW_shared_128x128, EG_ROW_shared_64x64};
-    enum { COUNT = sizeof candidates / sizeof *candidates, ROUNDS = 6 };
+    enum { COUNT = sizeof candidates / sizeof *candidates, FEWEST = 3 };
+    const double begin = seconds(), patience = 0.5;
     double best = 1e30;
     int winner = otherwise;
-    for (int turn = 0; turn < ROUNDS * COUNT; turn++) {
-        const int row = candidates[turn % COUNT];
-        const eg_webgpu_kernel *kernel = eg_webgpu_kernel_row(row);
-        if (kernel->invocations > gpu->caps.invocations || kernel->memory > gpu->caps.memory) continue;
-        const double taken = time_row(gpu, row, in, out);
-        if (turn >= COUNT && taken > 0 && taken < best) best = taken, winner = row;
+    for (int round = 0; round < ROUNDS && (round < FEWEST || seconds() - begin < patience); round++) {
+        for (int i = 0; i < COUNT; i++) {
+            const eg_webgpu_kernel *kernel = eg_webgpu_kernel_row(candidates[i]);
+            if (kernel->invocations > gpu->caps.invocations || kernel->memory > gpu->caps.memory) continue;
+            const double taken = time_row(gpu, t, candidates[i]);
+            if (round > 0 && taken > 0 && taken < best) best = taken, winner = candidates[i];
+        }
     }
     return winner;
 }
 
-static int measured(eg_webgpu *gpu, int otherwise) {
-    const WGPUFlags usage = WGPUBufferUsage_Storage | WGPUBufferUsage_CopySrc;
-    WGPUBuffer in = NULL, out = NULL;
-    int winner = otherwise;
-    if (eg_webgpu_make_buffer(gpu, 2 * BYTES, usage, &in) == EG_OK &&
-        eg_webgpu_make_buffer(gpu, BYTES, usage, &out) == EG_OK)
-        winner = fastest(gpu, in, out, otherwise);
-    if (in != NULL) gpu->api.BufferRelease(in);
-    if (out != NULL) gpu->api.BufferRelease(out);
+static int measured(eg_webgpu *gpu, eg_context *context, int otherwise) {
+    trial t;
+    const int winner = prepare(&t, context) == EG_OK ? fastest(gpu, &t, otherwise) : otherwise;
+    eg_free(context, t.in);
+    eg_free(context, t.out);
+    eg_free(context, t.workspace);
     return winner;
 }
 
-int eg_webgpu_tune(eg_webgpu *gpu, const char *device_name, int otherwise) {
+int eg_webgpu_tune(eg_context *context, int otherwise) {
+    eg_webgpu *gpu = context->device;
     const char *wanted = getenv("EPIGRAD_WEBGPU_TUNE"), *limits = getenv("EPIGRAD_WEBGPU_LIMITS");
     if ((wanted != NULL && strcmp(wanted, "0") == 0) || (limits != NULL && *limits != '\0')) return otherwise;
-    const int known = remembered(device_name);
+    const int known = remembered(context->name);
     if (known >= 0) return known;
-    const int winner = measured(gpu, otherwise);
-    if (!gpu->lost) remember(device_name, winner);
+    const int winner = measured(gpu, context, otherwise);
+    if (!gpu->lost) remember(context->name, winner);
     return winner;
 }

@@ -1,6 +1,7 @@
 /* What is WebGPU's own: finding a library, a device of the caller's, operands in one buffer, odd byte ranges,
  * and what failures become. The arithmetic is tested by the table. */
 #include <dlfcn.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -265,6 +266,49 @@ static void a_large_product_is_what_the_definition_says(void **state) {
     test_free(y[1]);
 }
 
+/* d_bias of a call that also wants d_b: the product sums what it reads on the way. */
+static void check_sums(const char *limits, eg_layout layout, bool accumulate) {
+    enum { BATCH = 2, A = BATCH * M * K, GRAD = BATCH * M * N, D_B = K * N };
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_WEBGPU, .kernel = "shared_32x32"};
+    const eg_layer batched = {.size = sizeof batched, .m = M, .k = K, .n = N, .batch = BATCH};
+    float *in = test_calloc(A + GRAD, sizeof *in), d_bias[N];
+    void *from = NULL, *to = NULL;
+    eg_context *context = NULL;
+    setenv("EPIGRAD_WEBGPU_LIMITS", limits, 1);
+    assert_int_equal(eg_open(&info, &context), EG_OK);
+    unsetenv("EPIGRAD_WEBGPU_LIMITS");
+    fill(in, A + GRAD, 11);
+    assert_int_equal(eg_alloc(context, (A + GRAD) * sizeof *in, &from), EG_OK);
+    assert_int_equal(eg_alloc(context, (D_B + N) * sizeof *in, &to), EG_OK);
+    assert_int_equal(eg_upload(context, from, 0, in, (A + GRAD) * sizeof *in), EG_OK);
+    assert_int_equal(eg_upload(context, to, D_B * sizeof *in, in, sizeof d_bias), EG_OK);
+    const eg_backward_args args = {.size = sizeof args,
+                                   .accumulate = accumulate,
+                                   .a = {.data = from, .batch_stride = M * K},
+                                   .grad = {.data = from, .offset = A * sizeof *in, .batch_stride = M * N},
+                                   .d_b = {.data = to, .layout = layout},
+                                   .d_bias = {.data = to, .offset = D_B * sizeof *in}};
+    assert_int_equal(eg_backward(context, &batched, &args), EG_OK);
+    assert_int_equal(eg_download(context, d_bias, to, D_B * sizeof *in, sizeof d_bias), EG_OK);
+    for (int n = 0; n < N; n++) {
+        double sum = accumulate ? in[n] : 0;
+        for (int i = 0; i < BATCH * M; i++) sum += in[A + i * N + n];
+        assert_float_equal(d_bias[n], sum, BATCH * M * sqrt(BATCH * M) / 16777216);
+    }
+    eg_free(context, from);
+    eg_free(context, to);
+    eg_close(context);
+    test_free(in);
+}
+
+static void sums_on_the_way_are_the_sums(void **state) {
+    (void)state;
+    check_sums("", EG_ROW_MAJOR, false);
+    check_sums("", EG_COL_MAJOR, true);
+    check_sums("tiny", EG_ROW_MAJOR, true);
+    check_sums("tiny", EG_COL_MAJOR, false);
+}
+
 static void the_same_call_gives_the_same_bits(void **state) {
     (void)state;
     eg_context *context = open_one();
@@ -293,6 +337,7 @@ int main(void) {
         cmocka_unit_test(misuse_of_a_buffer_is_a_status),
         cmocka_unit_test(a_lost_device_is_a_status_and_another_can_be_opened),
         cmocka_unit_test(a_large_product_is_what_the_definition_says),
+        cmocka_unit_test(sums_on_the_way_are_the_sums),
         cmocka_unit_test(the_same_call_gives_the_same_bits),
     };
     eg_context *context = NULL;

@@ -23,6 +23,8 @@ const HAS_EXTRA = 4u;
 const ACCUMULATE = 8u;
 const BIAS_BY_ROW = 16u;
 const PROPAGATE = 32u;
+const SUMS = 64u;
+const ADD_SUMS = 128u;
 
 @group(0) @binding(0) var<storage, read> params: Params;
 
@@ -31,7 +33,9 @@ fn has(flag: u32) -> bool { return (params.flags & flag) != 0u; }
 #ifdef EG_EPILOGUE
 #include "dialect.wgsl"
 
-#ifdef EG_VEC4
+#ifdef EG_SUMS /* there is nothing else to read */
+@group(0) @binding(3) var<storage, read_write> extra: array<f32>;
+#elif defined(EG_VEC4)
 @group(0) @binding(3) var<storage, read> extra: array<vec4<Extra>>;
 #else
 @group(0) @binding(3) var<storage, read> extra: array<Extra>;
@@ -69,7 +73,7 @@ fn epilogue(product: f32, bias: f32, other: f32) -> f32 {
     }
 }
 
-#ifndef EG_VEC4
+#if !defined(EG_VEC4) && !defined(EG_SUMS)
 fn one_epilogue(product: f32, item: u32, row: u32, col: u32) -> f32 {
     var bias = 0.0;
     var other = 0.0;

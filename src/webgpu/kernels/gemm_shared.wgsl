@@ -10,87 +10,98 @@
  *   +---+          +---------------------+
  *
  * Memory moves in blocks of 4x4, each turned on its way so that four rows (columns) of one term lie
- * together; `turn` spreads the blocks of a row over the banks. */
+ * together. */
+#define EG_FOUR_EPILOGUES
 #define EG_EPILOGUE
 #include "common.wgsl"
 #include "load.wgsl"
 
-#define LEFT_WIDTH  (EG_ROWS / 4)
-#define RIGHT_WIDTH (EG_COLS / 4)
-#define ACROSS      (EG_COLS / (4 * EG_WIDE)) /* threads */
-#define DOWN        (EG_ROWS / (4 * EG_TALL))
-#define THREADS     (ACROSS * DOWN)
-#define DEPTH_4     (EG_DEPTH / 4)
-#define LEFT_BLOCKS (LEFT_WIDTH * DEPTH_4)
-#define BLOCKS      (LEFT_BLOCKS + RIGHT_WIDTH * DEPTH_4) /* a thread moves one or two */
+#define LEFT_WIDTH   (EG_ROWS / 4)
+#define RIGHT_WIDTH  (EG_COLS / 4)
+#define ACROSS       (EG_COLS / (4 * EG_WIDE)) /* threads */
+#define DOWN         (EG_ROWS / (4 * EG_TALL))
+#define THREADS      (ACROSS * DOWN)
+#define DEPTH_4      (EG_DEPTH / 4)
+#define LEFT_BLOCKS  (LEFT_WIDTH * DEPTH_4)
+#define RIGHT_BLOCKS (RIGHT_WIDTH * DEPTH_4)
 
 var<workgroup> left_tile: array<vec4<f32>, LEFT_WIDTH * EG_DEPTH>;
 var<workgroup> right_tile: array<vec4<f32>, RIGHT_WIDTH * EG_DEPTH>;
 
-/* Four elements where `inside`, else zeros. */
-fn left_line(inside: bool, at: u32) -> vec4<f32> {
-    if (!inside) { return vec4<f32>(); }
-    return left4(at, 1u);
+/* ---- From memory --------------------------------------------------------------------------------- */
+
+/* The four lines of a block are its rows (columns), or its terms. What a line index counts: */
+#ifdef EG_VEC4
+#define LEFT_BY_ROW  LEFT_ALONG_DEPTH
+#define RIGHT_BY_COL RIGHT_ALONG_DEPTH
+#define UNIT         4u
+fn left_line(at: u32) -> vec4<f32> { return vec4<f32>(left[at]); }
+fn right_line(at: u32) -> vec4<f32> { return vec4<f32>(right[at]); }
+#else
+#define LEFT_BY_ROW  true
+#define RIGHT_BY_COL true
+#define UNIT         1u
+fn left_line(at: u32) -> vec4<f32> { return left4(at, params.left.depth); }
+fn right_line(at: u32) -> vec4<f32> { return right4(at, params.right.depth); }
+#endif
+
+/* Where they begin. Rows (columns) past the end are read from the last ones, and not stored. */
+fn left_lines(item: u32, row: u32, k: u32) -> vec4<u32> {
+    let last = params.rows - 1u;
+    if (LEFT_BY_ROW) {
+        return vec4<u32>(left_at(item, min(row, last), k), left_at(item, min(row + 1u, last), k),
+                         left_at(item, min(row + 2u, last), k), left_at(item, min(row + 3u, last), k)) / UNIT;
+    }
+    return (left_at(item, min(row, last - 3u), k) + vec4<u32>(0u, 1u, 2u, 3u) * params.left.depth) / UNIT;
 }
-fn right_line(inside: bool, at: u32) -> vec4<f32> {
-    if (!inside) { return vec4<f32>(); }
-    return right4(at, 1u);
+fn right_lines(item: u32, col: u32, k: u32) -> vec4<u32> {
+    let last = params.cols - 1u;
+    if (RIGHT_BY_COL) {
+        return vec4<u32>(right_at(item, min(col, last), k), right_at(item, min(col + 1u, last), k),
+                         right_at(item, min(col + 2u, last), k), right_at(item, min(col + 3u, last), k)) / UNIT;
+    }
+    return (right_at(item, min(col, last - 3u), k) + vec4<u32>(0u, 1u, 2u, 3u) * params.right.depth) / UNIT;
 }
 
-/* Rows row..row+3 of the terms k..k+3: one vec4 of rows for each term. */
-fn left_block(item: u32, row: u32, k: u32, end: u32) -> mat4x4<f32> {
-    let at = left_at(item, row, k);
-    let down = params.left.row;
-    let along = params.left.depth;
+/* Four rows (columns) of four terms, as one vec4 for each term: of a whole tile, and where only the first
+ * `terms` are there, with zeros behind. */
+#define WHOLE(side, BY_LINE)                                                                                 \
+    fn side##_whole(at: vec4<u32>) -> mat4x4<f32> {                                                          \
+        let block =                                                                                          \
+            mat4x4<f32>(side##_line(at.x), side##_line(at.y), side##_line(at.z), side##_line(at.w));         \
+        if (BY_LINE) { return transpose(block); }                                                            \
+        return block;                                                                                        \
+    }
 #ifdef EG_VEC4
-    if (!LEFT_ALONG_DEPTH) {
-        let inside = row < params.rows;
-        return mat4x4<f32>(left_line(inside && k < end, at), left_line(inside && k + 1u < end, at + along),
-                           left_line(inside && k + 2u < end, at + 2u * along),
-                           left_line(inside && k + 3u < end, at + 3u * along));
+#define PART(side, BY_LINE)                                                                                  \
+    fn side##_part(at: vec4<u32>, terms: u32) -> mat4x4<f32> {                                               \
+        var block = mat4x4<f32>();                                                                           \
+        let apart = select(1u, 0u, BY_LINE);                                                                 \
+        if (terms > 0u) { block[0] = side##_line(at.x); }                                                    \
+        if (terms > apart) { block[1] = side##_line(at.y); }                                                 \
+        if (terms > 2u * apart) { block[2] = side##_line(at.z); }                                            \
+        if (terms > 3u * apart) { block[3] = side##_line(at.w); }                                            \
+        if (BY_LINE) { return transpose(block); }                                                            \
+        return block;                                                                                        \
     }
-    let inside = k < end;
-    return transpose(mat4x4<f32>(left_line(inside && row < params.rows, at),
-                                 left_line(inside && row + 1u < params.rows, at + down),
-                                 left_line(inside && row + 2u < params.rows, at + 2u * down),
-                                 left_line(inside && row + 3u < params.rows, at + 3u * down)));
 #else
-    var block: mat4x4<f32>;
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 4u; j++) {
-            if (row + j < params.rows && k + i < end) { block[i][j] = left_one(at + j * down + i * along); }
-        }
+#define PART(side, BY_LINE)                                                                                  \
+    fn side##_part(at: vec4<u32>, terms: u32) -> mat4x4<f32> {                                               \
+        var block = mat4x4<f32>();                                                                           \
+        for (var i = 0u; i < min(4u, terms); i++) {                                                          \
+            let k = i * params.side.depth;                                                                   \
+            block[i] = vec4<f32>(side##_one(at.x + k), side##_one(at.y + k), side##_one(at.z + k),           \
+                                 side##_one(at.w + k));                                                      \
+        }                                                                                                    \
+        return block;                                                                                        \
     }
-    return block;
 #endif
-}
+WHOLE(left, LEFT_BY_ROW)
+PART(left, LEFT_BY_ROW)
+WHOLE(right, RIGHT_BY_COL)
+PART(right, RIGHT_BY_COL)
 
-fn right_block(item: u32, col: u32, k: u32, end: u32) -> mat4x4<f32> {
-    let at = right_at(item, col, k);
-    let across = params.right.col;
-    let along = params.right.depth;
-#ifdef EG_VEC4
-    if (!RIGHT_ALONG_DEPTH) {
-        let inside = col < params.cols;
-        return mat4x4<f32>(right_line(inside && k < end, at), right_line(inside && k + 1u < end, at + along),
-                           right_line(inside && k + 2u < end, at + 2u * along),
-                           right_line(inside && k + 3u < end, at + 3u * along));
-    }
-    let inside = k < end;
-    return transpose(mat4x4<f32>(right_line(inside && col < params.cols, at),
-                                 right_line(inside && col + 1u < params.cols, at + across),
-                                 right_line(inside && col + 2u < params.cols, at + 2u * across),
-                                 right_line(inside && col + 3u < params.cols, at + 3u * across)));
-#else
-    var block: mat4x4<f32>;
-    for (var i = 0u; i < 4u; i++) {
-        for (var j = 0u; j < 4u; j++) {
-            if (col + j < params.cols && k + i < end) { block[i][j] = right_one(at + j * across + i * along); }
-        }
-    }
-    return block;
-#endif
-}
+/* ---- To workgroup memory ------------------------------------------------------------------------- */
 
 /* Where block number `b` of a tile `width` blocks wide lies: neighbours in memory are neighbours here. */
 fn place(b: u32, width: u32, along_depth: bool) -> vec2<u32> {
@@ -98,37 +109,94 @@ fn place(b: u32, width: u32, along_depth: bool) -> vec2<u32> {
     return vec2<u32>(b % width, b / width);
 }
 
+/* Spreads the blocks of a row over the banks. */
 fn turn(block: u32, k4: u32) -> u32 { return block ^ (k4 * (8u / DEPTH_4)); }
 
-fn fetch(b: u32, item: u32, first: vec2<u32>, k: u32, end: u32) -> mat4x4<f32> {
-    if (b < LEFT_BLOCKS) {
-        let at = place(b, LEFT_WIDTH, LEFT_ALONG_DEPTH);
-        return left_block(item, first.y + 4u * at.x, k + 4u * at.y, end);
-    }
-    let at = place(b - LEFT_BLOCKS, RIGHT_WIDTH, RIGHT_ALONG_DEPTH);
-    return right_block(item, first.x + 4u * at.x, k + 4u * at.y, end);
+fn keep_left(to: u32, block: mat4x4<f32>) {
+    left_tile[to] = block[0];
+    left_tile[to + LEFT_WIDTH] = block[1];
+    left_tile[to + 2u * LEFT_WIDTH] = block[2];
+    left_tile[to + 3u * LEFT_WIDTH] = block[3];
+}
+fn keep_right(to: u32, block: mat4x4<f32>) {
+    right_tile[to] = block[0];
+    right_tile[to + RIGHT_WIDTH] = block[1];
+    right_tile[to + 2u * RIGHT_WIDTH] = block[2];
+    right_tile[to + 3u * RIGHT_WIDTH] = block[3];
 }
 
-fn keep(b: u32, block: mat4x4<f32>) {
-    if (b < LEFT_BLOCKS) {
-        let at = place(b, LEFT_WIDTH, LEFT_ALONG_DEPTH);
-        let to = 4u * at.y * LEFT_WIDTH + turn(at.x, at.y);
-        left_tile[to] = block[0];
-        left_tile[to + LEFT_WIDTH] = block[1];
-        left_tile[to + 2u * LEFT_WIDTH] = block[2];
-        left_tile[to + 3u * LEFT_WIDTH] = block[3];
-    } else {
-        let at = place(b - LEFT_BLOCKS, RIGHT_WIDTH, RIGHT_ALONG_DEPTH);
-        let to = 4u * at.y * RIGHT_WIDTH + turn(at.x, at.y);
-        right_tile[to] = block[0];
-        right_tile[to + RIGHT_WIDTH] = block[1];
-        right_tile[to + 2u * RIGHT_WIDTH] = block[2];
-        right_tile[to + 3u * RIGHT_WIDTH] = block[3];
+/* A thread moves one block of left and one of right; or one block, where that makes a tile. */
+#if LEFT_BLOCKS + RIGHT_BLOCKS > THREADS
+#define FETCH_WHOLE                                                                                          \
+    next_left = left_whole(left_next);                                                                       \
+    next_right = right_whole(right_next);
+#define FETCH_PART(from_term)                                                                                \
+    next_left = left_part(left_next, terms_from(left_term + from_term, end));                                \
+    next_right = right_part(right_next, terms_from(right_term + from_term, end));
+#define KEEP                                                                                                 \
+    keep_left(left_to, next_left);                                                                           \
+    keep_right(right_to, next_right);
+#define ADVANCE                                                                                              \
+    left_next += vec4<u32>(left_step);                                                                       \
+    right_next += vec4<u32>(right_step);
+#else
+#define FETCH_WHOLE                                                                                          \
+    if (is_left) {                                                                                           \
+        next = left_whole(my_next);                                                                          \
+    } else {                                                                                                 \
+        next = right_whole(my_next);                                                                         \
+    }
+#define FETCH_PART(from_term)                                                                                \
+    if (is_left) {                                                                                           \
+        next = left_part(my_next, terms_from(my_term + from_term, end));                                     \
+    } else {                                                                                                 \
+        next = right_part(my_next, terms_from(my_term + from_term, end));                                    \
+    }
+#define KEEP                                                                                                 \
+    if (is_left) {                                                                                           \
+        keep_left(my_to, next);                                                                              \
+    } else {                                                                                                 \
+        keep_right(my_to, next);                                                                             \
+    }
+#define ADVANCE my_next += vec4<u32>(my_step);
+#endif
+
+fn terms_from(term: u32, end: u32) -> u32 { return max(end, term) - term; }
+
+/* ---- The sums of an operand ---------------------------------------------------------------------- */
+
+#ifdef EG_SUMS
+/* Beside the product, what right (left) sums to over the depth goes to extra: [items, splits, columns (rows)].
+ * The first groups in that direction add up the blocks that they move. */
+override SUMS_BY_ROW: bool = false;
+
+fn add_terms(block: mat4x4<f32>) -> vec4<f32> { return (block[0] + block[1]) + (block[2] + block[3]); }
+
+fn store_sums(total: vec4<f32>, item: u32, split: u32, at: u32) {
+    let walk = params.extra;
+    let count = select(params.cols, params.rows, SUMS_BY_ROW);
+    let apart = select(walk.col, walk.row, SUMS_BY_ROW);
+    for (var i = 0u; i < min(4u, max(count, at) - at); i++) {
+        let to = walk.base + item * walk.item + split * walk.depth + (at + i) * apart;
+        extra[to] = total[i] + select(0.0, extra[to], has(ADD_SUMS));
     }
 }
 
-/* The register tile, written out: an array indexed in a loop might be put in memory. X(i, j) for line i and
- * block j of four columns. */
+#if LEFT_BLOCKS + RIGHT_BLOCKS > THREADS
+#define SUMMED_PLACE select(right_place, left_place, SUMS_BY_ROW)
+#define SUMS_MINE    true
+#define ADD_UP       if (SUMS_BY_ROW) { total += add_terms(next_left); } else { total += add_terms(next_right); }
+#else
+#define SUMMED_PLACE my_place
+#define SUMS_MINE    (is_left == SUMS_BY_ROW)
+#define ADD_UP       total += add_terms(next);
+#endif
+#endif
+
+/* ---- The tile of a thread ------------------------------------------------------------------------ */
+
+/* Written out: an array indexed in a loop might be put in memory. X(i, j) for line i and block j of four
+ * columns. */
 #if EG_WIDE == 2
 #define EACH_WIDE(X, i) X(i, 0) X(i, 1)
 #else
@@ -144,6 +212,7 @@ fn keep(b: u32, block: mat4x4<f32>) {
 #define DECLARE(i, j) var sum_##i##_##j = vec4<f32>();
 #define ADD(i, j)     sum_##i##_##j = fma(vec4<f32>(ROW_##i), right_##j, sum_##i##_##j);
 #define LIST(i, j)    sum_##i##_##j,
+#define STORE(i, j)   store4(sum_##i##_##j, vec4<f32>(), vec4<f32>(), item, split, row_of(i, first, mine), col_of(j, first, mine));
 #define OTHER(i, j)   extra4(item, row_of(i, first, mine), col_of(j, first, mine)),
 #define BIAS(i, j)    bias4(0u, col_of(j, first, mine)),
 #define ROW_0 left_0.x
@@ -191,25 +260,71 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first = vec2<u32>(group.x * EG_COLS, group.y * EG_ROWS);
     let mine = stand(thread);
     EACH_SUM(DECLARE)
-    var next_0 = fetch(thread, item, first, begin, end);
-#if BLOCKS > THREADS
-    var next_1 = fetch(thread + THREADS, item, first, begin, end);
+#if LEFT_BLOCKS + RIGHT_BLOCKS > THREADS
+    let left_place = place(thread, LEFT_WIDTH, LEFT_ALONG_DEPTH);
+    let left_to = 4u * left_place.y * LEFT_WIDTH + turn(left_place.x, left_place.y);
+    let left_term = begin + 4u * left_place.y;
+    let left_step = EG_DEPTH * params.left.depth / UNIT;
+    var left_next = left_lines(item, first.y + 4u * left_place.x, left_term);
+    let right_place = place(thread, RIGHT_WIDTH, RIGHT_ALONG_DEPTH);
+    let right_to = 4u * right_place.y * RIGHT_WIDTH + turn(right_place.x, right_place.y);
+    let right_term = begin + 4u * right_place.y;
+    let right_step = EG_DEPTH * params.right.depth / UNIT;
+    var right_next = right_lines(item, first.x + 4u * right_place.x, right_term);
+    var next_left: mat4x4<f32>;
+    var next_right: mat4x4<f32>;
+#else
+    let is_left = thread < LEFT_BLOCKS;
+    var my_place = place(thread, LEFT_WIDTH, LEFT_ALONG_DEPTH);
+    if (!is_left) { my_place = place(thread - LEFT_BLOCKS, RIGHT_WIDTH, RIGHT_ALONG_DEPTH); }
+    let my_to = 4u * my_place.y * select(u32(RIGHT_WIDTH), u32(LEFT_WIDTH), is_left) + turn(my_place.x, my_place.y);
+    let my_term = begin + 4u * my_place.y;
+    let my_step = EG_DEPTH * select(params.right.depth, params.left.depth, is_left) / UNIT;
+    var my_next: vec4<u32>;
+    if (is_left) {
+        my_next = left_lines(item, first.y + 4u * my_place.x, my_term);
+    } else {
+        my_next = right_lines(item, first.x + 4u * my_place.x, my_term);
+    }
+    var next: mat4x4<f32>;
 #endif
+#ifdef EG_SUMS
+    let summing = has(SUMS) && select(group.y, group.x, SUMS_BY_ROW) == 0u && SUMS_MINE;
+    var total = vec4<f32>();
+#endif
+    FETCH_PART(0u)
     for (var k = begin; k < end; k += EG_DEPTH) {
-        keep(thread, next_0);
-#if BLOCKS > THREADS
-        keep(thread + THREADS, next_1);
+        KEEP
+#ifdef EG_SUMS
+        if (summing) { ADD_UP }
 #endif
         workgroupBarrier();
-        next_0 = fetch(thread, item, first, k + EG_DEPTH, end);
-#if BLOCKS > THREADS
-        next_1 = fetch(thread + THREADS, item, first, k + EG_DEPTH, end);
-#endif
+        ADVANCE
+        if (k + 2u * EG_DEPTH <= end) {
+            FETCH_WHOLE
+        } else {
+            let behind = k - begin + EG_DEPTH;
+            FETCH_PART(behind)
+        }
         MULTIPLY_4(0u)
         MULTIPLY_4(4u)
         MULTIPLY_4(8u)
         MULTIPLY_4(12u)
         workgroupBarrier();
+    }
+#ifdef EG_SUMS
+    let summed = SUMMED_PLACE;
+    let width = select(u32(RIGHT_WIDTH), u32(LEFT_WIDTH), SUMS_BY_ROW);
+    if (summing) { left_tile[summed.y * width + summed.x] = total; }
+    workgroupBarrier();
+    if (summing && summed.y == 0u) {
+        for (var k4 = 1u; k4 < DEPTH_4; k4++) { total += left_tile[k4 * width + summed.x]; }
+        store_sums(total, item, split, select(first.x, first.y, SUMS_BY_ROW) + 4u * summed.x);
+    }
+#endif
+    if (EPILOGUE == 0u && !has(HAS_BIAS)) {
+        EACH_SUM(STORE)
+        return;
     }
     /* The epilogue is long: a loop whose end the compiler does not know keeps one copy of it. What it reads
      * is all asked for before, so that the loop does not wait for memory again and again. */

@@ -46,6 +46,9 @@ fn bias4(row: u32, col: u32) -> vec4<f32> {
     return vec4<f32>(bias_at(cols.x), bias_at(cols.y), bias_at(cols.z), bias_at(cols.w));
 }
 
+#ifdef EG_SUMS
+fn extra4(item: u32, row: u32, col: u32) -> vec4<f32> { return vec4<f32>(); }
+#else
 fn extra4(item: u32, row: u32, col: u32) -> vec4<f32> {
     if (!has(HAS_EXTRA)) { return vec4<f32>(); }
     let at = extra_index(item, min(row, params.rows - 1u), 0u);
@@ -58,16 +61,28 @@ fn extra4(item: u32, row: u32, col: u32) -> vec4<f32> {
                      f32(extra[at + min(col + 2u, last) * step]), f32(extra[at + min(col + 3u, last) * step]));
 #endif
 }
+#endif
+
+/* Four sums of one row through the epilogue. Processors compile slowly: for them it is a loop whose end the
+ * compiler does not know, with one copy of the epilogue. */
+fn epilogue4(sums: vec4<f32>, bias: vec4<f32>, other: vec4<f32>, width: u32) -> vec4<f32> {
+#ifdef EG_FOUR_EPILOGUES
+    return vec4<f32>(epilogue(sums.x, bias.x, other.x), epilogue(sums.y, bias.y, other.y),
+                     epilogue(sums.z, bias.z, other.z), epilogue(sums.w, bias.w, other.w));
+#else
+    var value = sums;
+    for (var i = 0u; i < width; i++) { value[i] = epilogue(sums[i], bias[i], other[i]); }
+    return value;
+#endif
+}
 
 /* Four sums of one row, finished. */
 fn store4(sums: vec4<f32>, bias: vec4<f32>, other: vec4<f32>, item: u32, split: u32, row: u32, col: u32) {
     let walk = params.out;
     let at = walk.base + item * walk.item + split * walk.depth + row * walk.row + col * walk.col;
     if (row >= params.rows || col >= params.cols) { return; }
-    /* Not a constant: the loop is to stay a loop, with one copy of the epilogue. */
     let width = min(4u, params.cols - col);
-    var value = sums;
-    for (var i = 0u; i < width; i++) { value[i] = epilogue(sums[i], bias[i], other[i]); }
+    var value = epilogue4(sums, bias, other, width);
 #ifdef EG_VEC4
     if (has(ACCUMULATE)) { value += vec4<f32>(out[at >> 2u]); }
     out[at >> 2u] = vec4<Out>(value);
