@@ -28,9 +28,8 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
     context->caps.features = gpu->caps.f16 ? 1 : 0;
     context->caps.detail = &gpu->caps;
     /* Of a device of the caller's we may not know what it is: a tile that does well everywhere. */
-    const int usual = EG_ROW_shared_64x64;
-    const bool tuned = info->native_device == NULL && !gpu->caps.cpu && info->kernel == NULL;
-    gpu->caps.preferred = tuned ? eg_webgpu_tune(context, usual) : usual;
+    gpu->caps.shallow = gpu->caps.deep = EG_ROW_shared_64x64;
+    if (info->native_device == NULL && !gpu->caps.cpu && info->kernel == NULL) eg_webgpu_tune(context);
     return EG_OK;
 }
 

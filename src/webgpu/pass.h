@@ -22,7 +22,7 @@ typedef struct eg_webgpu_caps {
     double budget;        /* multiply-adds that one submit may hold */
     int64_t fill;         /* invocations that keep the device busy */
     int64_t part;         /* fewest terms that are worth a split of the depth */
-    int preferred;        /* the tuned kernel row, or -1 */
+    int shallow, deep;    /* the tuned kernel rows: deep where there are many terms and whole tiles enough */
 } eg_webgpu_caps;
 
 /* Where an operand lies. Scratch is the context's own: the partial results that cannot be in the workspace

@@ -33,6 +33,15 @@ static const eg_webgpu_kernel *on_processor(double work) {
     return eg_webgpu_kernel_row(work < large ? EG_ROW_direct_16x32 : EG_ROW_direct_16x128);
 }
 
+/* A large tile costs little a term and much to begin and to end. */
+static bool suits_deep(const eg_caps *caps, int64_t items, int64_t rows, int64_t cols, int64_t depth) {
+    enum { DEEP = 1024 };
+    const eg_webgpu_caps *device = caps->detail;
+    const eg_webgpu_kernel *row = eg_webgpu_kernel_row(device->deep);
+    return depth >= DEEP && usable(caps, row) &&
+           items * tiles_of(row, rows, cols) * row->invocations >= device->fill;
+}
+
 /* On a GPU the tuned kernel where it fills the device, split along the depth if need be; else the first
  * smaller one that does. */
 static const eg_webgpu_kernel *choose(const eg_caps *caps, int64_t items, int64_t rows, int64_t cols,
@@ -41,7 +50,7 @@ static const eg_webgpu_kernel *choose(const eg_caps *caps, int64_t items, int64_
     const eg_webgpu_kernel *best = NULL;
     if (caps->only_kernel != NULL) return only_kernel(caps);
     if (device->cpu) return on_processor((double)items * (double)rows * (double)cols * (double)depth);
-    for (int i = device->preferred;; i++) {
+    for (int i = suits_deep(caps, items, rows, cols, depth) ? device->deep : device->shallow;; i++) {
         const eg_webgpu_kernel *row = eg_webgpu_kernel_row(i);
         if (row == NULL) return best;
         if (!usable(caps, row)) continue;

@@ -47,28 +47,32 @@ static bool cache_path(char *path, bool make) {
     return true;
 }
 
-static int remembered(const char *device_name) {
-    char path[MOST_PATH], line[MOST_LINE], row[64];
-    int found = -1, name;
+static bool remembered(eg_webgpu_caps *caps, const char *device_name) {
+    char path[MOST_PATH], line[MOST_LINE], shallow[64], deep[64];
+    int name;
+    bool found = false;
     FILE *file = cache_path(path, false) ? fopen(path, "r") : NULL;
-    if (file == NULL) return -1;
+    if (file == NULL) return false;
     while (fgets(line, sizeof line, file) != NULL) {
         const size_t version = strlen(eg_version());
         line[strcspn(line, "\n")] = '\0';
         if (strncmp(line, eg_version(), version) != 0) continue;
-        if (sscanf(line + version, " %63s %n", row, &name) == 1 &&
-            strcmp(line + version + name, device_name) == 0)
-            found = row_named(row);
+        if (sscanf(line + version, " %63s %63s %n", shallow, deep, &name) != 2) continue;
+        if (strcmp(line + version + name, device_name) != 0) continue;
+        if (row_named(shallow) < 0 || row_named(deep) < 0) continue;
+        caps->shallow = row_named(shallow), caps->deep = row_named(deep);
+        found = true;
     }
     fclose(file);
     return found;
 }
 
-static void remember(const char *device_name, int row) {
+static void remember(const eg_webgpu_caps *caps, const char *device_name) {
     char path[MOST_PATH];
     FILE *file = cache_path(path, true) ? fopen(path, "a") : NULL;
     if (file == NULL) return;
-    fprintf(file, "%s %s %s\n", eg_version(), eg_webgpu_kernel_row(row)->name, device_name);
+    fprintf(file, "%s %s %s %s\n", eg_version(), eg_webgpu_kernel_row(caps->shallow)->name,
+            eg_webgpu_kernel_row(caps->deep)->name, device_name);
     fclose(file);
 }
 
@@ -95,18 +99,20 @@ static eg_matrix dense(void *memory, size_t element) {
     return (eg_matrix){.data = memory, .offset = element * sizeof(float)};
 }
 
-static eg_status prepare(trial *t, eg_context *context) {
-    const size_t a = (size_t)M * K, b = (size_t)K * N, grad = (size_t)M * N, element = sizeof(float);
+/* Every pass as users run it: the three layouts, the epilogue, the sums. K = N = `width`. */
+static eg_status prepare(trial *t, eg_context *context, int64_t rows, int64_t width) {
+    const size_t b = (size_t)(width * width), a = (size_t)(rows * width), bias = (size_t)width,
+                 element = sizeof(float);
     *t = (trial){.context = context};
-    EG_TRY(eg_alloc(context, (a + b + grad + N) * element, &t->in));
-    EG_TRY(eg_alloc(context, (a + b + N) * element, &t->out));
+    EG_TRY(eg_alloc(context, (2 * a + b + bias) * element, &t->in));
+    EG_TRY(eg_alloc(context, (a + b + bias) * element, &t->out));
     t->layer =
         (eg_layer){.size = sizeof t->layer, .m = M, .k = K, .n = N, .batch = 1, .activation = EG_ACT_GELU};
     t->args = (eg_backward_args){.size = sizeof t->args,
                                  .a = dense(t->in, 0),
                                  .b = dense(t->in, a),
                                  .grad = dense(t->in, a + b),
-                                 .bias = {.data = t->in, .offset = (a + b + grad) * element},
+                                 .bias = {.data = t->in, .offset = (2 * a + b) * element},
                                  .d_a = dense(t->out, 0),
                                  .d_b = dense(t->out, a),
                                  .d_bias = {.data = t->out, .offset = (a + b) * element}};
@@ -119,7 +125,7 @@ static eg_status prepare(trial *t, eg_context *context) {
 
 /* Seconds; negative if it failed. */
 static double time_row(eg_webgpu *gpu, const trial *t, int row) {
-    gpu->caps.preferred = row;
+    gpu->caps.shallow = gpu->caps.deep = row;
     const double begin = seconds();
     for (int i = 0; i < EACH; i++) {
         if (eg_backward(t->context, &t->layer, &t->args) != EG_OK) return -1;
@@ -146,22 +152,25 @@ static int fastest(eg_webgpu *gpu, const trial *t, int otherwise) {
     return winner;
 }
 
-static int measured(eg_webgpu *gpu, eg_context *context, int otherwise) {
+static int measured(eg_webgpu *gpu, eg_context *context, int64_t rows, int64_t width, int otherwise) {
     trial t;
-    const int winner = prepare(&t, context) == EG_OK ? fastest(gpu, &t, otherwise) : otherwise;
+    const bool ready = prepare(&t, context, rows, width) == EG_OK;
+    const int winner = ready ? fastest(gpu, &t, otherwise) : otherwise;
     eg_free(context, t.in);
     eg_free(context, t.out);
     eg_free(context, t.workspace);
     return winner;
 }
 
-int eg_webgpu_tune(eg_context *context, int otherwise) {
+void eg_webgpu_tune(eg_context *context) {
     eg_webgpu *gpu = context->device;
     const char *wanted = getenv("EPIGRAD_WEBGPU_TUNE"), *limits = getenv("EPIGRAD_WEBGPU_LIMITS");
-    if ((wanted != NULL && strcmp(wanted, "0") == 0) || (limits != NULL && *limits != '\0')) return otherwise;
-    const int known = remembered(context->name);
-    if (known >= 0) return known;
-    const int winner = measured(gpu, context, otherwise);
-    if (!gpu->lost) remember(context->name, winner);
-    return winner;
+    const int usual = gpu->caps.shallow;
+    if ((wanted != NULL && strcmp(wanted, "0") == 0) || (limits != NULL && *limits != '\0')) return;
+    if (remembered(&gpu->caps, context->name)) return;
+    /* Tiles enough for the largest devices, few enough for integrated ones. */
+    const int shallow = measured(gpu, context, 8192, 512, usual);
+    const int deep = measured(gpu, context, 2048, 2048, usual);
+    gpu->caps.shallow = shallow, gpu->caps.deep = deep;
+    if (!gpu->lost) remember(&gpu->caps, context->name);
 }
