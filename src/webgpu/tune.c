@@ -133,13 +133,13 @@ static double time_row(eg_webgpu *gpu, const trial *t, int row) {
     return eg_sync(t->context) == EG_OK ? seconds() - begin : -1;
 }
 
-/* Turn about, so that what else the machine does disturbs all alike. The first round warms up; a slow device
- * has fewer of them. */
+/* Turn about, so that what else the machine does disturbs all alike. The first round compiles and warms up; a
+ * slow device has fewer of them. */
 static int fastest(eg_webgpu *gpu, const trial *t, int otherwise) {
     static const int candidates[] = {EG_ROW_shared_128x128, EG_ROW_shared_64x64};
     enum { COUNT = sizeof candidates / sizeof *candidates, FEWEST = 3 };
-    const double begin = seconds(), patience = 0.5;
-    double best = 1e30;
+    const double patience = 0.5;
+    double begin = 0, best = 1e30;
     int winner = otherwise;
     for (int round = 0; round < ROUNDS && (round < FEWEST || seconds() - begin < patience); round++) {
         for (int i = 0; i < COUNT; i++) {
@@ -148,6 +148,7 @@ static int fastest(eg_webgpu *gpu, const trial *t, int otherwise) {
             const double taken = time_row(gpu, t, candidates[i]);
             if (round > 0 && taken > 0 && taken < best) best = taken, winner = candidates[i];
         }
+        if (round == 0) begin = seconds();
     }
     return winner;
 }
