@@ -305,12 +305,13 @@ static bool add_sums(eg_plan *plan, eg_buffer_id id, int64_t cols) {
            eg_plan_region(plan, id, rows, cols, eg_dtype_size(plan->problem.compute), 256);
 }
 
-/* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits are
- * mostly ours, and have memory to save. */
+/* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits
+ * are mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const double flops = 2.0 * (double)p->m * (double)p->k * (double)p->n * (double)p->batch;
-    const bool large = eg_dtype_size(p->dtype) == 2 && flops >= 2e10 && (double)p->k * (double)p->n >= 1 << 23;
+    const bool large =
+        eg_dtype_size(p->dtype) == 2 && flops >= 2e10 && (double)p->k * (double)p->n >= 1 << 23;
     return flops < 1e6 ? 0 : (flops < 1e9 || large ? 4 << 20 : 32 << 20);
 }
 
