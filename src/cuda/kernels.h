@@ -94,6 +94,12 @@ typedef struct eg_cuda_column_sum {
     int32_t accumulate, unused;
 } eg_cuda_column_sum;
 
+/* The parameter of the kernels that measure the peak: a number of each thread goes to `out`. */
+typedef struct eg_cuda_peak {
+    uint64_t out;
+    int64_t turns;
+} eg_cuda_peak;
+
 /* How a row is launched. */
 typedef enum eg_cuda_family {
     EG_CUDA_LIBRARY, /* cublasLt, where it is a plain product */

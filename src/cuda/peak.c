@@ -26,10 +26,7 @@ typedef struct run {
     const spin *kernel;
     CUfunction function;
     CUevent begin, end;
-    struct {
-        uint64_t out;
-        int64_t turns;
-    } parameter;
+    eg_cuda_peak parameter;
 } run;
 
 static const spin *find_spin(eg_dtype dtype, uint32_t features) {

@@ -3,12 +3,7 @@
  * them, and hold numbers of many bits: on zeros the units take less power and run faster. */
 #include "hopper_ptx.cuh"
 
-struct peak {
-    double *out;
-    int64_t turns;
-};
-
-template <bool BF16> EG_DEVICE void run(const peak &p) {
+template <bool BF16> EG_DEVICE void run(const eg_cuda_peak &p) {
     extern __shared__ __align__(1024) uint32_t memory[];
     constexpr int LEFT = 64 * 128, RIGHT = 256 * 128; /* bytes: 64 numbers of depth */
     float acc[128], sum = 0;
@@ -28,12 +23,12 @@ template <bool BF16> EG_DEVICE void run(const peak &p) {
     }
 #pragma unroll
     for (int i = 0; i < 128; i++) sum += acc[i];
-    p.out[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = sum;
+    ((double *)p.out)[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_bf16(const __grid_constant__ peak p) {
+extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_bf16(const __grid_constant__ eg_cuda_peak p) {
     run<true>(p);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_f16(const __grid_constant__ peak p) {
+extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_f16(const __grid_constant__ eg_cuda_peak p) {
     run<false>(p);
 }

@@ -2,21 +2,16 @@
  * hide the latency, and nothing else. An entry's loop is `turns` long; the host knows how many operations a
  * turn of a warp has (../peak.c). Numbers shrink towards a fixed point, so none overflows, and what is stored
  * depends on all of them. */
-#include <stdint.h>
+#include "matrix.cuh"
 
 enum { CHAINS = 16, TILES = 4 };
 
-struct peak {
-    double *out;
-    int64_t turns;
-};
-
-template <typename T> static __device__ __forceinline__ void store(const peak &p, T sum) {
-    p.out[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = (double)sum;
+template <typename T> EG_DEVICE void store(const eg_cuda_peak &p, T sum) {
+    ((double *)p.out)[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = (double)sum;
 }
 
 /* Multiply-adds, CHAINS of each thread. */
-extern "C" __global__ void __launch_bounds__(256) eg_peak_f32(const __grid_constant__ peak p) {
+extern "C" __global__ void __launch_bounds__(256) eg_peak_f32(const __grid_constant__ eg_cuda_peak p) {
     float x[CHAINS], sum = 0;
     for (int i = 0; i < CHAINS; i++) x[i] = (float)threadIdx.x + (float)i;
     for (int64_t turn = 0; turn < p.turns; turn++) {
@@ -28,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(256) eg_peak_f32(const __grid_const
 }
 
 /* mma.sync m8n8k4 in f64, or m16n8k4: TILES independent accumulators of a warp. */
-extern "C" __global__ void __launch_bounds__(256) eg_peak_f64(const __grid_constant__ peak p) {
+extern "C" __global__ void __launch_bounds__(256) eg_peak_f64(const __grid_constant__ eg_cuda_peak p) {
     double x[TILES][4] = {}, sum = 0;
     const double a = 0.125 + threadIdx.x * 0.0009765625, b = 0.25;
     for (int64_t turn = 0; turn < p.turns; turn++) {
@@ -55,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) eg_peak_f64(const __grid_const
 /* mma.sync m16n8k16, TILES independent accumulators of a warp. Operands are small numbers of many bits: a
  * matrix unit takes less power, and so runs faster, on zeros. */
 #define EG_PEAK_16(name, type)                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) eg_peak_##name(const __grid_constant__ peak p) {       \
+    extern "C" __global__ void __launch_bounds__(256) eg_peak_##name(const __grid_constant__ eg_cuda_peak p) {       \
         float x[TILES][4] = {}, sum = 0;                                                                     \
         const uint32_t a = 0x2bcd2a5bU ^ threadIdx.x << 2, b = 0x2a71ab3dU ^ threadIdx.x << 18;              \
         for (int64_t turn = 0; turn < p.turns; turn++) {                                                     \
