@@ -255,7 +255,8 @@ static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_
     const int multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors;
     double tiles;
     const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
-    const double fill = tiles / (waves * (multiprocessors / 2));
+    const int clusters = multiprocessors / 2;
+    const double fill = tiles / (waves * clusters);
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
     return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
 }
