@@ -377,6 +377,7 @@ static eg_status read_part(eg_webgpu *gpu, void *host, WGPUBuffer buffer, uint64
     if (gpu->lost || gpu->failure != 0) return report(gpu, "running what was enqueued");
     if (answer.status != WGPUMapAsyncStatus_Success)
         return eg_fail(EG_ERR_DEVICE, "the WebGPU device did not finish what was enqueued");
+    gpu->in_flight = 0;
     const void *mapped = gpu->api.BufferGetConstMappedRange(gpu->staging.buffer, 0, (size_t)bytes);
     if (mapped != NULL) memcpy(host, mapped, (size_t)bytes);
     gpu->api.BufferUnmap(gpu->staging.buffer);

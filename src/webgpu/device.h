@@ -26,6 +26,7 @@ typedef struct eg_webgpu {
     WGPUEnum mode;        /* of callbacks */
     uint64_t most_buffer; /* bytes of a buffer */
     bool lost;
+    int in_flight;    /* dispatches submitted since the last wait */
     WGPUEnum failure; /* the first error since it was last reported, and its message */
     char message[384];
     eg_webgpu_growing staging; /* downloads and waits */

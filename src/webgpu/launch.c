@@ -34,11 +34,19 @@ struct eg_webgpu_recording {
     unsigned char *params; /* host copy of the parameter buffer */
     uint64_t capacity, used;
     double work;
+    int dispatches;
 };
 
 static uint64_t up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 /* ---- Submitting --------------------------------------------------------------------------------- */
+
+/* What is submitted holds on to its bindings, for which an implementation's memory is bounded: some thousand
+ * calls, or one of that many parts, wait for those before. */
+static eg_status throttle(eg_webgpu *gpu) {
+    enum { MOST = 16384 };
+    return gpu->in_flight > MOST ? eg_webgpu_wait(gpu) : EG_OK;
+}
 
 eg_status eg_webgpu_flush(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
@@ -54,9 +62,11 @@ eg_status eg_webgpu_flush(eg_webgpu *gpu) {
         gpu->api.QueueSubmit(gpu->queue, 1, &commands);
     }
     gpu->api.CommandBufferRelease(commands);
+    gpu->in_flight += r->dispatches;
     r->used = 0;
     r->work = 0;
-    return status;
+    r->dispatches = 0;
+    return status == EG_OK ? throttle(gpu) : status;
 }
 
 void eg_webgpu_free_recording(eg_webgpu *gpu) {
@@ -283,6 +293,7 @@ static void encode(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBindGroupLa
     gpu->api.ComputePassEncoderSetPipeline(pass, pipeline);
     gpu->api.ComputePassEncoderSetBindGroup(pass, 0, group, 0, NULL);
     gpu->api.ComputePassEncoderDispatchWorkgroups(pass, groups[0], groups[1], groups[2]);
+    gpu->recording->dispatches++;
     gpu->api.ComputePassEncoderEnd(pass);
     gpu->api.ComputePassEncoderRelease(pass);
     gpu->api.BindGroupRelease(group);
