@@ -5,8 +5,9 @@ import os
 import pathlib
 
 import pytest
+from conftest import PAGE
 
-PICTURES = os.environ.get("EPIGRAD_PICTURES")  # a folder: screenshots are kept there
+PICTURES = pathlib.Path(os.environ.get("EPIGRAD_PICTURES", PAGE.with_name("web-pictures")))  # screenshots are kept there
 
 
 def arc(cx, cy, rx, ry, begin, end, count=24):
@@ -68,9 +69,9 @@ def draw(page, digit):
 
 
 def keep(page, name):
-    if PICTURES:
-        page.evaluate("scrollTo(0, 0)")
-        page.screenshot(path=pathlib.Path(PICTURES) / f"{name}.png", full_page=True)
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 
 
 def test_trains_on_webgpu_and_on_the_cpu(open_page):
