@@ -174,7 +174,7 @@ typedef struct walk {
 
 static void walk_to(walk *w, int64_t row) {
     w->at = side_at(w->side, w->item, row, w->term);
-    w->in_panel = row < w->side->panel ? row : row % w->side->panel;
+    w->in_panel = row < w->side->panel ? row : row - eg_div(row, w->side->panel) * w->side->panel;
 }
 
 static void walk_on(walk *w, int64_t row, int64_t rows) {
@@ -223,7 +223,7 @@ static const char *right_after(const product *x, const block *b, const pass *pas
 static void run_panel(const product *x, const block *b, const pass *pass, int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
-    const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = (col - b->col) / nr;
+    const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
     eg_factor rows = x->left.factor, right = x->right.factor;
     right.at = side_at(&x->right, item, col, pass->term);
@@ -232,7 +232,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     eg_ahead ahead = {0};
     if (!x->right.in_place) {
         ahead.right = right_after(x, b, pass, item, col);
-        ahead.right_bytes = (size_t)(pass->depth * x->right.term / tiles_down);
+        ahead.right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);
     }
     if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, nr));
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
@@ -263,9 +263,10 @@ static void run_block(void *arg, int64_t index, int thread) {
     const eg_cpu_kernel *kernel = x->kernel;
     const size_t tile = (size_t)(kernel->mr * kernel->nr) * x->size;
     eg_finish finish = {0};
-    block b = {.item = index / (x->bands * x->strips),
-               .row = index / x->strips % x->bands * x->step->tile_rows,
-               .col = index % x->strips * x->step->tile_cols,
+    const int64_t down = eg_div(index, x->strips), item = eg_div(down, x->bands);
+    block b = {.item = item,
+               .row = (down - item * x->bands) * x->step->tile_rows,
+               .col = (index - down * x->strips) * x->step->tile_cols,
                .spare = eg_cpu_scratch(x->run, thread),
                .finish = &finish};
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);

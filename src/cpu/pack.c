@@ -5,9 +5,9 @@ typedef struct pack_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     eg_operand x;
-    char *to;       /* panels */
+    char *panels, *panels_t; /* X as panels, and its transpose; NULL: not wanted */
+    int64_t bands, segments;
     eg_cells cells; /* the first of each layout of X; NULL: not wanted */
-    int64_t band, bands;
 } pack_job;
 
 static eg_operand transpose(eg_operand x) {
@@ -21,37 +21,59 @@ static eg_operand transpose(eg_operand x) {
 
 /* ---- Panels ------------------------------------------------------------------------------------- */
 
-/* Rows packed by one work item, panel after panel: few enough that the pages of a row-major band are still
- * at hand when the next panel reads on in them; a column-major one is read down its columns, where longer
- * is better. */
-enum { ROW_BAND = 64, COLUMN_BAND = 256 };
-
-/* Rows [row, row + rows) of `x` to its panels. */
-static void pack_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
-                      int64_t rows, char *to) {
-    const eg_panels panels = eg_cpu_panels(kernel, x->rows, x->cols);
-    const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
-    for (int64_t panel = 0; panel < panels.panels; panel++) {
-        const int64_t col = panel * kernel->nr, cols = eg_least(kernel->nr, x->cols - col);
-        const int64_t element = ((item * panels.panels + panel) * panels.rows + row) * kernel->nr;
-        kernel->load(to + element * (int64_t)eg_size_of(kernel->compute), eg_cpu_at(x, item, row, col),
-                     x->dtype, x->row_stride, x->col_stride, rows, cols, padded);
+/* Rows whose columns are neighbours: no prefetcher follows from one to the next. */
+static void ask_for_rows(const eg_operand *x, int64_t item, int64_t row, int64_t rows, int64_t col,
+                         int64_t cols) {
+    const int64_t bytes = cols * (int64_t)eg_size_of(x->dtype);
+    for (int64_t i = row; i < row + rows; i++) {
+        const char *from = eg_cpu_at(x, item, i, col);
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
     }
 }
 
-static void pack_band(void *arg, int64_t index, int thread) {
-    (void)thread;
-    const pack_job *job = arg;
-    const int64_t item = index / job->bands, row = index % job->bands * job->band;
-    pack_rows(job->kernel, &job->x, item, row, eg_least(job->band, job->x.rows - row), job->to);
+/* A block of `x` to its panels. */
+static void to_panels(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
+                      int64_t rows, int64_t col, int64_t cols, char *to) {
+    const eg_panels panels = eg_cpu_panels(kernel, x->rows, x->cols);
+    const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
+    for (const int64_t end = col + cols; col < end; col += kernel->nr) {
+        const int64_t panel = item * panels.panels + eg_div(col, kernel->nr);
+        const int64_t element = (panel * panels.rows + row) * kernel->nr, next = col + kernel->nr;
+        if (x->col_stride == 1 && next < end)
+            ask_for_rows(x, item, row, rows, next, eg_least(kernel->nr, end - next));
+        kernel->load(to + element * (int64_t)eg_size_of(kernel->compute), eg_cpu_at(x, item, row, col),
+                     x->dtype, x->row_stride, x->col_stride, rows, eg_least(kernel->nr, end - col), padded);
+    }
 }
 
-static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, char *to) {
+/* One work item is a panel's width of X's rows, some panels long: read from memory once, and if its transpose
+ * is wanted too, for that from L2. */
+enum { SEGMENT = 16 };
+
+static void pack_block(void *arg, int64_t index, int thread) {
+    (void)thread;
+    const pack_job *job = arg;
+    const eg_operand *x = &job->x;
+    const int64_t nr = job->kernel->nr, item = index / (job->bands * job->segments);
+    const int64_t row = index / job->segments % job->bands * nr, rows = eg_least(nr, x->rows - row);
+    const int64_t col = index % job->segments * SEGMENT * nr, cols = eg_least(SEGMENT * nr, x->cols - col);
+    if (job->panels != NULL) to_panels(job->kernel, x, item, row, rows, col, cols, job->panels);
+    if (job->panels_t == NULL) return;
+    const eg_operand xt = transpose(*x);
+    to_panels(job->kernel, &xt, item, col, cols, row, rows, job->panels_t);
+}
+
+/* A column-major X is taken as its row-major transpose. */
+static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, char *to,
+                        char *to_t) {
     if (x.rows == 0 || x.cols == 0) return;
-    pack_job job = {.run = run, .kernel = step->kernel, .x = x, .to = to};
-    job.band = x.col_stride == 1 ? ROW_BAND : COLUMN_BAND;
-    job.bands = (x.rows + job.band - 1) / job.band;
-    eg_cpu_parallel(step->threads, job.bands * items, pack_band, &job);
+    const bool turn = x.row_stride == 1 && x.col_stride != 1;
+    pack_job job = {.run = run, .kernel = step->kernel, .x = turn ? transpose(x) : x};
+    job.panels = turn ? to_t : to;
+    job.panels_t = turn ? to : to_t;
+    job.bands = eg_ceil_div(job.x.rows, job.kernel->nr);
+    job.segments = eg_ceil_div(job.x.cols, SEGMENT * (int64_t)job.kernel->nr);
+    eg_cpu_parallel(step->threads, job.bands * job.segments * items, pack_block, &job);
 }
 
 /* ---- Cells -------------------------------------------------------------------------------------- */
@@ -100,11 +122,10 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     if (step->operand == EG_OP_A) {
         char *a = eg_cpu_region_or_null(run, EG_BUFFER_A), *at = eg_cpu_region_or_null(run, EG_BUFFER_AT);
         if (cells) pack_cells(run, step, x, items, (eg_cells){.across = a, .down_t = at});
-        if (!cells) pack_panels(run, step, x, items, a);
+        if (!cells) pack_panels(run, step, x, items, a, NULL);
     } else {
         char *b = eg_cpu_region_or_null(run, EG_BUFFER_B), *bt = eg_cpu_region_or_null(run, EG_BUFFER_BT);
         if (cells) pack_cells(run, step, x, items, (eg_cells){.down = b, .across_t = bt});
-        if (!cells && b != NULL) pack_panels(run, step, x, items, b);
-        if (!cells && bt != NULL) pack_panels(run, step, transpose(x), items, bt);
+        if (!cells) pack_panels(run, step, x, items, b, bt);
     }
 }
