@@ -49,12 +49,13 @@ eg_caps eg_cpu_caps_without_cells(const eg_caps *caps);
 enum { EG_CPU_CHUNK = 64 };
 static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK - 1) / EG_CPU_CHUNK; }
 
-/* The operand that a product reads where its caller has it, as the plan has no region for it; NULL: it has.
- */
+/* The operand that a product reads where its caller has it, as the plan has no region for it; NULL: it has,
+ * or there is nothing to read. */
 static inline const eg_operand *eg_cpu_in_place(const eg_plan *plan, eg_buffer_id id) {
     const bool a = id == EG_BUFFER_A, b = id == EG_BUFFER_B || id == EG_BUFFER_BT;
     if (plan->region[id].bytes > 0 || !(a || (b && plan->problem.packed_b == NULL))) return NULL;
-    return &plan->problem.operands[a ? EG_OP_A : EG_OP_B];
+    const eg_operand *x = &plan->problem.operands[a ? EG_OP_A : EG_OP_B];
+    return x->data != NULL ? x : NULL;
 }
 
 /* One call being run. */

@@ -32,6 +32,7 @@ typedef struct product {
     int64_t items, summed; /* results, and products summed into each */
     int64_t bands, strips; /* blocks down and across */
     const eg_operand *out; /* the result, row by row; NULL: goes elsewhere */
+    bool sums_are_result;  /* as they leave the kernel */
     side left, right;
     eg_ending ending;
 } product;
@@ -138,6 +139,9 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     }
     if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
+    x.sums_are_result = x.out != NULL && step->epilogue == EG_EPILOGUE_STORE && x.kernel->terms == 0 &&
+                        out->dtype == x.kernel->compute &&
+                        !(step->product == EG_PRODUCT_D_B && p->accumulate);
     x.bands = eg_ceil_div(x.rows, step->tile_rows);
     x.strips = eg_ceil_div(x.cols, step->tile_cols);
     return x;
@@ -193,6 +197,11 @@ static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile
     ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->out->dtype);
 }
 
+/* Whether the sums are the result, and their place is the caller's: a tile of whole rows and vectors. */
+static bool ends_in_place(const product *x, const eg_tile *tile) {
+    return x->sums_are_result && tile->rows == x->kernel->mr && (tile->cols & (x->kernel->lanes - 1)) == 0;
+}
+
 /* One tile: all terms of the pass, and after the last of them the epilogue: at once, or during the next
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
@@ -201,8 +210,12 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
-    x->kernel->multiply(left, right, pass->depth, tile->cols, !pass->first, tile->values, ahead);
-    if (!pass->last) return;
+    const bool in_place = pass->last && ends_in_place(x, tile);
+    const eg_sums sums = {.before = pass->first ? NULL : tile->values,
+                          .to = in_place ? eg_cpu_at(x->out, tile->item, tile->row, tile->col) : tile->values,
+                          .row = in_place ? x->out->row_stride : x->kernel->nr};
+    x->kernel->multiply(left, right, pass->depth, tile->cols, &sums, ahead);
+    if (!pass->last || in_place) return;
     eg_cpu_finish_rest(b->finish);
     eg_cpu_finish_begin(b->finish, &x->ending, tile);
     if (!x->ending.leisurely) eg_cpu_finish_rest(b->finish);
@@ -229,7 +242,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     right.at = side_at(&x->right, item, col, pass->term);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
-    eg_ahead ahead = {0};
+    eg_ahead ahead = {.right = right.at};
     if (!x->right.in_place) {
         ahead.right = right_after(x, b, pass, item, col);
         ahead.right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);

@@ -75,6 +75,13 @@ typedef struct eg_factor {
     int64_t group; /* from nr terms to the next nr */
 } eg_factor;
 
+/* Where a tile's sums go, and what is added to them: a tile, or NULL. */
+typedef struct eg_sums {
+    const void *before;
+    void *to;    /* a tile too; or, but from cells, where the caller has the result */
+    int64_t row; /* numbers from row to row of it */
+} eg_sums;
+
 /* All tiles are mr x nr, row by row, in the compute type. */
 typedef struct eg_cpu_kernel {
     const char *name;
@@ -94,11 +101,11 @@ typedef struct eg_cpu_kernel {
     void (*enter)(void);
     void (*leave)(void);
 
-    /* tile = (accumulate ? tile : 0) + left · right over `depth` terms, for the first `cols` columns. All mr
-     * rows are read, and of the right operand's columns whole vectors. Rows of the left operand or its terms,
-     * and columns of the right one, are neighbours: 1 apart. */
+    /* sums = before + left · right over `depth` terms, for the first `cols` columns. All mr rows are read and
+     * written, and of the columns whole vectors. Rows of the left operand or its terms, and columns of the
+     * right one, are neighbours: 1 apart. */
     void (*multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
-                     bool accumulate, void *tile, const eg_ahead *ahead);
+                     const eg_sums *sums, const eg_ahead *ahead);
 
     /* Cells only: of a tile's first rows x cols numbers, the rest 0, rows [first, first + count) of the upper
      * half and their partners 16 below, to the layouts that are wanted. Transposed ones take all 16 at once.

@@ -110,11 +110,12 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         } while (depth > 0);                                                                                 \
     }                                                                                                        \
     static void name(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,             \
-                     bool accumulate, void *tile, const eg_ahead *ahead) {                                   \
+                     const eg_sums *sums, const eg_ahead *ahead) {                                           \
+        const bool accumulate = sums->before != NULL;                                                        \
         if (cols > EG_TILE_WORDS) {                                                                          \
-            name##_cells(left->at, right->at, depth, accumulate, tile, *ahead, true);                        \
+            name##_cells(left->at, right->at, depth, accumulate, sums->to, *ahead, true);                    \
         } else {                                                                                             \
-            name##_cells(left->at, right->at, depth, accumulate, tile, *ahead, false);                       \
+            name##_cells(left->at, right->at, depth, accumulate, sums->to, *ahead, false);                   \
         }                                                                                                    \
     }
 

@@ -30,7 +30,7 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64
 
 /* What comes next is asked for with every nr terms, a few lines at a time: more would stand in the way. */
 EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
-                                 bool accumulate, EG_R *tile, const eg_ahead *ahead, const int nv) {
+                                 const eg_sums *sums, const eg_ahead *ahead, const int nv) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const int64_t slices = (depth + EG_NR - 1) / EG_NR;
     const size_t slice = slices > 1 ? ahead->right_bytes / (size_t)slices : ahead->right_bytes;
@@ -55,22 +55,27 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
     for (int i = 0; i < EG_MR; i++) {
 #pragma GCC unroll 8
         for (int j = 0; j < nv; j++) {
-            EG_R *at = tile + i * EG_NR + j * EG_LANES;
-            EG_V(store)(at, accumulate ? EG_V(load)(at) + sum[i][j] : sum[i][j]);
+            const int64_t at = i * EG_NR + j * EG_LANES;
+            if (sums->before != NULL) sum[i][j] += EG_V(load)((const EG_R *)sums->before + at);
+            EG_V(store)((EG_R *)sums->to + i * sums->row + j * EG_LANES, sum[i][j]);
         }
     }
 }
 
 /* Narrow last panels use as many vectors as they have columns for. */
 static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
-                           bool accumulate, void *tile, const eg_ahead *ahead) {
+                           const eg_sums *sums, const eg_ahead *ahead) {
+#define EG_WIDTH(nv) EG_V(multiply_nv)(left, right, depth, sums, ahead, EG_NV > (nv) ? (nv) : EG_NV)
     if (EG_NV > 1 && cols <= EG_LANES) {
-        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, 1);
+        EG_WIDTH(1);
     } else if (EG_NV > 2 && cols <= 2 * EG_LANES) {
-        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, EG_NV > 2 ? 2 : 1);
+        EG_WIDTH(2);
+    } else if (EG_NV > 3 && cols <= 3 * EG_LANES) {
+        EG_WIDTH(3);
     } else {
-        EG_V(multiply_nv)(left, right, depth, accumulate, tile, ahead, EG_NV);
+        EG_WIDTH(EG_NV);
     }
+#undef EG_WIDTH
 }
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
