@@ -212,7 +212,7 @@ fn store_sums(total: vec4<f32>, item: u32, split: u32, at: u32) {
 #define DECLARE(i, j) var sum_##i##_##j = vec4<f32>();
 #define ADD(i, j)     sum_##i##_##j = fma(vec4<f32>(ROW_##i), right_##j, sum_##i##_##j);
 #define LIST(i, j)    sum_##i##_##j,
-#define STORE(i, j)   store4(sum_##i##_##j, vec4<f32>(), vec4<f32>(), item, split, row_of(i, first, mine), col_of(j, first, mine));
+#define STORE(i, j)   store4(sum_##i##_##j, none, none, item, split, row_of(i, first, mine), col_of(j, first, mine));
 #define OTHER(i, j)   extra4(item, row_of(i, first, mine), col_of(j, first, mine)),
 #define BIAS(i, j)    bias4(0u, col_of(j, first, mine)),
 #define ROW_0 left_0.x
@@ -323,6 +323,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 #endif
     if (EPILOGUE == 0u && !has(HAS_BIAS)) {
+        let none = vec4<f32>();
         EACH_SUM(STORE)
         return;
     }
