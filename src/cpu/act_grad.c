@@ -58,7 +58,7 @@ typedef struct sum_job {
 
 /* The sum of rows [first, first + count) of one panel's width, pairwise: the error grows with log(count). */
 static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t count, char *total) {
-    enum { STRAIGHT = 8, WIDEST = 64 };
+    enum { STRAIGHT = 8 };
     const size_t size = eg_dtype_size(job->kernel->compute), row = (size_t)job->kernel->nr * size;
     if (count <= STRAIGHT) {
         memset(total, 0, row);
@@ -66,7 +66,7 @@ static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t
                               job->kernel->nr);
         return;
     }
-    _Alignas(64) char other[WIDEST * sizeof(double)];
+    _Alignas(64) char other[EG_CPU_WIDEST * sizeof(double)];
     add_pairwise(job, col, first, count / 2, total);
     add_pairwise(job, col, first + count / 2, count - count / 2, other);
     job->kernel->add_rows(total, other, job->kernel->nr, 1, job->kernel->nr);
@@ -74,18 +74,18 @@ static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t
 
 static void sum_panel(void *arg, int64_t index, int thread) {
     (void)thread;
-    enum { WIDEST = 64 };
     const sum_job *job = arg;
     const int64_t col = index * job->kernel->nr, left = job->cols - col;
-    _Alignas(64) char total[WIDEST * sizeof(double)];
+    _Alignas(64) char total[EG_CPU_WIDEST * sizeof(double)];
     add_pairwise(job, col, 0, job->rows, total);
-    const eg_rows out = {.at = eg_cpu_at(job->out, 0, 0, col), .dtype = job->out->dtype, .scale = 1};
-    const eg_sweep sweep = {.end = 1,
-                            .cols = eg_least(left, job->kernel->nr),
-                            .x = {.at = total, .dtype = job->kernel->compute, .scale = 1},
-                            .other = job->run->problem->accumulate ? out : (eg_rows){0},
-                            .out = out};
-    job->kernel->act[EG_ACT_NONE](&sweep);
+    const int64_t cols = eg_least(left, job->kernel->nr);
+    void *out = eg_cpu_at(job->out, 0, 0, col);
+    if (job->run->problem->accumulate) {
+        _Alignas(64) char before[EG_CPU_WIDEST * sizeof(double)];
+        job->kernel->load(before, out, job->out->dtype, 1, 1, 1, cols, 1);
+        job->kernel->add_rows(total, before, job->kernel->nr, 1, cols);
+    }
+    job->kernel->store(total, out, job->out->dtype, 1, 1, 1, cols);
 }
 
 void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step) {

@@ -21,9 +21,12 @@ static void prepare_forward(eg_ending *e, const eg_problem *p) {
     e->out = &p->operands[EG_OP_Y];
 }
 
-/* out = product, or out + product */
+static void as_it_is(const eg_sweep *sweep) { (void)sweep; }
+
+/* out = product, or out + product. A product that is the result as it is has only to be stored. */
 static void prepare_store(eg_ending *e, const eg_operand *out, bool accumulate) {
-    e->sweeper = e->kernel->act[EG_ACT_NONE];
+    e->as_it_is = e->kernel->terms == 0 && !accumulate;
+    e->sweeper = e->as_it_is ? as_it_is : e->kernel->act[EG_ACT_NONE];
     e->x = &product;
     e->other = accumulate ? out : NULL;
     e->out = out;
@@ -100,49 +103,70 @@ eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
 
 /* ---- What a sweep reads and writes --------------------------------------------------------------- */
 
-static bool in_place(const eg_operand *x) { return x->col_stride == 1; }
-
 static size_t size_of(const eg_ending *e, int64_t numbers) {
     return (size_t)numbers * eg_size_of(e->kernel->compute);
 }
 
-static eg_rows tile_rows(const eg_ending *e, void *values, float scale) {
-    const int64_t step = (int64_t)size_of(e, e->kernel->nr);
-    return (eg_rows){.at = values, .step = step, .dtype = e->kernel->compute, .scale = scale};
+/* These fill a place field by field: a struct of three words that is returned is stored by words and copied
+ * by longer loads, which wait for the stores. */
+static void tile_rows(eg_rows *rows, const eg_ending *e, void *values, float scale) {
+    rows->at = values;
+    rows->step = (int64_t)size_of(e, e->kernel->nr);
+    rows->dtype = e->kernel->compute;
+    rows->scale = scale;
 }
 
-static eg_rows memory_rows(const eg_operand *x, const eg_tile *tile) {
-    return (eg_rows){.at = eg_cpu_at(x, tile->item, tile->row, tile->col),
-                     .step = x->row_stride * (int64_t)eg_size_of(x->dtype),
-                     .dtype = x->dtype,
-                     .scale = 1};
+static void memory_rows(eg_rows *rows, const eg_operand *x, const eg_tile *tile) {
+    rows->at = eg_cpu_at(x, tile->item, tile->row, tile->col);
+    rows->step = x->row_stride * (int64_t)eg_size_of(x->dtype);
+    rows->dtype = x->dtype;
+    rows->scale = 1;
 }
 
-/* An operand that is read: where it is, or in `spare` if its columns are no neighbours there. */
-static eg_rows source(const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
-    if (x == NULL) return (eg_rows){0};
-    if (x == &product) return tile_rows(e, tile->values, e->kernel->unscale);
-    if (in_place(x)) return memory_rows(x, tile);
-    e->kernel->load(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
-                    x->col_stride, tile->rows, tile->cols, tile->rows);
-    return tile_rows(e, spare, 1);
+/* Whether a sweep can go over the operand where it is. Without masks it takes whole vectors, of its own type.
+ */
+static bool in_place(const eg_ending *e, const eg_operand *x, const eg_tile *tile) {
+    const eg_cpu_kernel *kernel = e->kernel;
+    const bool masks = (kernel->needs & EG_CPU_AVX512) != 0;
+    return x->col_stride == 1 && (masks || (x->dtype == kernel->compute && tile->cols == kernel->nr));
+}
+
+/* An operand that is read: there, or in `spare`. */
+static void source(eg_rows *rows, const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
+    rows->at = NULL;
+    if (x == NULL) return;
+    if (x == &product) {
+        tile_rows(rows, e, tile->values, e->kernel->unscale);
+    } else if (in_place(e, x, tile)) {
+        memory_rows(rows, x, tile);
+    } else {
+        e->kernel->load(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
+                        x->col_stride, tile->rows, tile->cols, tile->rows);
+        tile_rows(rows, e, spare, 1);
+    }
 }
 
 /* An operand that is written: likewise, and then `deliver` takes it where it belongs. */
-static eg_rows target(const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
-    if (x == NULL) return (eg_rows){0};
-    return in_place(x) ? memory_rows(x, tile) : tile_rows(e, spare, 1);
+static void target(eg_rows *rows, const eg_ending *e, const eg_operand *x, const eg_tile *tile, void *spare) {
+    rows->at = NULL;
+    if (x == NULL) return;
+    if (in_place(e, x, tile)) {
+        memory_rows(rows, x, tile);
+    } else {
+        tile_rows(rows, e, spare, 1);
+    }
 }
 
 static void deliver(const eg_ending *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
-    if (x == NULL || in_place(x)) return;
+    if (x == NULL || (in_place(e, x, tile) && !e->as_it_is)) return;
     e->kernel->store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
                      x->col_stride, tile->rows, tile->cols);
 }
 
-static eg_rows bias_row(const eg_operand *bias, const eg_tile *tile) {
-    if (bias == NULL) return (eg_rows){0};
-    return (eg_rows){.at = eg_cpu_at(bias, 0, 0, tile->col), .dtype = bias->dtype, .scale = 1};
+/* One row that is added to all. */
+static void bias_row(eg_rows *rows, const eg_ending *e, const eg_tile *tile, void *spare) {
+    const eg_tile one = {.col = tile->col, .rows = 1, .cols = tile->cols};
+    source(rows, e, e->bias, &one, spare);
 }
 
 /* The tile's part of a panel of grad_pre, with zeros where the sweep will not come. */
@@ -167,13 +191,15 @@ static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values
 }
 
 /* Steps are small enough that a processor, which looks some hundred instructions ahead, finds the tile
- * instructions of the next cell behind them. grad_pre goes to its cells a few rows of both halves at a time.
- */
-enum { HALF = EG_CELL / 2, STEP_ROWS = 4, STEPS_A_SLICE = 3, STEPS_AT_ONCE = 2 };
+ * instructions of the next cell behind them; where there is none to be found, larger ones start less often.
+ * grad_pre goes to its cells some rows of both halves at a time. */
+enum { HALF = EG_CELL / 2, STEPS_A_SLICE = 3, STEPS_AT_ONCE = 2 };
+
+static int step_rows(const eg_ending *e) { return e->leisurely ? 4 : HALF; }
 
 static int steps_of(const eg_ending *e) {
-    if (keeps_cells(e)) return HALF / STEP_ROWS * STEPS_A_SLICE;
-    return e->kernel->terms > 0 ? EG_CELL / STEP_ROWS : 1;
+    if (keeps_cells(e)) return HALF / step_rows(e) * STEPS_A_SLICE;
+    return e->leisurely ? EG_CELL / step_rows(e) : 1;
 }
 
 static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
@@ -183,14 +209,14 @@ static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
 
 static void finish_step(eg_finish *f) {
     const eg_ending *e = f->ending;
-    const int slice = f->step / STEPS_A_SLICE, part = f->step % STEPS_A_SLICE;
+    const int slice = f->step / STEPS_A_SLICE, part = f->step % STEPS_A_SLICE, rows = step_rows(e);
     if (f->steps == 1) {
         e->sweeper(&f->sweep);
     } else if (!keeps_cells(e)) {
-        sweep_rows(f, f->step * STEP_ROWS, STEP_ROWS);
+        sweep_rows(f, f->step * rows, rows);
     } else if (part < 2) {
-        sweep_rows(f, slice * STEP_ROWS + part * HALF, STEP_ROWS);
-    } else if (!e->kernel->split(f->sweep.result, slice * STEP_ROWS, STEP_ROWS, f->tile.rows, f->tile.cols,
+        sweep_rows(f, slice * rows + part * HALF, rows);
+    } else if (!e->kernel->split(f->sweep.result, slice * rows, rows, f->tile.rows, f->tile.cols,
                                  &f->cells)) {
         eg_cpu_refuse(e->run);
     }
@@ -203,15 +229,15 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
     f->tile = *tile;
     f->step = 0;
     f->steps = steps_of(e);
-    f->sweep = (eg_sweep){.end = tile->rows,
-                          .cols = tile->cols,
-                          .x = source(e, e->x, tile, spare), /* and where `pre` is wanted, x is the product */
-                          .bias = bias_row(e->bias, tile),
-                          .other = source(e, e->other, tile, other_spare),
-                          .pre = target(e, e->pre, tile, spare),
-                          .out = target(e, e->out, tile, tile->values),
-                          .result = e->panels != NULL ? panel_part(e, tile) : tile->values,
-                          .propagate = e->run->problem->propagate};
+    eg_sweep *s = &f->sweep; /* field by field: zeros for the whole first would take longer than the rest */
+    s->row = 0, s->end = tile->rows, s->cols = tile->cols;
+    source(&s->x, e, e->x, tile, spare); /* and where `pre` is wanted, x is the product */
+    bias_row(&s->bias, e, tile, f->bias);
+    source(&s->other, e, e->other, tile, other_spare);
+    target(&s->pre, e, e->pre, tile, spare);
+    target(&s->out, e, e->out, tile, tile->values);
+    s->result = e->panels != NULL ? panel_part(e, tile) : tile->values;
+    s->propagate = e->run->problem->propagate;
     if (keeps_cells(e))
         f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
 }
@@ -232,7 +258,7 @@ void eg_cpu_finish_rest(eg_finish *f) {
 }
 
 static void prefetch(const eg_operand *x, const eg_tile *tile) {
-    if (x == NULL || x == &product || !in_place(x)) return;
+    if (x == NULL || x == &product || x->col_stride != 1) return;
     const int64_t bytes = tile->cols * (int64_t)eg_size_of(x->dtype);
     for (int64_t i = 0; i < tile->rows; i++) {
         const char *row = eg_cpu_at(x, tile->item, tile->row + i, tile->col);

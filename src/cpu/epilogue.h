@@ -23,6 +23,7 @@ typedef struct eg_ending {
     eg_cells cells;                                 /* one or the other */
     eg_cell_grid grid;
     int64_t width;  /* of the result, as whole tiles */
+    bool as_it_is;  /* nothing is to be done to the product */
     bool leisurely; /* may be done step by step during the next tile */
 } eg_ending;
 
@@ -38,6 +39,7 @@ typedef struct eg_finish {
     eg_sweep sweep;
     eg_cells cells;
     int step, steps;
+    _Alignas(64) char bias[EG_CPU_WIDEST * sizeof(double)]; /* where it has to be converted */
 } eg_finish;
 
 void eg_cpu_finish_begin(eg_finish *finish, const eg_ending *ending, const eg_tile *tile);

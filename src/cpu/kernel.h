@@ -132,6 +132,8 @@ typedef struct eg_cpu_kernel {
     double (*spin)(int64_t turns); /* multiply-adds in registers, for the peak: how many it did */
 } eg_cpu_kernel;
 
+enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
+
 /* The table, best first, `portable` last: a row's name says its instruction set, type (and how many bf16
  * products make one of its own) and tile. */
 #if defined(__x86_64__)

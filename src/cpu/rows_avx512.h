@@ -80,20 +80,6 @@ EG_INLINE void EG_V(store_vectors)(const EG_R *tile, char *dst, const eg_dtype d
     }
 }
 
-/* One loop for each type. */
-#if EG_REAL_BITS == 64
-#define EG_BY_TYPE(dtype, CALL) CALL(EG_F64)
-#else
-#define EG_BY_TYPE(dtype, CALL)                                                                              \
-    if ((dtype) == EG_F32) {                                                                                 \
-        CALL(EG_F32);                                                                                        \
-    } else if ((dtype) == EG_BF16) {                                                                         \
-        CALL(EG_BF16);                                                                                       \
-    } else {                                                                                                 \
-        CALL(EG_F16);                                                                                        \
-    }
-#endif
-
 static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
                              int64_t cols) {
     (void)dtype;
@@ -109,4 +95,3 @@ static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64
     EG_BY_TYPE(dtype, EG_STORE);
 #undef EG_STORE
 }
-#undef EG_BY_TYPE

@@ -1,58 +1,103 @@
 /* The sweeps of kernel.h: the element-wise end of a tile, each vector read once, finished in registers and
- * written once. Part of tile_template.h. */
-
-/* Where vector j of row i is. */
-EG_INLINE char *EG_V(place)(const eg_rows *x, int64_t i, int64_t j) {
-    const int64_t size = x->dtype == EG_F16 || x->dtype == EG_BF16 ? 2 : (int64_t)sizeof(EG_R);
-    return x->at + i * x->step + j * EG_LANES * size;
-}
-
-/* Its numbers, as far as `part`; zeros of what is absent. */
-EG_INLINE EG_T EG_V(take)(const eg_rows *x, int64_t i, int64_t j, EG_V(part) part) {
-    if (x->at == NULL) return (EG_T){0};
-    const EG_T value = EG_V(load_part)(EG_V(place)(x, i, j), x->dtype, part);
-#ifdef EG_SCALED
-    if (x->dtype == EG_F32) return value * EG_V(splat)(x->scale);
+ * written once. Part of tile_template.h.
+ *
+ * A sweep goes down one column of vectors after the other, some rows at once: an act' is a long chain of
+ * operations, and a processor does not look far enough ahead to find the next one behind it. */
+#ifndef EG_AT_ONCE
+#define EG_AT_ONCE 4
 #endif
-    return value;
-}
 
-EG_INLINE void EG_V(give)(const eg_rows *to, int64_t i, int64_t j, EG_V(part) part, EG_T value) {
-    if (to->at != NULL) EG_V(store_part)(EG_V(place)(to, i, j), value, to->dtype, part);
-}
-
-/* Added to every row: no bias is -0, which leaves even a zero's sign as it is. */
-EG_INLINE EG_T EG_V(bias)(const eg_sweep *s, int64_t j, EG_V(part) part) {
-    return s->bias.at != NULL ? EG_V(take)(&s->bias, 0, j, part) : EG_V(splat)((EG_R)-0.0);
-}
-
-/* Column by column of vectors: what belongs to a column stays in registers. The copy cannot change under the
- * stores, for all that the compiler knows of them. */
-#define EG_EACH_VECTOR(sweep)                                                                                \
-    const eg_sweep s = *(sweep);                                                                             \
-    for (int64_t j = 0; j * EG_LANES < s.cols; j++)                                                          \
-        for (EG_V(column) c = EG_V(column_of)(&s, j); c.row < s.end; c.row++)
-
-typedef struct EG_V(column) {
+/* Rows [row, row + EG_AT_ONCE) of column j of vectors; or `row` alone, as often. */
+typedef struct EG_V(group) {
+    int64_t j, row;
+    bool alone;
     EG_V(part) part;
     EG_T bias;
-    int64_t row;
-} EG_V(column);
+} EG_V(group);
 
-EG_INLINE EG_V(column) EG_V(column_of)(const eg_sweep *s, int64_t j) {
-    const EG_V(part) part = EG_V(part_of)(s->cols, j);
-    return (EG_V(column)){part, EG_V(bias)(s, j, part), s->row};
+#define EG_EACH_ROW(u) _Pragma("GCC unroll 8") for (int u = 0; u < EG_AT_ONCE; u++)
+
+/* Zeros of what is absent. */
+EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(group) * g) {
+    if (x->at == NULL) {
+        EG_EACH_ROW(u) to[u] = (EG_T){0};
+        return;
+    }
+    const char *at = x->at + g->row * x->step;
+    const int64_t step = g->alone ? 0 : x->step, vector = g->j * EG_LANES;
+#define EG_TAKE(type)                                                                                        \
+    EG_EACH_ROW(u)                                                                                           \
+    to[u] = EG_V(load_part)(at + u * step + vector * (int64_t)eg_size_of(type), type, g->part)
+    (void)x->dtype;
+    EG_BY_TYPE(x->dtype, EG_TAKE);
+#undef EG_TAKE
+#ifdef EG_SCALED
+    if (x->scale != 1) {
+        EG_EACH_ROW(u) to[u] *= EG_V(splat)(x->scale);
+    }
+#endif
 }
 
+EG_INLINE void EG_V(give)(const eg_rows *to, const EG_V(group) * g, const EG_T from[EG_AT_ONCE]) {
+    if (to->at == NULL) return;
+    char *at = to->at + g->row * to->step;
+    const int64_t step = g->alone ? 0 : to->step, vector = g->j * EG_LANES;
+#define EG_GIVE(type)                                                                                        \
+    EG_EACH_ROW(u)                                                                                           \
+    EG_V(store_part)(at + u * step + vector * (int64_t)eg_size_of(type), from[u], type, g->part)
+    EG_BY_TYPE(to->dtype, EG_GIVE);
+#undef EG_GIVE
+}
+
+/* x + bias. No bias is -0, which leaves even a zero's sign as it is. */
+EG_INLINE void EG_V(take_biased)(EG_T to[EG_AT_ONCE], const eg_sweep *s, const EG_V(group) * g) {
+    EG_V(take)(to, &s->x, g);
+    EG_EACH_ROW(u) to[u] += g->bias;
+}
+
+EG_INLINE EG_V(group) EG_V(first_group)(const eg_sweep *s, int64_t j) {
+    const EG_V(group) bias = {.j = j, .alone = true, .part = EG_V(part_of)(s->cols, j)};
+    EG_V(group) g = bias;
+    EG_T rows[EG_AT_ONCE];
+    EG_V(take)(rows, &s->bias, &bias);
+    g.bias = s->bias.at != NULL ? rows[0] : EG_V(splat)((EG_R)-0.0);
+    g.row = s->row;
+    g.alone = s->end - g.row < EG_AT_ONCE;
+    return g;
+}
+
+EG_INLINE void EG_V(next_group)(const eg_sweep *s, EG_V(group) * g) {
+    g->row += g->alone ? 1 : EG_AT_ONCE;
+    g->alone = s->end - g->row < EG_AT_ONCE;
+}
+
+/* The copy cannot change under the stores, for all that the compiler knows of them. */
+#define EG_EACH_GROUP(sweep, g)                                                                              \
+    const eg_sweep s = *(sweep);                                                                             \
+    for (int64_t j = 0; j * EG_LANES < s.cols; j++)                                                          \
+        for (EG_V(group) g = EG_V(first_group)(&s, j); g.row < s.end; EG_V(next_group)(&s, &g))
+
 /* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN: it is put back. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("schedule-insns") /* takes turns among the rows */
+#endif
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    EG_INLINE EG_T EG_V(guarded_##name)(EG_T x) {                                                            \
+        if ((value) == EG_ACT_NONE) return x;                                                                \
+        return EG_V(unless_nan)(x, EG_V(act_##name)(x), ~(EG_I){0});                                         \
+    }                                                                                                        \
     static void EG_V(sweep_##name)(const eg_sweep *sweep) {                                                  \
-        EG_EACH_VECTOR(sweep) {                                                                              \
-            const EG_T x = EG_V(take)(&s.x, c.row, j, c.part) + c.bias;                                      \
-            EG_V(give)(&s.pre, c.row, j, c.part, x);                                                         \
-            EG_T y = EG_V(unless_nan)(x, EG_V(act_##name)(x), ~(EG_I){0});                                   \
-            if (s.other.at != NULL) y += EG_V(take)(&s.other, c.row, j, c.part);                             \
-            EG_V(give)(&s.out, c.row, j, c.part, y);                                                         \
+        EG_EACH_GROUP(sweep, g) {                                                                            \
+            EG_T x[EG_AT_ONCE], other[EG_AT_ONCE];                                                           \
+            EG_V(take_biased)(x, &s, &g);                                                                    \
+            EG_V(give)(&s.pre, &g, x);                                                                       \
+            EG_EACH_ROW(u) x[u] = EG_V(guarded_##name)(x[u]);                                                \
+            if (s.other.at != NULL) {                                                                        \
+                EG_V(take)(other, &s.other, &g);                                                             \
+                EG_EACH_ROW(u) x[u] += other[u];                                                             \
+            }                                                                                                \
+            EG_V(give)(&s.out, &g, x);                                                                       \
         }                                                                                                    \
     }
 EG_ACTIVATION_TABLE(EG_ROW)
@@ -61,12 +106,14 @@ EG_ACTIVATION_TABLE(EG_ROW)
 #define EG_GRAD_SWEEP(function, derivative)                                                                  \
     static void EG_V(function)(const eg_sweep *sweep) {                                                      \
         const EG_I kept = (EG_I){0} - (EG_V(word))sweep->propagate;                                          \
-        EG_EACH_VECTOR(sweep) {                                                                              \
-            const EG_T x = EG_V(take)(&s.x, c.row, j, c.part) + c.bias;                                      \
-            const EG_T slope = EG_V(unless_nan)(x, EG_V(derivative)(x), kept);                               \
-            const EG_T grad = EG_V(take)(&s.other, c.row, j, c.part) * slope;                                \
-            EG_V(store)((EG_R *)s.result + c.row * EG_NR + j * EG_LANES, grad);                              \
-            EG_V(give)(&s.out, c.row, j, c.part, grad);                                                      \
+        EG_EACH_GROUP(sweep, g) {                                                                            \
+            EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];                                                            \
+            EG_R *result = (EG_R *)s.result + g.row * EG_NR + j * EG_LANES;                                  \
+            EG_V(take_biased)(x, &s, &g);                                                                    \
+            EG_V(take)(grad, &s.other, &g);                                                                  \
+            EG_EACH_ROW(u) grad[u] *= EG_V(unless_nan)(x[u], EG_V(derivative)(x[u]), kept);                  \
+            EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * EG_NR), grad[u]);                         \
+            EG_V(give)(&s.out, &g, grad);                                                                    \
         }                                                                                                    \
     }
 #define EG_GRAD_Y_0(name)
@@ -76,7 +123,11 @@ EG_ACTIVATION_TABLE(EG_ROW)
     EG_GRAD_Y_##from_y(name)
 EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
-#undef EG_EACH_VECTOR
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+#undef EG_EACH_GROUP
+#undef EG_EACH_ROW
 
 static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols) {
     EG_R *sum = sums;

@@ -13,6 +13,7 @@
 #define EG_STRING_(x)   #x
 #define EG_STRING(x)    EG_STRING_(x)
 
+#include "../problem.h"
 #include "vector.h"
 
 #define EG_NR (EG_NV * EG_LANES)
@@ -77,6 +78,22 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
     for (int64_t i = 0; i < rows; i++)
         EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
+
+/* One loop for each storage type, but for sweeps without masks: those go over the compute type alone. */
+#if EG_REAL_BITS == 64
+#define EG_BY_TYPE(dtype, CALL) CALL(EG_F64)
+#elif EG_VECTOR_BYTES != 64
+#define EG_BY_TYPE(dtype, CALL) CALL(EG_F32)
+#else
+#define EG_BY_TYPE(dtype, CALL)                                                                              \
+    if ((dtype) == EG_F32) {                                                                                 \
+        CALL(EG_F32);                                                                                        \
+    } else if ((dtype) == EG_BF16) {                                                                         \
+        CALL(EG_BF16);                                                                                       \
+    } else {                                                                                                 \
+        CALL(EG_F16);                                                                                        \
+    }
+#endif
 
 #if EG_VECTOR_BYTES == 64
 #include "rows_avx512.h"

@@ -63,6 +63,10 @@ EG_INLINE EG_T EG_V(min)(EG_T a, EG_T b) {
     return (EG_T)_mm512_min_pd((__m512d)a, (__m512d)b);
 #elif defined(__AVX512F__) && EG_VECTOR_BYTES == 64
     return (EG_T)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 64
+    return (EG_T)_mm256_min_pd((__m256d)a, (__m256d)b);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32
+    return (EG_T)_mm256_min_ps((__m256)a, (__m256)b);
 #else
     return EG_V(select)((EG_I)(a < b), a, b);
 #endif
@@ -73,6 +77,10 @@ EG_INLINE EG_T EG_V(max)(EG_T a, EG_T b) {
     return (EG_T)_mm512_max_pd((__m512d)a, (__m512d)b);
 #elif defined(__AVX512F__) && EG_VECTOR_BYTES == 64
     return (EG_T)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 64
+    return (EG_T)_mm256_max_pd((__m256d)a, (__m256d)b);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32
+    return (EG_T)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     return EG_V(select)((EG_I)(a > b), a, b);
 #endif
