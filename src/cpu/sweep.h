@@ -3,7 +3,9 @@
  *
  * A sweep goes down one column of vectors after the other, some rows at once: an act' is a long chain of
  * operations, and a processor does not look far enough ahead to find the next one behind it. */
-#ifndef EG_AT_ONCE
+#ifdef __SANITIZE_ADDRESS__
+#define EG_AT_ONCE 2 /* four take minutes to compile */
+#else
 #define EG_AT_ONCE 4
 #endif
 

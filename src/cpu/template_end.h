@@ -9,6 +9,7 @@
 #undef EG_GRAD_Y_1
 #undef EG_GRAD_SWEEP
 #undef EG_BY_TYPE
+#undef EG_AT_ONCE
 #undef EG_PASTE
 #undef EG_PASTE_
 #undef EG_V
