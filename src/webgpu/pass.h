@@ -2,8 +2,9 @@
  * the plan become passes (lower.c), passes are cut into blocks that the device's limits allow (cut.c), and
  * blocks are dispatched (launch.c). The first two are pure.
  *
- * A pass writes one operand of the caller's. WebGPU lets a pass either read or write a buffer, the whole of it:
- * with one output there is one buffer to look out for. (Sums on the way go to scratch, which no product reads.) */
+ * A pass writes one operand of the caller's. WebGPU lets a pass either read or write a buffer, the whole of
+ * it: with one output there is one buffer to look out for. (Sums on the way go to scratch, which no product
+ * reads.) */
 #ifndef EG_WEBGPU_PASS_H
 #define EG_WEBGPU_PASS_H
 
