@@ -10,7 +10,7 @@
 static inline int64_t eg_div(int64_t a, int64_t b) {
     return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
 }
-static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return a <= b ? a > 0 : eg_div(a + b - 1, b); }
+static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return a > 0 && a <= b ? 1 : eg_div(a + b - 1, b); }
 static inline int64_t eg_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if

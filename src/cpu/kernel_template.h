@@ -65,13 +65,17 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
 /* Narrow last panels use as many vectors as they have columns for. */
 static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
                            const eg_sums *sums, const eg_ahead *ahead) {
-#define EG_WIDTH(nv) EG_V(multiply_nv)(left, right, depth, sums, ahead, EG_NV > (nv) ? (nv) : EG_NV)
-    if (EG_NV > 1 && cols <= EG_LANES) {
+#define EG_WIDTH(nv) EG_V(multiply_nv)(left, right, depth, sums, ahead, nv)
+    if (cols <= EG_LANES) {
         EG_WIDTH(1);
-    } else if (EG_NV > 2 && cols <= 2 * EG_LANES) {
+#if EG_NV > 2
+    } else if (cols <= 2 * EG_LANES) {
         EG_WIDTH(2);
-    } else if (EG_NV > 3 && cols <= 3 * EG_LANES) {
+#endif
+#if EG_NV > 3
+    } else if (cols <= 3 * EG_LANES) {
         EG_WIDTH(3);
+#endif
     } else {
         EG_WIDTH(EG_NV);
     }
