@@ -23,7 +23,7 @@ EG_INLINE EG_T EG_V(gather)(const EG_R *from, int64_t step) {
 
 EG_INLINE void EG_V(transpose)(EG_R *to, const EG_R *from, int64_t step) {
 #if EG_REAL_BITS == 64
-#pragma GCC unroll 4
+    EG_UNROLL(4)
     for (int i = 0; i < 8; i += 2, to += 2 * EG_NR) {
         const __m512d even = (__m512d)EG_V(gather)(from + i, 2 * step),
                       odd = (__m512d)EG_V(gather)(from + i + step, 2 * step);
@@ -31,7 +31,7 @@ EG_INLINE void EG_V(transpose)(EG_R *to, const EG_R *from, int64_t step) {
         EG_V(store)(to + EG_NR, (EG_T)_mm512_unpackhi_pd(even, odd));
     }
 #else
-#pragma GCC unroll 4
+    EG_UNROLL(4)
     for (int i = 0; i < 16; i += 4, to += 4 * EG_NR) {
         const __m512 a = (__m512)EG_V(gather)(from + i, 4 * step),
                      b = (__m512)EG_V(gather)(from + i + step, 4 * step),

@@ -148,7 +148,7 @@ EG_INLINE __mmask16 terms_of(__m512 x, __m512i *term, const int terms) {
     }
     const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(EG_ABS_MASK));
     x = _mm512_mul_ps(x, _mm512_set1_ps(scale));
-#pragma GCC unroll 3
+    EG_UNROLL(3)
     for (int t = 0; t < terms; t++) {
         term[t] = nearest(_mm512_castps_si512(x));
         x = _mm512_sub_ps(x, _mm512_castsi512_ps(term[t]));
@@ -181,7 +181,7 @@ EG_INLINE bool split_rows(const float *tile, int64_t p, int64_t rows, int64_t co
                             terms_of(numbers(tile, p, rows, 16, cols), top_right, terms) |
                             terms_of(numbers(tile, p + 16, rows, 0, cols), low_left, terms) |
                             terms_of(numbers(tile, p + 16, rows, 16, cols), low_right, terms);
-#pragma GCC unroll 3
+    EG_UNROLL(3)
     for (int t = 0; t < terms; t++) {
         if (across != NULL) {
             put(across, t, 0, p, pair(top_left[t], top_right[t]));
@@ -198,9 +198,9 @@ EG_INLINE bool split_rows(const float *tile, int64_t p, int64_t rows, int64_t co
 /* 4 x 4 blocks of words are transposed within each quarter of four rows, then the blocks change places. */
 EG_INLINE void transpose_tile(char *to, const char *from) {
     __m512i row[16], mixed[16];
-#pragma GCC unroll 16
+    EG_UNROLL(16)
     for (int i = 0; i < 16; i++) row[i] = _mm512_load_si512(from + i * 64);
-#pragma GCC unroll 4
+    EG_UNROLL(4)
     for (int q = 0; q < 16; q += 4) {
         const __m512i low01 = _mm512_unpacklo_epi32(row[q], row[q + 1]),
                       high01 = _mm512_unpackhi_epi32(row[q], row[q + 1]),
@@ -211,7 +211,7 @@ EG_INLINE void transpose_tile(char *to, const char *from) {
         mixed[q + 2] = _mm512_unpacklo_epi64(high01, high23);
         mixed[q + 3] = _mm512_unpackhi_epi64(high01, high23);
     }
-#pragma GCC unroll 4
+    EG_UNROLL(4)
     for (int i = 0; i < 4; i++) { /* column 4b + i of quarter q is block b of mixed[q + i] */
         const __m512i even01 = _mm512_shuffle_i32x4(mixed[i], mixed[4 + i], 0x88),
                       odd01 = _mm512_shuffle_i32x4(mixed[i], mixed[4 + i], 0xdd),

@@ -17,12 +17,12 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64
                            const EG_R *right, const int64_t right_term, int64_t depth, const int nv) {
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
-#pragma GCC unroll 8
+        EG_UNROLL(8)
         for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_term + j * EG_LANES);
-#pragma GCC unroll 16
+        EG_UNROLL(16)
         for (int i = 0; i < EG_MR; i++) {
             const EG_T a = EG_V(splat)(left[i * index + k * term]);
-#pragma GCC unroll 8
+            EG_UNROLL(8)
             for (int j = 0; j < nv; j++) sum[i][j] = EG_V(fma)(a, b[j], sum[i][j]);
         }
     }
@@ -51,9 +51,9 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
             EG_V(terms)(sum, a, left->index, 1, b, right->term, count, nv);
         }
     }
-#pragma GCC unroll 16
+    EG_UNROLL(16)
     for (int i = 0; i < EG_MR; i++) {
-#pragma GCC unroll 8
+        EG_UNROLL(8)
         for (int j = 0; j < nv; j++) {
             const int64_t at = i * EG_NR + j * EG_LANES;
             if (sums->before != NULL) sum[i][j] += EG_V(load)((const EG_R *)sums->before + at);
@@ -90,7 +90,7 @@ static double EG_V(spin)(int64_t turns) {
     EG_T a = EG_V(splat)((EG_R)0.999), b = EG_V(splat)((EG_R)0.001);
     for (int i = 0; i < EG_MR * EG_NV; i++) sum[i] = EG_V(splat)((EG_R)i);
     for (int64_t turn = 0; turn < turns; turn++) {
-#pragma GCC unroll 32
+        EG_UNROLL(32)
         for (int i = 0; i < EG_MR * EG_NV; i++) sum[i] = EG_V(fma)(sum[i], a, b);
     }
     EG_T total = sum[0];

@@ -58,7 +58,7 @@ EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dt
                                   int64_t rows, int64_t cols) {
     const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
     for (int64_t i = 0; i < rows; i++) {
-#pragma GCC unroll 8
+        EG_UNROLL(8)
         for (int j = 0; j < EG_NV; j++) {
             EG_V(store)
             (tile + i * EG_NR + j * EG_LANES,
@@ -71,7 +71,7 @@ EG_INLINE void EG_V(store_vectors)(const EG_R *tile, char *dst, const eg_dtype d
                                    int64_t rows, int64_t cols) {
     const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
     for (int64_t i = 0; i < rows; i++) {
-#pragma GCC unroll 8
+        EG_UNROLL(8)
         for (int j = 0; j < EG_NV; j++) {
             EG_V(store_part)
             (dst + i * row_bytes + j * vector_bytes, EG_V(load)(tile + i * EG_NR + j * EG_LANES), dtype,

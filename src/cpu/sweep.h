@@ -17,7 +17,7 @@ typedef struct EG_V(group) {
     EG_T bias;
 } EG_V(group);
 
-#define EG_EACH_ROW(u) _Pragma("GCC unroll 8") for (int u = 0; u < EG_AT_ONCE; u++)
+#define EG_EACH_ROW(u) EG_UNROLL(8) for (int u = 0; u < EG_AT_ONCE; u++)
 
 /* Zeros of what is absent. */
 EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(group) * g) {

@@ -22,6 +22,8 @@
 #undef EG_LANES
 #undef EG_BLOCK
 #undef EG_INLINE
+#undef EG_UNROLL
+#undef EG_PRAGMA
 #undef EG_ROUNDER
 #undef EG_EXPONENT
 #undef EG_BIAS

@@ -32,6 +32,15 @@ typedef EG_R EG_V(unaligned)
 #define EG_LANES  ((int64_t)(EG_VECTOR_BYTES / sizeof(EG_R)))
 #define EG_INLINE static inline __attribute__((always_inline, unused))
 
+/* A loop of at most `times` turns is written out, or the arrays it walks stay in memory: each compiler by its
+ * own name for it. */
+#define EG_PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define EG_UNROLL(times) EG_PRAGMA(clang loop unroll(full))
+#else
+#define EG_UNROLL(times) EG_PRAGMA(GCC unroll times)
+#endif
+
 EG_INLINE EG_T EG_V(load)(const EG_R *from) { return *(const EG_V(unaligned) *)from; }
 EG_INLINE void EG_V(store)(EG_R *to, EG_T x) { *(EG_V(unaligned) *)to = x; }
 EG_INLINE EG_T EG_V(splat)(EG_R x) { return x - (EG_T){0}; }
