@@ -59,17 +59,23 @@ static const char *data_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, e
 
 typedef enum role { PLAIN, TRANSPOSED, RIGHT } role;
 
+/* A distance that is never gone, of one row or item, may be any number: then so is the product. */
+static int64_t times(int64_t distance, int64_t factor) {
+    return (int64_t)((uint64_t)distance * (uint64_t)factor);
+}
+
 static side side_in_place(const eg_operand *x, bool terms_down, int64_t nr) {
+    static const char nothing[1];
     const int64_t size = (int64_t)eg_size_of(x->dtype);
     const int64_t term = terms_down ? x->row_stride : x->col_stride,
                   index = terms_down ? x->col_stride : x->row_stride;
-    return (side){.data = eg_cpu_at(x, 0, 0, 0),
-                  .item = x->batch_stride * size,
-                  .term = term * size,
-                  .in_panel = index * size,
+    return (side){.data = x->data != NULL ? eg_cpu_at(x, 0, 0, 0) : nothing,
+                  .item = times(x->batch_stride, size),
+                  .term = times(term, size),
+                  .in_panel = times(index, size),
                   .panel = INT64_MAX,
                   .in_place = true,
-                  .factor = {.index = index, .term = term, .group = nr * term}};
+                  .factor = {.index = index, .term = term, .group = times(term, nr)}};
 }
 
 /* The operand in `id`, of `terms` summed terms and `count` rows (columns) of the result. */
@@ -109,6 +115,7 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
 
 /* What is summed over, and how wide the result is, decides how a product reads; the buffer, where. */
 static void choose_sides(product *x, eg_buffer_id left, role role, eg_buffer_id right) {
+    if (x->rows == 0 || x->cols == 0) return; /* the other sizes may be any */
     x->left = side_of(x->run, x->kernel, left, role, x->depth, x->rows);
     x->right = side_of(x->run, x->kernel, right, RIGHT, x->depth, x->cols);
 }

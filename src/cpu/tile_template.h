@@ -120,7 +120,7 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
 /* A column-major destination is written down its columns, where it is contiguous. */
 static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t col_stride, int64_t rows,
                                 int64_t cols) {
-    EG_R column[EG_MR > 8 ? EG_MR : 8]; /* f16 are converted by eights */
+    EG_R column[EG_MR + 8]; /* f16 are converted by eights */
     for (int64_t j = 0; j < cols; j++) {
         for (int64_t i = 0; i < rows; i++) column[i] = tile[i * EG_NR + j];
         EG_V(store_row)(dst + j * col_stride * (int64_t)eg_dtype_size(dtype), column, dtype, 1, rows);
