@@ -115,7 +115,9 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
 
 /* What is summed over, and how wide the result is, decides how a product reads; the buffer, where. */
 static void choose_sides(product *x, eg_buffer_id left, role role, eg_buffer_id right) {
-    if (x->rows == 0 || x->cols == 0) return; /* the other sizes may be any */
+    static const side nothing = {.data = "", .panel = INT64_MAX};
+    x->left = x->right = nothing;
+    if (x->rows == 0 || x->cols == 0 || x->items == 0) return; /* the other sizes may be any */
     x->left = side_of(x->run, x->kernel, left, role, x->depth, x->rows);
     x->right = side_of(x->run, x->kernel, right, RIGHT, x->depth, x->cols);
 }
