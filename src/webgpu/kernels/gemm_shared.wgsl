@@ -46,22 +46,19 @@ fn right_line(at: u32) -> vec4<f32> { return right4(at, params.right.depth); }
 #endif
 
 /* Where they begin. Rows (columns) past the end are read from the last ones, and not stored. */
-fn left_lines(item: u32, row: u32, k: u32) -> vec4<u32> {
-    let last = params.rows - 1u;
-    if (LEFT_BY_ROW) {
-        return vec4<u32>(left_at(item, min(row, last), k), left_at(item, min(row + 1u, last), k),
-                         left_at(item, min(row + 2u, last), k), left_at(item, min(row + 3u, last), k)) / UNIT;
+#define LINES(side, extent, BY_LINE)                                                                         \
+    fn side##_lines(item: u32, line: u32, k: u32) -> vec4<u32> {                                             \
+        let last = params.extent - 1u;                                                                       \
+        if (BY_LINE) {                                                                                       \
+            return vec4<u32>(side##_at(item, min(line, last), k), side##_at(item, min(line + 1u, last), k),  \
+                             side##_at(item, min(line + 2u, last), k),                                       \
+                             side##_at(item, min(line + 3u, last), k)) / UNIT;                               \
+        }                                                                                                    \
+        return (side##_at(item, min(line, last - 3u), k) +                                                   \
+                vec4<u32>(0u, 1u, 2u, 3u) * params.side.depth) / UNIT;                                       \
     }
-    return (left_at(item, min(row, last - 3u), k) + vec4<u32>(0u, 1u, 2u, 3u) * params.left.depth) / UNIT;
-}
-fn right_lines(item: u32, col: u32, k: u32) -> vec4<u32> {
-    let last = params.cols - 1u;
-    if (RIGHT_BY_COL) {
-        return vec4<u32>(right_at(item, min(col, last), k), right_at(item, min(col + 1u, last), k),
-                         right_at(item, min(col + 2u, last), k), right_at(item, min(col + 3u, last), k)) / UNIT;
-    }
-    return (right_at(item, min(col, last - 3u), k) + vec4<u32>(0u, 1u, 2u, 3u) * params.right.depth) / UNIT;
-}
+LINES(left, rows, LEFT_BY_ROW)
+LINES(right, cols, RIGHT_BY_COL)
 
 /* Four rows (columns) of four terms, as one vec4 for each term: of a whole tile, and where only the first
  * `terms` are there, with zeros behind. */
