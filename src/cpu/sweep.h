@@ -3,7 +3,14 @@
  *
  * A sweep goes down one column of vectors after the other, some rows at once: an act' is a long chain of
  * operations, and a processor does not look far enough ahead to find the next one behind it. */
-#ifdef __SANITIZE_ADDRESS__
+#ifdef __has_feature /* as Clang says it */
+#define EG_ADDRESS_SANITIZER __has_feature(address_sanitizer)
+#elif defined(__SANITIZE_ADDRESS__)
+#define EG_ADDRESS_SANITIZER 1
+#else
+#define EG_ADDRESS_SANITIZER 0
+#endif
+#if EG_ADDRESS_SANITIZER
 #define EG_AT_ONCE 2 /* four take minutes to compile */
 #else
 #define EG_AT_ONCE 4
