@@ -21,7 +21,7 @@ typedef struct tensor {
     void *data; /* owned, aligned to 64 bytes; NULL until it is read or allocated */
 } tensor;
 
-/* Bytes an element; 0 for EG_DTYPE_DEFAULT. */
+/* Bytes an element; 0 for EG_DTYPE_DEFAULT. Not asked of the library, which the readers do without. */
 size_t tensor_element_bytes(eg_dtype dtype);
 
 /* The bytes of `dims` dimensions of `element` bytes each; false on overflow. */
