@@ -15,14 +15,16 @@
 #include "cpu.h"
 
 #if defined(__x86_64__) && defined(__linux__) && !defined(EG_EMULATE_TILES)
-/* AMX wants the processor (CPUID leaf 7), the system's part in saving its registers (XCR0) and, once a
- * process, the kernel's leave to use them: see Documentation/arch/x86/xstate.rst of Linux. */
+/* AMX wants the processor (CPUID leaf 7; and conversions to bf16 beside it, which all have), the system's
+ * part in saving its registers (XCR0) and, once a process, the kernel's leave to use them: see
+ * Documentation/arch/x86/xstate.rst of Linux. */
 static bool has_amx(void) {
-    enum { TILE = 1 << 24, BF16 = 1 << 22, OSXSAVE = 1 << 27, XCR0_TILES = 3 << 17 };
+    enum { TILE = 1 << 24, BF16 = 1 << 22, OSXSAVE = 1 << 27, XCR0_TILES = 3 << 17, VECTOR_BF16 = 1 << 5 };
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d, xcr0, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (TILE | BF16)) != (TILE | BF16)) return false;
+    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & VECTOR_BF16)) return false;
     __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
     return (xcr0 & XCR0_TILES) == XCR0_TILES &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;

@@ -96,8 +96,7 @@ eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
     } else {
         prepare_product(&e, p, step);
     }
-    /* Cells of several terms are so much to store that tile loads would wait behind it. */
-    e.leisurely = e.kernel->terms == 1 || (e.kernel->terms > 1 && !keeps_cells(&e));
+    e.leisurely = e.kernel->terms > 0;
     return e;
 }
 
@@ -190,16 +189,14 @@ static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values
     e->kernel->add_rows(sums, values, e->kernel->nr, tile->rows, tile->cols);
 }
 
-/* Steps are small enough that a processor, which looks some hundred instructions ahead, finds the tile
- * instructions of the next cell behind them; where there is none to be found, larger ones start less often.
- * grad_pre goes to its cells some rows of both halves at a time. */
-enum { HALF = EG_CELL / 2, STEPS_A_SLICE = 3, STEPS_AT_ONCE = 2 };
-
-static int step_rows(const eg_ending *e) { return e->leisurely ? 4 : HALF; }
+/* Between the tile instructions of two cells there is a step: 4 rows are stored, or 8 rows of one half become
+ * grad_pre, or 8 rows of both go to its cells. All of it is to be done within the eight cells that a pass
+ * may have. */
+enum { STORED_ROWS = 4, KEPT_ROWS = 8, HALF = EG_CELL / 2, STEPS_A_SLICE = 3 };
 
 static int steps_of(const eg_ending *e) {
-    if (keeps_cells(e)) return HALF / step_rows(e) * STEPS_A_SLICE;
-    return e->leisurely ? EG_CELL / step_rows(e) : 1;
+    if (!e->leisurely) return 1;
+    return keeps_cells(e) ? HALF / KEPT_ROWS * STEPS_A_SLICE : EG_CELL / STORED_ROWS;
 }
 
 static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
@@ -207,18 +204,23 @@ static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
     f->ending->sweeper(&f->sweep);
 }
 
+static void split_tile(eg_finish *f, int64_t row, int64_t rows) {
+    eg_rows from;
+    tile_rows(&from, f->ending, f->sweep.result, 1);
+    if (!f->ending->kernel->split(&from, row, rows, f->tile.rows, f->tile.cols, &f->cells))
+        eg_cpu_refuse(f->ending->run);
+}
+
 static void finish_step(eg_finish *f) {
-    const eg_ending *e = f->ending;
-    const int slice = f->step / STEPS_A_SLICE, part = f->step % STEPS_A_SLICE, rows = step_rows(e);
+    const int slice = f->step / STEPS_A_SLICE * KEPT_ROWS, part = f->step % STEPS_A_SLICE;
     if (f->steps == 1) {
-        e->sweeper(&f->sweep);
-    } else if (!keeps_cells(e)) {
-        sweep_rows(f, f->step * rows, rows);
+        f->ending->sweeper(&f->sweep);
+    } else if (!keeps_cells(f->ending)) {
+        sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS);
     } else if (part < 2) {
-        sweep_rows(f, slice * rows + part * HALF, rows);
-    } else if (!e->kernel->split(f->sweep.result, slice * rows, rows, f->tile.rows, f->tile.cols,
-                                 &f->cells)) {
-        eg_cpu_refuse(e->run);
+        sweep_rows(f, slice + part * HALF, KEPT_ROWS);
+    } else {
+        split_tile(f, slice, KEPT_ROWS);
     }
     f->step++;
 }
@@ -244,7 +246,7 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
 
 void eg_cpu_finish_some(void *finish) {
     eg_finish *f = finish;
-    for (int i = 0; i < STEPS_AT_ONCE && f->step < f->steps; i++) finish_step(f);
+    if (f->step < f->steps) finish_step(f);
 }
 
 void eg_cpu_finish_rest(eg_finish *f) {
@@ -266,7 +268,7 @@ static void prefetch(const eg_operand *x, const eg_tile *tile) {
     }
 }
 
-void eg_cpu_ending_prefetch(const eg_ending *e, const eg_tile *tile) {
+void eg_cpu_ending_prefetch(const eg_ending *e, const eg_tile *tile, const eg_operand *asked) {
     prefetch(e->x, tile);
-    prefetch(e->other, tile);
+    if (e->other != asked) prefetch(e->other, tile);
 }

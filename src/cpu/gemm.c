@@ -29,10 +29,11 @@ typedef struct product {
     const eg_cpu_kernel *kernel;
     size_t size; /* bytes of a number of the tile */
     int64_t rows, cols, depth;
-    int64_t items, summed; /* results, and products summed into each */
-    int64_t bands, strips; /* blocks down and across */
-    const eg_operand *out; /* the result, row by row; NULL: goes elsewhere */
-    bool sums_are_result;  /* as they leave the kernel */
+    int64_t items, summed;   /* results, and products summed into each */
+    int64_t bands, strips;   /* blocks down and across */
+    const eg_operand *out;   /* the result, row by row; NULL: goes elsewhere */
+    const eg_operand *asked; /* rows that the end of a tile will touch, and that are asked for early */
+    bool sums_are_result;    /* as they leave the kernel */
     side left, right;
     eg_ending ending;
 } product;
@@ -122,6 +123,14 @@ static void choose_sides(product *x, eg_buffer_id left, role role, eg_buffer_id 
     x->right = side_of(x->run, x->kernel, right, RIGHT, x->depth, x->cols);
 }
 
+/* What the end of a tile stores to; or grad, where that goes to cells: as many lines at once as a tile has
+ * would stand in the way of the tile loads. */
+static const eg_operand *asked_operand(const product *x) {
+    const eg_operand *grad = &x->run->problem->operands[EG_OP_GRAD];
+    const bool reads_grad = x->kernel->terms > 0 && x->step->epilogue == EG_EPILOGUE_ACT_GRAD;
+    return reads_grad && grad->col_stride == 1 ? grad : x->out;
+}
+
 static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
     product x = {.run = run, .step = step, .kernel = step->kernel, .items = p->batch, .summed = 1};
@@ -148,6 +157,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     }
     if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
+    x.asked = asked_operand(&x);
     x.sums_are_result = x.out != NULL && step->epilogue == EG_EPILOGUE_STORE && x.kernel->terms == 0 &&
                         out->dtype == x.kernel->compute &&
                         !(step->product == EG_PRODUCT_D_B && p->accumulate);
@@ -196,14 +206,15 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
     if (w->in_panel >= w->side->panel) walk_to(w, row + rows);
 }
 
-/* Lines that are to be stored to have to be fetched first: each pass asks for its share of a tile's rows. */
+/* Lines that are to be read or stored to have to be fetched first: each pass asks for its share of a tile's
+ * rows. */
 static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile, eg_ahead *ahead) {
     const int64_t from = eg_div(tile->rows * pass->term, x->depth),
                   to = eg_div(tile->rows * (pass->term + pass->depth), x->depth);
-    ahead->out = eg_cpu_at(x->out, tile->item, tile->row + from, tile->col);
+    ahead->out = eg_cpu_at(x->asked, tile->item, tile->row + from, tile->col);
     ahead->out_rows = to - from;
-    ahead->out_stride = x->out->row_stride * (int64_t)eg_size_of(x->out->dtype);
-    ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->out->dtype);
+    ahead->out_stride = x->asked->row_stride * (int64_t)eg_size_of(x->asked->dtype);
+    ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->asked->dtype);
 }
 
 /* Whether the sums are the result, and their place is the caller's: a tile of whole rows and vectors. */
@@ -215,8 +226,8 @@ static bool ends_in_place(const product *x, const eg_tile *tile) {
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
-    if (x->out != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
-    if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile);
+    if (x->asked != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
+    if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
     const bool in_place = pass->last && ends_in_place(x, tile);

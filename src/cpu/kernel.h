@@ -107,10 +107,10 @@ typedef struct eg_cpu_kernel {
     void (*multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
                      const eg_sums *sums, const eg_ahead *ahead);
 
-    /* Cells only: of a tile's first rows x cols numbers, the rest 0, rows [first, first + count) of the upper
-     * half and their partners 16 below, to the layouts that are wanted. Transposed ones take all 16 at once.
-     * False if a number is not the sum of `terms` bf16. */
-    bool (*split)(const void *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,
+    /* Cells only: of rows x cols numbers, f32 or of the layer's own type, the rest 0, rows
+     * [first, first + count) of the upper half and their partners 16 below, to the layouts that are wanted.
+     * Transposed ones take all 16 at once. False if a number is not the sum of `terms` bf16. */
+    bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
                   const eg_cells *to);
     float unscale; /* what a product is to be multiplied with: cells are scaled */
 

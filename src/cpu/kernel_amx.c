@@ -22,6 +22,9 @@
 #define EG_MR           32
 #define EG_NV           2
 #define EG_SCALED
+#ifndef EG_EMULATE_TILES
+#define EG_BF16_INSTRUCTIONS
+#endif
 #include "tile_template.h"
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
@@ -58,13 +61,31 @@ EG_INLINE void store_sums(char *to) {
     EG_TILE_STORE(3, to + 16 * SUM_STRIDE + 64, SUM_STRIDE);
 }
 
-/* Every run of terms is summed from zero and its sum added to the tile, here: errors grow with the square
- * root of a run and of their number, not of the depth. The unit for tiles is on its next run meanwhile. */
-EG_INLINE void add_sums(float *tile, const float *sums, const bool wide) {
-    for (int i = 0; i < EG_CELL; i++, tile += EG_CELL, sums += EG_CELL) {
-        _mm512_store_ps(tile, _mm512_add_ps(_mm512_load_ps(tile), _mm512_load_ps(sums)));
-        if (wide)
-            _mm512_store_ps(tile + 16, _mm512_add_ps(_mm512_load_ps(tile + 16), _mm512_load_ps(sums + 16)));
+EG_INLINE void load_sums(const char *from) {
+    EG_TILE_LOAD(0, from, SUM_STRIDE);
+    EG_TILE_LOAD(1, from + 64, SUM_STRIDE);
+    EG_TILE_LOAD(2, from + 16 * SUM_STRIDE, SUM_STRIDE);
+    EG_TILE_LOAD(3, from + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+}
+
+/* Where a result is f32 itself, every run of terms is summed from zero and its sum added to the tile, here:
+ * errors grow with the square root of a run and of their number, not of the depth. The unit for tiles is on
+ * its next run meanwhile, of which each cell takes some rows along: all at once would wait for the last sums
+ * to be stored, and the next tile loads behind them. */
+enum { RUN_TERMS = 128, ROWS_A_CELL = EG_CELL / (RUN_TERMS / EG_CELL) };
+
+typedef struct run_sums {
+    float *tile;
+    int64_t row; /* the first that is not in the tile yet */
+    _Alignas(64) float sums[EG_CELL * EG_CELL];
+} run_sums;
+
+EG_INLINE void add_sums(run_sums *run, int64_t rows, const bool wide) {
+    for (const int64_t end = run->row + rows; run->row < end && run->row < EG_CELL; run->row++) {
+        float *to = run->tile + run->row * EG_CELL;
+        const float *from = run->sums + run->row * EG_CELL;
+        _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_load_ps(from)));
+        if (wide) _mm512_store_ps(to + 16, _mm512_add_ps(_mm512_load_ps(to + 16), _mm512_load_ps(from + 16)));
     }
 }
 
@@ -84,30 +105,36 @@ static size_t per_cell(size_t bytes, int64_t cells) {
     return cells > 0 ? (bytes / (size_t)cells + 63) / 64 * 64 : 0;
 }
 
-/* Rows of the result are not asked for between single products, which leave no room for it. A narrow block
- * has no columns beyond 16: half of the work. */
+/* RUN terms are summed from zero, or, without runs, all of them onto the tile. A narrow block has no columns
+ * beyond 16: half of the work. */
 #define MULTIPLY(name, TERMS, RUN, PRODUCTS)                                                                 \
     EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
                                 float *tile, eg_ahead ahead, const bool wide) {                              \
-        _Alignas(64) float sums[EG_CELL * EG_CELL];                                                          \
+        run_sums run;                                                                                        \
+        run.tile = tile, run.row = EG_CELL;                                                                  \
+        const bool runs = (RUN) > 0;                                                                         \
         const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
         const int64_t rows = cells > 0 ? (ahead.out_rows + cells - 1) / cells : 0;                           \
         const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
         do {                                                                                                 \
-            clear_sums();                                                                                    \
-            for (int64_t end = depth - (RUN); depth > 0 && depth > end; depth -= EG_CELL) {                  \
+            if (runs || !accumulate) clear_sums();                                                           \
+            if (!runs && accumulate) load_sums((const char *)tile);                                          \
+            for (int64_t end = runs ? depth - (RUN) : 0; depth > 0 && depth > end; depth -= EG_CELL) {       \
                 PRODUCTS                                                                                     \
                 ahead.right = ask(ahead.right, rights);                                                      \
                 ahead.left = ask(ahead.left, lefts);                                                         \
                 ask_rows(&ahead, rows);                                                                      \
+                if (runs) add_sums(&run, ROWS_A_CELL, wide);                                                 \
                 if (ahead.meanwhile != NULL) ahead.meanwhile(ahead.of);                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
             }                                                                                                \
-            store_sums(accumulate ? (char *)sums : (char *)tile);                                            \
-            if (accumulate) add_sums(tile, sums, wide);                                                      \
+            if (runs) add_sums(&run, EG_CELL, wide);                                                         \
+            store_sums(runs &&accumulate ? (char *)run.sums : (char *)tile);                                 \
+            if (runs && accumulate) run.row = 0;                                                             \
             accumulate = true;                                                                               \
         } while (depth > 0);                                                                                 \
+        if (runs) add_sums(&run, EG_CELL, wide);                                                             \
     }                                                                                                        \
     static void name(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,             \
                      const eg_sums *sums, const eg_ahead *ahead) {                                           \
@@ -119,13 +146,13 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         }                                                                                                    \
     }
 
-MULTIPLY(multiply_x1, 1, 256, LEFT(0) RIGHT(0) DOT)
+MULTIPLY(multiply_x1, 1, 0, LEFT(0) RIGHT(0) DOT)
 /* middle·high, high·high, high·middle */
-MULTIPLY(multiply_x3, 2, 256, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x3, 2, 0, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* middle·middle, middle·high, high·high, high·middle */
-MULTIPLY(multiply_x4, 2, 256, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x4, 2, 0, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* high·low, high·middle, middle·middle, middle·high, high·high, low·high */
-MULTIPLY(multiply_x6, 3, 128,
+MULTIPLY(multiply_x6, 3, RUN_TERMS,
          LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
 
 /* ---- split -------------------------------------------------------------------------------------- */
@@ -142,10 +169,6 @@ EG_INLINE __m512i nearest(__m512i x) {
 
 /* The terms of 16 numbers, each in the high half of its lane. True lanes of the result do not fit. */
 EG_INLINE __mmask16 terms_of(__m512 x, __m512i *term, const int terms) {
-    if (terms == 1) {
-        term[0] = nearest_bf16_amx(_mm512_castps_si512(x)); /* nothing follows: halves to even */
-        return 0;
-    }
     const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(EG_ABS_MASK));
     x = _mm512_mul_ps(x, _mm512_set1_ps(scale));
     EG_UNROLL(3)
@@ -165,22 +188,30 @@ EG_INLINE void put(char *cell, int term, int tile, int64_t row, __m512i words) {
     _mm512_store_si512(cell + term * EG_CELL_TERM_BYTES + tile * TILE_BYTES + row * 64, words);
 }
 
-/* Row `row` of the tile, from column `col` on, as far as `cols`; zeros below `rows`. */
-EG_INLINE __m512 numbers(const float *tile, int64_t row, int64_t rows, int64_t col, int64_t cols) {
-    const int64_t count = row < rows && col < cols ? cols - col : 0;
-    const __mmask16 mask = (__mmask16)(count >= 16 ? 0xffff : (1U << count) - 1);
-    return _mm512_maskz_loadu_ps(mask, tile + row * EG_CELL + col);
+/* The numbers that are split: rows x cols of them, and zeros up to a cell. */
+typedef struct source {
+    const eg_rows *from;
+    int64_t rows, cols;
+} source;
+
+EG_INLINE uint32_t below(int64_t count) { return count >= 32 ? ~0U : count > 0 ? (1U << count) - 1 : 0; }
+
+/* Numbers [col, col + 16) of a row. */
+EG_INLINE __m512 numbers(const source *x, int64_t row, int64_t col, const eg_dtype dtype) {
+    const uint32_t wanted = row < x->rows ? below(x->cols - col) : 0;
+    return (__m512)load_part_amx(x->from->at + row * x->from->step + col * (int64_t)eg_size_of(dtype), dtype,
+                                 (__mmask16)wanted);
 }
 
 /* Rows p and p + 16, of which the left and the right half are a pair across, and one below the other a pair
  * down. */
-EG_INLINE bool split_rows(const float *tile, int64_t p, int64_t rows, int64_t cols, char *across, char *down,
-                          const int terms) {
+EG_INLINE bool split_rows(const source *x, int64_t p, char *across, char *down, const int terms,
+                          const eg_dtype dtype) {
     __m512i top_left[3], top_right[3], low_left[3], low_right[3];
-    const __mmask16 unfit = terms_of(numbers(tile, p, rows, 0, cols), top_left, terms) |
-                            terms_of(numbers(tile, p, rows, 16, cols), top_right, terms) |
-                            terms_of(numbers(tile, p + 16, rows, 0, cols), low_left, terms) |
-                            terms_of(numbers(tile, p + 16, rows, 16, cols), low_right, terms);
+    const __mmask16 unfit = terms_of(numbers(x, p, 0, dtype), top_left, terms) |
+                            terms_of(numbers(x, p, 16, dtype), top_right, terms) |
+                            terms_of(numbers(x, p + 16, 0, dtype), low_left, terms) |
+                            terms_of(numbers(x, p + 16, 16, dtype), low_right, terms);
     EG_UNROLL(3)
     for (int t = 0; t < terms; t++) {
         if (across != NULL) {
@@ -193,6 +224,32 @@ EG_INLINE bool split_rows(const float *tile, int64_t p, int64_t rows, int64_t co
         }
     }
     return unfit == 0;
+}
+
+/* A row as bf16, the pairs of its halves. */
+EG_INLINE __m512i paired_halves(const source *x, int64_t row, const eg_dtype dtype) {
+    const __m512i taking_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                                  8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512i halves =
+        dtype == EG_BF16
+            ? _mm512_maskz_loadu_epi16(row < x->rows ? below(x->cols) : 0, x->from->at + row * x->from->step)
+            : two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
+    return _mm512_permutexvar_epi16(taking_turns, halves);
+}
+
+/* The same of bf16 itself: words change places, and that is all. */
+EG_INLINE void split_rows_of_words(const source *x, int64_t p, char *across, char *down,
+                                   const eg_dtype dtype) {
+    const __mmask32 high = 0xaaaaaaaa;
+    const __m512i top = paired_halves(x, p, dtype), low = paired_halves(x, p + 16, dtype);
+    if (across != NULL) {
+        put(across, 0, 0, p, top);
+        put(across, 0, 1, p, low);
+    }
+    if (down != NULL) {
+        put(down, 0, 0, p, _mm512_mask_blend_epi16(high, top, _mm512_slli_epi32(low, 16)));
+        put(down, 0, 1, p, _mm512_mask_blend_epi16(high, _mm512_srli_epi32(top, 16), low));
+    }
 }
 
 /* 4 x 4 blocks of words are transposed within each quarter of four rows, then the blocks change places. */
@@ -228,28 +285,32 @@ EG_INLINE void transpose_cell(char *to, const char *from, const int terms) {
     for (int i = 0; i < 2 * terms; i++) transpose_tile(to + i * TILE_BYTES, from + i * TILE_BYTES);
 }
 
-EG_INLINE bool split(const float *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,
-                     const eg_cells *to, const int terms) {
+EG_INLINE bool split(const source *x, int64_t first, int64_t count, const eg_cells *to, const int terms,
+                     const eg_dtype dtype) {
     _Alignas(64) char across_scratch[3 * EG_CELL_TERM_BYTES], down_scratch[3 * EG_CELL_TERM_BYTES];
     char *across = to->across, *down = to->down;
     if (across == NULL && to->across_t != NULL) across = across_scratch;
     if (down == NULL && to->down_t != NULL) down = down_scratch;
     bool fits = true;
-    for (int64_t p = first; p < first + count; p++)
-        fits &= split_rows(tile, p, rows, cols, across, down, terms);
+    for (int64_t p = first; p < first + count; p++) {
+        if (terms == 1) split_rows_of_words(x, p, across, down, dtype);
+        if (terms > 1) fits &= split_rows(x, p, across, down, terms, dtype);
+    }
     if (to->across_t != NULL) transpose_cell(to->across_t, across, terms);
     if (to->down_t != NULL) transpose_cell(to->down_t, down, terms);
     return fits;
 }
 
-#define SPLIT(TERMS)                                                                                         \
-    static bool split_##TERMS(const void *tile, int64_t first, int64_t count, int64_t rows, int64_t cols,    \
+#define SPLIT(TERMS, TYPE)                                                                                   \
+    static bool split_##TERMS(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols, \
                               const eg_cells *to) {                                                          \
-        return split(tile, first, count, rows, cols, to, TERMS);                                             \
+        const source x = {from, rows, cols};                                                                 \
+        if (from->dtype == (TYPE)) return split(&x, first, count, to, TERMS, TYPE);                          \
+        return split(&x, first, count, to, TERMS, EG_F32);                                                   \
     }
-SPLIT(1)
-SPLIT(2)
-SPLIT(3)
+SPLIT(1, EG_BF16)
+SPLIT(2, EG_F16)
+SPLIT(3, EG_F32)
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 

@@ -78,7 +78,18 @@ static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x
 
 /* ---- Cells -------------------------------------------------------------------------------------- */
 
-/* One row of cells of X, each read into a tile and split from there. */
+/* A cell's numbers: where they are, or in a tile. */
+static eg_rows rows_of(const pack_job *job, int64_t item, int64_t row, int64_t rows, int64_t col,
+                       int64_t cols, float *tile) {
+    const eg_operand *x = &job->x;
+    const char *at = eg_cpu_at(x, item, row, col);
+    if (x->col_stride == 1 && x->dtype == job->kernel->dtype)
+        return (eg_rows){(char *)at, x->row_stride * (int64_t)eg_size_of(x->dtype), x->dtype, 1};
+    job->kernel->load(tile, at, x->dtype, x->row_stride, x->col_stride, rows, cols, rows);
+    return (eg_rows){(char *)tile, EG_CELL * sizeof(float), EG_F32, 1};
+}
+
+/* One row of cells of X. */
 static void pack_strip(void *arg, int64_t index, int thread) {
     (void)thread;
     const pack_job *job = arg;
@@ -91,10 +102,9 @@ static void pack_strip(void *arg, int64_t index, int thread) {
     bool fits = true;
     for (int64_t cell = 0; cell < grid.cols; cell++) {
         const int64_t col = cell * EG_CELL, cols = eg_least(EG_CELL, x->cols - col);
-        kernel->load(tile, eg_cpu_at(x, item, row, col), x->dtype, x->row_stride, x->col_stride, rows, cols,
-                     rows);
+        const eg_rows from = rows_of(job, item, row, rows, col, cols, tile);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
-        fits &= kernel->split(tile, 0, EG_CELL / 2, rows, cols, &to);
+        fits &= kernel->split(&from, 0, EG_CELL / 2, rows, cols, &to);
     }
     if (!fits) eg_cpu_refuse(job->run);
 }

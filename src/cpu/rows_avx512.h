@@ -18,15 +18,26 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
 
 typedef __mmask16 EG_V(part);
 
-/* To the nearest bf16, halves to even, in the high half of each lane; a NaN stays one. */
-EG_INLINE __m512i EG_V(nearest_bf16)(__m512i x) {
+/* To the nearest bf16, halves to even; a NaN stays one. */
+#ifdef EG_BF16_INSTRUCTIONS /* which take subnormal numbers for zeros */
+EG_INLINE __m256i EG_V(to_bf16)(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+}
+#else
+EG_INLINE __m256i EG_V(to_bf16)(__m512 number) {
+    const __m512i x = (__m512i)number;
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(0x7fff)), odd);
     const __mmask16 nan = _mm512_cmpgt_epi32_mask(_mm512_and_si512(x, _mm512_set1_epi32(EG_ABS_MASK)),
                                                   _mm512_set1_epi32(EG_EXP_FIELD));
     const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
-    return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, nan, quiet), _mm512_set1_epi32((int)0xffff0000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(EG_V(to_bf16)(first)), EG_V(to_bf16)(second), 1);
+}
+#endif
 
 EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
     if (dtype == EG_F32) return (EG_T)_mm512_maskz_loadu_ps(part, from);
@@ -40,9 +51,8 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
         _mm512_mask_storeu_ps(to, part, (__m512)x);
         return;
     }
-    const __m256i halves = dtype == EG_F16
-                               ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT)
-                               : _mm512_cvtepi32_epi16(_mm512_srli_epi32(EG_V(nearest_bf16)((__m512i)x), 16));
+    const __m256i halves =
+        dtype == EG_F16 ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT) : EG_V(to_bf16)((__m512)x);
     _mm256_mask_storeu_epi16(to, part, halves);
 }
 

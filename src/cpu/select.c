@@ -93,10 +93,13 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
             bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
-    /* Blocks enough to even threads out, and no smaller than that: rows are cut first, then columns. */
+    /* Blocks enough to even threads out, and no smaller than that. Of panels rows are cut first, then
+     * columns: all rows of a block share a panel in L1. Cells of both sides come from L2: blocks stay square.
+     */
     while (threads > 1 && (double)bands * (double)strips * (double)x.items < 2.0 * threads &&
            (bands < chunks || strips < panels)) {
-        if (bands < chunks) {
+        const bool wide = panels * kernel->nr * bands >= chunks * EG_CPU_CHUNK * strips;
+        if (bands < chunks && (strips == panels || kernel->terms == 0 || !wide)) {
             bands = eg_least(bands * 2, chunks);
         } else {
             strips = eg_least(strips * 2, panels);
