@@ -182,9 +182,11 @@ typedef struct block {
     eg_finish *finish; /* the end of the last tile that is through */
 } block;
 
-/* The terms [term, term + depth) of product number `summand`. */
+/* The terms [term, term + depth) of product number `summand`. Lines that are to be read or stored to have
+ * to be fetched first: each pass asks for its share of a tile's rows, [ask, ask_end). */
 typedef struct pass {
-    int64_t summand, term, depth;
+    int64_t summand, term, depth, slices;
+    int64_t ask, ask_end;
     bool first, last;
 } pass;
 
@@ -206,17 +208,6 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
     if (w->in_panel >= w->side->panel) walk_to(w, row + rows);
 }
 
-/* Lines that are to be read or stored to have to be fetched first: each pass asks for its share of a tile's
- * rows. */
-static void ask_for_rows(const product *x, const pass *pass, const eg_tile *tile, eg_ahead *ahead) {
-    const int64_t from = eg_div(tile->rows * pass->term, x->depth),
-                  to = eg_div(tile->rows * (pass->term + pass->depth), x->depth);
-    ahead->out = eg_cpu_at(x->asked, tile->item, tile->row + from, tile->col);
-    ahead->out_rows = to - from;
-    ahead->out_stride = x->asked->row_stride * (int64_t)eg_size_of(x->asked->dtype);
-    ahead->out_bytes = tile->cols * (int64_t)eg_size_of(x->asked->dtype);
-}
-
 /* Whether the sums are the result, and their place is the caller's: a tile of whole rows and vectors. */
 static bool ends_in_place(const product *x, const eg_tile *tile) {
     return x->sums_are_result && tile->rows == x->kernel->mr && (tile->cols & (x->kernel->lanes - 1)) == 0;
@@ -226,7 +217,8 @@ static bool ends_in_place(const product *x, const eg_tile *tile) {
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
-    if (x->asked != NULL && pass->depth > 0) ask_for_rows(x, pass, tile, ahead);
+    ahead->out_rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
+    if (ahead->out_rows > 0) ahead->out = eg_cpu_at(x->asked, tile->item, tile->row + pass->ask, tile->col);
     if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
@@ -250,9 +242,27 @@ static const char *right_after(const product *x, const block *b, const pass *pas
     return side_at(&x->right, item, next < x->cols ? next : 0, 0);
 }
 
-/* One panel of the block: all its rows against the panel at `col`. Meanwhile what follows is fetched, a slice
- * with each tile: the next panel; and cells of the left operand for the next pass, or again for the next
- * block, which have no other prefetcher. */
+/* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand for the next
+ * pass, or again for the next block, which have no other prefetcher; and rows that the end of a tile touches.
+ */
+static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
+                       int64_t col) {
+    const eg_cpu_kernel *kernel = x->kernel;
+    if (!x->right.in_place) {
+        ahead->right = right_after(x, b, pass, item, col);
+        ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, eg_ceil_div(b->rows, kernel->mr));
+        ahead->right_slice = eg_div((int64_t)ahead->right_bytes, pass->slices);
+    }
+    if (kernel->terms > 0)
+        ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
+    if (x->asked == NULL) return;
+    const int64_t size = (int64_t)eg_size_of(x->asked->dtype);
+    ahead->out_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
+    ahead->out_stride = times(x->asked->row_stride, size);
+    ahead->out_bytes = eg_least(kernel->nr, x->cols - col) * size;
+}
+
+/* One panel of the block: all its rows against the panel at `col`. */
 static void run_panel(const product *x, const block *b, const pass *pass, int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = kernel->nr, mr = kernel->mr;
@@ -263,11 +273,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
     eg_ahead ahead = {.right = right.at};
-    if (!x->right.in_place) {
-        ahead.right = right_after(x, b, pass, item, col);
-        ahead.right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);
-    }
-    if (kernel->terms > 0) ahead.left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, nr));
+    look_ahead(&ahead, x, b, pass, item, col);
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
     eg_tile tile = {.item = b->item,
                     .row = b->row,
@@ -286,7 +292,13 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     }
 }
 
-static void run_pass(const product *x, const block *b, const pass *pass) {
+static void run_pass(const product *x, const block *b, pass *pass) {
+    const int64_t mr = x->asked != NULL ? x->kernel->mr : 0;
+    pass->slices = pass->depth > 0 ? eg_ceil_div(pass->depth, x->kernel->nr) : 1;
+    if (pass->depth > 0) {
+        pass->ask = eg_div(mr * pass->term, x->depth);
+        pass->ask_end = eg_div(mr * (pass->term + pass->depth), x->depth);
+    }
     for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr) run_panel(x, b, pass, col);
 }
 

@@ -15,6 +15,7 @@
  * where this is inlined. */
 EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index, const int64_t term,
                            const EG_R *right, const int64_t right_term, int64_t depth, const int nv) {
+    EG_PARTS(4)
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
         EG_UNROLL(8)
@@ -28,56 +29,72 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64
     }
 }
 
-/* What comes next is asked for with every nr terms, a few lines at a time: more would stand in the way. */
-EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
-                                 const eg_sums *sums, const eg_ahead *ahead, const int nv) {
-    EG_T sum[EG_MR][EG_NV] = {{{0}}};
-    const int64_t slices = (depth + EG_NR - 1) / EG_NR;
-    const size_t slice = slices > 1 ? ahead->right_bytes / (size_t)slices : ahead->right_bytes;
-    const int64_t rows = slices > 1 ? (ahead->out_rows + slices - 1) / slices : ahead->out_rows;
-    const EG_R *a = left->at, *b = right->at;
-    const char *next = ahead->right;
-    int64_t asked = 0;
-    for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
-        const int64_t count = depth < EG_NR ? depth : EG_NR;
-        for (const char *end = next + slice; next < end; next += 64) __builtin_prefetch(next, 0, 2);
-        for (int64_t i = 0; i < rows && asked < ahead->out_rows; i++, asked++) {
-            const char *row = ahead->out + asked * ahead->out_stride;
-            for (int64_t at = 0; at < ahead->out_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+/* Memory that will be wanted, a slice of it: more at a time would stand in the way of the loads. */
+EG_INLINE const char *EG_V(ask)(const char *at, int64_t bytes) {
+    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+    return at;
+}
+
+/* The sums of this pass, and what was there before. */
+EG_INLINE void EG_V(add_up)(EG_T sum[EG_MR][EG_NV], const eg_sums *sums, const int nv) {
+    const EG_R *before = sums->before;
+    const int64_t row = sums->row;
+    EG_R *to = sums->to;
+    if (before != NULL) {
+        EG_UNROLL(16)
+        for (int i = 0; i < EG_MR; i++) {
+            EG_UNROLL(8)
+            for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(before + i * EG_NR + j * EG_LANES);
         }
-        if (left->index == 1) {
+    }
+    EG_UNROLL(16)
+    for (int i = 0; i < EG_MR; i++, to += row) {
+        EG_UNROLL(8)
+        for (int j = 0; j < nv; j++) EG_V(store)(to + j * EG_LANES, sum[i][j]);
+    }
+}
+
+EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
+                                 const eg_sums *sums, const eg_ahead *ahead, const int nv,
+                                 const bool transposed) {
+    EG_T sum[EG_MR][EG_NV] = {{{0}}};
+    const EG_R *a = left->at, *b = right->at;
+    const char *next = ahead->right, *out = ahead->out;
+    for (int64_t rows = ahead->out_rows; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
+        next = EG_V(ask)(next, ahead->right_slice);
+        for (int64_t i = ahead->out_slice; i > 0 && rows > 0; i--, rows--, out += ahead->out_stride)
+            EG_V(ask)(out, ahead->out_bytes);
+        const int64_t count = depth < EG_NR ? depth : EG_NR;
+        if (transposed) {
             EG_V(terms)(sum, a, 1, left->term, b, right->term, count, nv);
         } else {
             EG_V(terms)(sum, a, left->index, 1, b, right->term, count, nv);
         }
     }
-    EG_UNROLL(16)
-    for (int i = 0; i < EG_MR; i++) {
-        EG_UNROLL(8)
-        for (int j = 0; j < nv; j++) {
-            const int64_t at = i * EG_NR + j * EG_LANES;
-            if (sums->before != NULL) sum[i][j] += EG_V(load)((const EG_R *)sums->before + at);
-            EG_V(store)((EG_R *)sums->to + i * sums->row + j * EG_LANES, sum[i][j]);
-        }
-    }
+    EG_V(add_up)(sum, sums, nv);
 }
 
 /* Narrow last panels use as many vectors as they have columns for. */
 static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
                            const eg_sums *sums, const eg_ahead *ahead) {
-#define EG_WIDTH(nv) EG_V(multiply_nv)(left, right, depth, sums, ahead, nv)
+#define EG_WIDTH(nv)                                                                                         \
+    if (left->index == 1) {                                                                                  \
+        EG_V(multiply_nv)(left, right, depth, sums, ahead, nv, true);                                        \
+    } else {                                                                                                 \
+        EG_V(multiply_nv)(left, right, depth, sums, ahead, nv, false);                                       \
+    }
     if (cols <= EG_LANES) {
-        EG_WIDTH(1);
+        EG_WIDTH(1)
 #if EG_NV > 2
     } else if (cols <= 2 * EG_LANES) {
-        EG_WIDTH(2);
+        EG_WIDTH(2)
 #endif
 #if EG_NV > 3
     } else if (cols <= 3 * EG_LANES) {
-        EG_WIDTH(3);
+        EG_WIDTH(3)
 #endif
     } else {
-        EG_WIDTH(EG_NV);
+        EG_WIDTH(EG_NV)
     }
 #undef EG_WIDTH
 }

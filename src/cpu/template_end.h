@@ -24,6 +24,7 @@
 #undef EG_BLOCK
 #undef EG_INLINE
 #undef EG_UNROLL
+#undef EG_PARTS
 #undef EG_PRAGMA
 #undef EG_ROUNDER
 #undef EG_EXPONENT

@@ -37,8 +37,10 @@ typedef EG_R EG_V(unaligned)
 #define EG_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define EG_UNROLL(times) EG_PRAGMA(clang loop unroll(full))
+#define EG_PARTS(times)  EG_PRAGMA(clang loop unroll_count(times))
 #else
 #define EG_UNROLL(times) EG_PRAGMA(GCC unroll times)
+#define EG_PARTS(times)  EG_PRAGMA(GCC unroll times)
 #endif
 
 EG_INLINE EG_T EG_V(load)(const EG_R *from) { return *(const EG_V(unaligned) *)from; }
