@@ -168,11 +168,16 @@ static void bias_row(eg_rows *rows, const eg_ending *e, const eg_tile *tile, voi
     source(rows, e, e->bias, &one, spare);
 }
 
+char *eg_cpu_ending_panel(const eg_ending *e, const eg_tile *tile) {
+    const eg_cpu_kernel *kernel = e->kernel;
+    const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).rows;
+    return e->panels + size_of(e, (tile->item * e->width + tile->col) * rows + tile->row * kernel->nr);
+}
+
 /* The tile's part of a panel of grad_pre, with zeros where the sweep will not come. */
 static char *panel_part(const eg_ending *e, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
-    const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).rows;
-    char *part = e->panels + size_of(e, (tile->item * e->width + tile->col) * rows + tile->row * kernel->nr);
+    char *part = eg_cpu_ending_panel(e, tile);
     if (tile->rows < kernel->mr || tile->cols < kernel->nr)
         memset(part, 0, size_of(e, kernel->mr * kernel->nr));
     return part;

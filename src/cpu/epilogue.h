@@ -32,6 +32,9 @@ eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step);
 /* Asks for what will be read, while the tile is still being summed; but for what has been asked for. */
 void eg_cpu_ending_prefetch(const eg_ending *ending, const eg_tile *tile, const eg_operand *asked);
 
+/* Where the tile's part of grad_pre goes, of an ending that keeps panels. */
+char *eg_cpu_ending_panel(const eg_ending *ending, const eg_tile *tile);
+
 /* The end of one tile, in steps: a matrix unit may be at work on the next tile between them. */
 typedef struct eg_finish {
     const eg_ending *ending; /* NULL: none is under way */

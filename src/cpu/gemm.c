@@ -32,7 +32,8 @@ typedef struct product {
     int64_t items, summed;   /* results, and products summed into each */
     int64_t bands, strips;   /* blocks down and across */
     const eg_operand *out;   /* the result, row by row; NULL: goes elsewhere */
-    const eg_operand *asked; /* rows that the end of a tile will touch, and that are asked for early */
+    const eg_operand *asked; /* rows that the end of a tile will touch, and that are asked for early; NULL:
+                                those of a panel, if any */
     bool sums_are_result;    /* as they leave the kernel */
     side left, right;
     eg_ending ending;
@@ -213,12 +214,18 @@ static bool ends_in_place(const product *x, const eg_tile *tile) {
     return x->sums_are_result && tile->rows == x->kernel->mr && (tile->cols & (x->kernel->lanes - 1)) == 0;
 }
 
+/* Row `row` of the tile, in what is asked for. */
+static const char *asked_row(const product *x, const eg_tile *tile, int64_t row) {
+    if (x->asked != NULL) return eg_cpu_at(x->asked, tile->item, tile->row + row, tile->col);
+    return eg_cpu_ending_panel(&x->ending, tile) + row * x->kernel->nr * (int64_t)x->size;
+}
+
 /* One tile: all terms of the pass, and after the last of them the epilogue: at once, or during the next
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
     ahead->out_rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
-    if (ahead->out_rows > 0) ahead->out = eg_cpu_at(x->asked, tile->item, tile->row + pass->ask, tile->col);
+    if (ahead->out_rows > 0) ahead->out = asked_row(x, tile, pass->ask);
     if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
@@ -255,10 +262,9 @@ static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const 
     }
     if (kernel->terms > 0)
         ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
-    if (x->asked == NULL) return;
-    const int64_t size = (int64_t)eg_size_of(x->asked->dtype);
+    const int64_t size = x->asked != NULL ? (int64_t)eg_size_of(x->asked->dtype) : (int64_t)x->size;
     ahead->out_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
-    ahead->out_stride = times(x->asked->row_stride, size);
+    ahead->out_stride = times(x->asked != NULL ? x->asked->row_stride : kernel->nr, size);
     ahead->out_bytes = eg_least(kernel->nr, x->cols - col) * size;
 }
 
@@ -293,7 +299,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
 }
 
 static void run_pass(const product *x, const block *b, pass *pass) {
-    const int64_t mr = x->asked != NULL ? x->kernel->mr : 0;
+    const int64_t mr = x->asked != NULL || x->ending.panels != NULL ? x->kernel->mr : 0;
     pass->slices = pass->depth > 0 ? eg_ceil_div(pass->depth, x->kernel->nr) : 1;
     if (pass->depth > 0) {
         pass->ask = eg_div(mr * pass->term, x->depth);

@@ -11,12 +11,12 @@
 #define EG_REAL_BITS 32
 #define EG_MR        8
 #define EG_NV        3
-#define EG_KC        240
+#define EG_KC        384
 #include "kernel_template.h"
 
 #define EG_KERNEL    avx512_f64_8x24
 #define EG_REAL_BITS 64
 #define EG_MR        8
 #define EG_NV        3
-#define EG_KC        240
+#define EG_KC        384
 #include "kernel_template.h"

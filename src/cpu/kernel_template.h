@@ -15,9 +15,11 @@
  * where this is inlined. */
 EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index, const int64_t term,
                            const EG_R *right, const int64_t right_term, int64_t depth, const int nv) {
+    enum { SOON = 12 }; /* terms: a transposed left operand takes a line a term, far apart */
     EG_PARTS(4)
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
+        if (index == 1) __builtin_prefetch(left + (k + SOON) * term, 0, 3);
         EG_UNROLL(8)
         for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_term + j * EG_LANES);
         EG_UNROLL(16)
@@ -129,7 +131,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .lanes = EG_LANES,
     .kc = EG_KC,
     .block_rows = 192,
-    .block_cols = 480,
+    .block_cols = 240,
     .thread_work = 1 << 22,
     .unscale = 1,
     .multiply = EG_V(multiply),
