@@ -105,6 +105,7 @@ typedef enum eg_cuda_family {
     EG_CUDA_LIBRARY, /* cublasLt, where it is a plain product */
     EG_CUDA_STRIDED, /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_TMA,     /* eg_cuda_hopper; persistent, a block a multiprocessor */
+    EG_CUDA_BOXES,   /* eg_cuda_hopper with maps of left and right; a block a tile */
     EG_CUDA_VECTORS, /* eg_cuda_act_grad: rows of 16-byte vectors */
     EG_CUDA_SUMS     /* eg_cuda_column_sum */
 } eg_cuda_family;

@@ -71,7 +71,7 @@ static const eg_cuda_kernel *fallback(const eg_problem *p) {
 
 static eg_status launch_tiles(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_cuda_gemm gemm) {
     const int64_t tiles = eg_cuda_tiles(row, &gemm);
-    if (row->family != EG_CUDA_TMA) return enqueue(run, row, tiles, &gemm);
+    if (row->family == EG_CUDA_STRIDED) return enqueue(run, row, tiles, &gemm);
     eg_cuda_hopper hopper = {.gemm = gemm};
     int64_t blocks = 0;
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));

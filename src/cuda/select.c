@@ -267,6 +267,7 @@ static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_
 static double cost_of(const eg_caps *caps, const eg_cuda_kernel *row, const eg_step *step,
                       const eg_cuda_gemm *x, int index) {
     if (step->kind != EG_STEP_GEMM || row->family == EG_CUDA_STRIDED) return 4e15 + index;
+    if (row->family == EG_CUDA_BOXES) return 3e15 + index;
     if (row->family == EG_CUDA_LIBRARY) return 1e15 + index;
     return tma_cost(caps, row, x);
 }

@@ -41,6 +41,24 @@
     HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                   \
     HOPPER(type, storage, left, right, 128, EG_HOPPER_SHARED(128), what)
 
+/* Of hopper_f32.cu, hopper_f64.cu: slots and their barriers. */
+#define EG_F32_SHARED (3 * (2 * 128 * 32 * 4 + 16))
+#define EG_F64_SHARED (4 * ((128 + 64) * 16 * 8 + 16))
+#define HOPPER_TILES(type, storage, right, cols, terms, bytes)                                               \
+    {.name = "hopper_" #type "_r" #right "_128x" #cols,                                                      \
+     .kind = EG_STEP_GEMM,                                                                                   \
+     .family = EG_CUDA_BOXES,                                                                                \
+     .compute = storage,                                                                                     \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM90A,                                                                                 \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_SMALL | EG_CUDA_LEFT_ROWS | right##_RIGHT,                           \
+     .tile_rows = 128,                                                                                       \
+     .tile_cols = cols,                                                                                      \
+     .depth = terms,                                                                                         \
+     .threads = 128,                                                                                         \
+     .shared = bytes},
+
 static const eg_cuda_kernel rows[] = {
     /* Plain products by the vendor's library. */
     {.name = "cublaslt_bf16",
@@ -79,6 +97,10 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
         HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES) HOPPER_WIDTHS(f16, EG_F16, r, r, EVERYTHING)
             HOPPER_WIDTHS(f16, EG_F16, r, c, EVERYTHING) HOPPER_WIDTHS(f16, EG_F16, c, r, STORES)
+    /* Those of f32 and f64 layers there. */
+    HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
+        HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)
+            HOPPER_TILES(f64, EG_F64, c, 64, 16, EG_F64_SHARED)
     /* The fused products of 16-bit, f32 and f64 layers, of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_STEP_GEMM,

@@ -1,0 +1,162 @@
+/* The fused product in f32 on the FMA units, where the copy engine can bring the operands: left row-major,
+ * right either way.
+ *
+ *     a block of 128 threads makes 128 x 128 results, a warp 64 x 64, a thread 16 x 8, 32 terms at a time
+ *
+ *     a warp is 4 x 8 threads: bits 4 and 0 of the lane are the row, bits 1 to 3 the column
+ *     a thread's rows are 4 apart; its columns are 8 apart, or, of a row-major right, two quads 32 apart
+ *
+ * Strips of left stay as memory runs, [row][term]: a thread reads four terms of a row at once, so nothing is
+ * turned round on the way in, and no thread spends instructions on copies. The lanes that read the same
+ * number are i and i ^ 1, or i ^ 2: all lanes' 16 bytes are then two passes over the banks, not four. The
+ * copy engine swizzles lines of 128 bytes, so that rows side by side differ in bank.
+ *
+ * An FMA that reads three registers takes two clocks to get them; .reuse keeps one. Columns are gone through
+ * to and fro, so that the last of one term is the first of the next, and one of the two operands always
+ * stays. */
+#include "hopper_ring.cuh"
+
+enum { SIDE = 128, TERMS = 32, GROUP = 4, THREADS = 128, SLOTS = 3 };
+enum { LINE_BYTES = TERMS * 4, STRIP = SIDE * LINE_BYTES, SLOT = 2 * STRIP, ROW_STEP = 4 };
+enum { WIDE = SIDE + 1 }; /* of the finished tile: the warp's rows differ in bank */
+using ring_of_strips = eg_ring<SLOTS, SLOT>;
+using course = eg_course<TERMS>;
+
+/* A line of right is 32 terms of a column, or, RIGHT_ROWS, 128 columns of a term. */
+template <bool RIGHT_ROWS> struct place {
+    int row, col; /* the first of the thread's */
+    __device__ __forceinline__ place() {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = lane / 2 % 8;
+        row = warp / 2 * 64 + lane % 2 + lane / 16 * 2;
+        col = warp % 2 * 64 + (RIGHT_ROWS ? across * 4 : across);
+    }
+    __device__ __forceinline__ int row_of(int i) const { return row + i * ROW_STEP; }
+    __device__ __forceinline__ int col_of(int j) const {
+        return col + (RIGHT_ROWS ? j / 4 * 32 + j % 4 : j * 8);
+    }
+    /* Where the quads of group g of a slot begin. A line's quad q lies at q ^ (line % 8). */
+    __device__ __forceinline__ uint32_t left_at(uint32_t slot, int g) const {
+        return slot + row * LINE_BYTES + ((g ^ (row % 8)) << 4);
+    }
+    __device__ __forceinline__ uint32_t right_at(uint32_t slot, int g) const {
+        return slot + STRIP +
+               (RIGHT_ROWS ? (g * GROUP * SIDE + col) * 4 : col * LINE_BYTES + ((g ^ (col % 8)) << 4));
+    }
+};
+
+EG_DEVICE float4 read_quad(uint32_t from) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(from));
+    return v;
+}
+
+/* Four terms of the thread's row i; `from` is of row 0. */
+EG_DEVICE void read_left(uint32_t from, int i, float (&l)[GROUP]) {
+    const float4 v = read_quad((from ^ (i % 2 * ROW_STEP << 4)) + i * ROW_STEP * LINE_BYTES);
+    l[0] = v.x, l[1] = v.y, l[2] = v.z, l[3] = v.w;
+}
+
+/* Four terms of the thread's columns. */
+template <bool RIGHT_ROWS> EG_DEVICE void read_right(uint32_t from, float (&r)[GROUP][8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float4 v = read_quad(from + (RIGHT_ROWS ? i / 2 * SIDE * 4 + i % 2 * 128 : i * 8 * LINE_BYTES));
+        const float quad[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) (RIGHT_ROWS ? r[i / 2][i % 2 * 4 + j] : r[j][i]) = quad[j];
+    }
+}
+
+/* The products of a group of terms. Under them right's numbers of the next are read, and left's two rows
+ * ahead. */
+template <bool RIGHT_ROWS>
+EG_DEVICE void multiply(float (&acc)[16][8], float (&l)[4][GROUP], const float (&now)[GROUP][8],
+                        float (&next)[GROUP][8], uint32_t left, uint32_t next_left, uint32_t next_right) {
+    read_right<RIGHT_ROWS>(next_right, next);
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        read_left(i + 2 < 16 ? left : next_left, (i + 2) % 16, l[(i + 2) % 4]);
+#pragma unroll
+        for (int t = 0; t < GROUP; t++) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                const int j = t % 2 ? 7 - k : k;
+                acc[i][j] = fmaf(l[i % 4][t], now[t][j], acc[i][j]);
+            }
+        }
+    }
+}
+
+template <bool RIGHT_ROWS>
+EG_DEVICE void load_slot(const eg_cuda_hopper &p, const eg_tile &at, course &next, const ring_of_strips &ring,
+                         uint32_t slot) {
+    const uint32_t to = ring.address(slot), full = ring.full(slot);
+    eg_barrier_expect(full, SLOT);
+    eg_load_box(to, p.left, full, next.term, (int)at.row, next.item_of(p.gemm.left));
+    const int x = RIGHT_ROWS ? (int)at.col : next.term, y = RIGHT_ROWS ? next.term : (int)at.col;
+    eg_load_box(to + STRIP, p.right, full, x, y, next.item_of(p.gemm.right));
+    next.advance();
+}
+
+template <bool RIGHT_ROWS>
+EG_DEVICE void multiply_tile(const eg_cuda_hopper &p, const eg_tile &at, const place<RIGHT_ROWS> &place,
+                             float (&acc)[16][8], ring_of_strips &ring) {
+    course next(p.gemm, at);
+    const int steps = next.left;
+    for (int i = 0; i < SLOTS && next.left > 0 && threadIdx.x == 0; i++)
+        load_slot<RIGHT_ROWS>(p, at, next, ring, i);
+    float l[4][GROUP], r[2][GROUP][8];
+    ring.wait();
+    uint32_t left = place.left_at(ring.now(), 0), right = place.right_at(ring.now(), 0);
+    read_left(left, 0, l[0]);
+    read_left(left, 1, l[1]);
+    read_right<RIGHT_ROWS>(right, r[0]);
+    for (int step = 1; step <= steps; step++) {
+#pragma unroll 1
+        for (int g = 0; g < TERMS / GROUP; g += 2) {
+            const uint32_t odd_left = place.left_at(ring.now(), g + 1),
+                           odd = place.right_at(ring.now(), g + 1);
+            multiply<RIGHT_ROWS>(acc, l, r[0], r[1], left, odd_left, odd);
+            if (g + 2 == TERMS / GROUP) {
+                ring.advance();
+                if (step < steps) ring.wait();
+            }
+            const int even = (g + 2) % (TERMS / GROUP);
+            left = place.left_at(ring.now(), even), right = place.right_at(ring.now(), even);
+            multiply<RIGHT_ROWS>(acc, l, r[1], r[0], odd_left, left, right);
+            if (g == 2 && threadIdx.x == 0 && step > 1 && next.left > 0) {
+                ring.wait_released();
+                load_slot<RIGHT_ROWS>(p, at, next, ring, ring.before());
+            }
+        }
+        ring.release();
+    }
+    __syncthreads();
+}
+
+template <bool RIGHT_ROWS> EG_DEVICE void run(const eg_cuda_hopper &p) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const place<RIGHT_ROWS> place;
+    ring_of_strips ring(memory, THREADS / 32);
+    eg_wait_for_predecessor();
+    __syncthreads();
+    const eg_tile at = eg_tile_at<SIDE, SIDE>(p.gemm, blockIdx.x);
+    float acc[16][8] = {};
+    multiply_tile(p, at, place, acc, ring);
+    float *tile = (float *)memory;
+#pragma unroll
+    for (int i = 0; i < 128; i++) tile[place.row_of(i / 8) * WIDE + place.col_of(i % 8)] = acc[i / 8][i % 8];
+    __syncthreads();
+    eg_finish_tile<float, SIDE, SIDE, WIDE, THREADS>(p.gemm, at, tile);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    eg_hopper_f32_rr_128x128(const __grid_constant__ eg_cuda_hopper p) {
+    run<true>(p);
+}
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    eg_hopper_f32_rc_128x128(const __grid_constant__ eg_cuda_hopper p) {
+    run<false>(p);
+}
