@@ -2,7 +2,10 @@
  *
  * In f32 the exponential is the hardware's ex2 of a scaled argument: its error, some 2^-22 of a value in
  * [0, 1], stays within the contract of 4e-7. Compile with -prec-div=false: a division is then a reciprocal
- * and a multiplication (2 ulp over the full range), which every formula is bounded for. */
+ * and a multiplication (2 ulp over the full range), which every formula is bounded for.
+ *
+ * In f64 nothing branches, so that the compiler can run several elements side by side: the epilogue shares
+ * the f64 unit with the products, and what it waits for it waits for long. */
 #ifndef EG_CUDA_DIALECT_CUH
 #define EG_CUDA_DIALECT_CUH
 
@@ -13,15 +16,31 @@
 EG_DEVICE float eg_fma(float a, float b, float c) { return fmaf(a, b, c); }
 EG_DEVICE double eg_fma(double a, double b, double c) { return fma(a, b, c); }
 EG_DEVICE float eg_min(float a, float b) { return fminf(a, b); }
-EG_DEVICE double eg_min(double a, double b) { return fmin(a, b); }
+EG_DEVICE double eg_min(double a, double b) { return a < b ? a : b; }
 EG_DEVICE float eg_max(float a, float b) { return fmaxf(a, b); }
-EG_DEVICE double eg_max(double a, double b) { return fmax(a, b); }
+EG_DEVICE double eg_max(double a, double b) { return a > b ? a : b; }
 EG_DEVICE float eg_abs(float x) { return fabsf(x); }
 EG_DEVICE double eg_abs(double x) { return fabs(x); }
 EG_DEVICE float eg_round(float x) { return rintf(x); }
-EG_DEVICE double eg_round(double x) { return rint(x); }
 EG_DEVICE float eg_pow2(float n) { return __int_as_float(((int)n + 127) << 23); }
-EG_DEVICE double eg_pow2(double n) { return __longlong_as_double(((long long)n + 1023) << 52); }
+
+/* The integer nearest to |x| < 2^31 is the low half of x + 1.5 * 2^52: conversions are slow instructions. */
+#define EG_TO_INTEGER 6755399441055744.0
+EG_DEVICE double eg_round(double x) { return (x + EG_TO_INTEGER) - EG_TO_INTEGER; }
+EG_DEVICE double eg_pow2(double n) {
+    return __hiloint2double((__double2loint(n + EG_TO_INTEGER) + 1023) << 20, 0);
+}
+
+/* a / b for a b whose reciprocal is a normal number: two of Newton's steps from the hardware's 20 bits, and
+ * one for the quotient. */
+EG_DEVICE double eg_divide(double a, double b) {
+    double r;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(r) : "d"(b));
+    r = fma(fma(-b, r, 1.0), r, r);
+    r = fma(fma(-b, r, 1.0), r, r);
+    const double q = a * r;
+    return fma(fma(-b, q, a), r, q);
+}
 
 EG_DEVICE float eg_exp_fast(float x) {
     float y;
@@ -42,30 +61,57 @@ EG_DEVICE bool eg_is_nan(double x) {
 }
 
 #define EG_ACTIVATION_FORMULAS
-#define EG_FN(name, x)        EG_DEVICE EG_REAL eg_##name([[maybe_unused]] const EG_REAL x) {
-#define EG_END                }
-#define EG_CALL(name, x)      eg_##name(x)
-#define EG_LET(name, value)   [[maybe_unused]] const EG_REAL name = value;
-#define EG_RETURN(value)      return value;
-#define EG_C(number)          ((EG_REAL)(number))
-#define EG_FMA(a, b, c)       eg_fma(a, b, c)
-#define EG_MIN(a, b)          eg_min(a, b)
-#define EG_MAX(a, b)          eg_max(a, b)
-#define EG_ABS(x)             eg_abs(x)
-#define EG_ROUND(x)           eg_round(x)
-#define EG_POW2(n)            eg_pow2(n)
-#define EG_SELECT(when, a, b) ((when) ? (a) : (b))
+#define EG_FN(name, x)      EG_OF_DOUBLE(name) EG_DEVICE EG_REAL eg_##name([[maybe_unused]] const EG_REAL x) {
+#define EG_END              }
+#define EG_CALL(name, x)    eg_##name(x)
+#define EG_LET(name, value) [[maybe_unused]] const EG_REAL name = value;
+#define EG_RETURN(value)    return value;
+#define EG_C(number)        ((EG_REAL)(number))
+#define EG_FMA(a, b, c)     eg_fma(a, b, c)
+#define EG_MIN(a, b)        eg_min(a, b)
+#define EG_MAX(a, b)        eg_max(a, b)
+#define EG_ABS(x)           eg_abs(x)
+#define EG_ROUND(x)         eg_round(x)
+#define EG_POW2(n)          eg_pow2(n)
 
 #define EG_REAL      float
 #define EG_REAL_BITS 32
-#define EG_EXP(x)    eg_exp_fast(x)
+#define EG_OF_DOUBLE(name)
+#define EG_SELECT(when, a, b) ((when) ? (a) : (b))
+#define EG_EXP(x)             eg_exp_fast(x)
 #include "epigrad/activation.h"
 #undef EG_REAL
 #undef EG_REAL_BITS
+#undef EG_OF_DOUBLE
+#undef EG_SELECT
 #undef EG_EXP
 
-#define EG_REAL      double
+/* A double whose division is eg_divide: the formulas' own. Who calls them passes a double. */
+struct eg_f64 {
+    double x;
+    __device__ __forceinline__ eg_f64(double value) : x(value) {}
+    __device__ __forceinline__ operator double() const { return x; }
+};
+EG_DEVICE eg_f64 operator/(eg_f64 a, eg_f64 b) { return eg_divide(a.x, b.x); }
+EG_DEVICE eg_f64 operator+(eg_f64 a, eg_f64 b) { return a.x + b.x; }
+EG_DEVICE eg_f64 operator-(eg_f64 a, eg_f64 b) { return a.x - b.x; }
+EG_DEVICE eg_f64 operator*(eg_f64 a, eg_f64 b) { return a.x * b.x; }
+EG_DEVICE eg_f64 operator-(eg_f64 a) { return -a.x; }
+EG_DEVICE eg_f64 eg_fma(eg_f64 a, eg_f64 b, eg_f64 c) { return eg_fma(a.x, b.x, c.x); }
+EG_DEVICE eg_f64 eg_min(eg_f64 a, eg_f64 b) { return eg_min(a.x, b.x); }
+EG_DEVICE eg_f64 eg_max(eg_f64 a, eg_f64 b) { return eg_max(a.x, b.x); }
+EG_DEVICE eg_f64 eg_abs(eg_f64 a) { return eg_abs(a.x); }
+EG_DEVICE eg_f64 eg_round(eg_f64 a) { return eg_round(a.x); }
+EG_DEVICE eg_f64 eg_pow2(eg_f64 a) { return eg_pow2(a.x); }
+/* Both are evaluated. */
+EG_DEVICE eg_f64 eg_select(bool when, eg_f64 a, eg_f64 b) { return when ? a.x : b.x; }
+
+#define EG_REAL      eg_f64
 #define EG_REAL_BITS 64
+#define EG_OF_DOUBLE(name)                                                                                   \
+    EG_DEVICE eg_f64 eg_##name(eg_f64 x);                                                                    \
+    EG_DEVICE double eg_##name(double x) { return eg_##name(eg_f64(x)); }
+#define EG_SELECT(when, a, b) eg_select(when, a, b)
 #include "epigrad/activation.h"
 #undef EG_REAL
 #undef EG_REAL_BITS
@@ -101,9 +147,9 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
     for (int i = 0; i < N; i++) values[i] = y[i];
 }
 
-/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. The derivative of none is 1 for NaN as well. */
-#define EG_SLOPES(derivative)                                                                                \
-    _Pragma("unroll") for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
+/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. The derivative of none is 1 for NaN as well.
+ */
+#define EG_SLOPES(derivative)  _Pragma("unroll") for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
 #define EG_SLOPES_OF_Y_0(name) EG_SLOPES(eg_act_grad_##name)
 #define EG_SLOPES_OF_Y_1(name)                                                                               \
     if (of_y) {                                                                                              \
