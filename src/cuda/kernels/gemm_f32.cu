@@ -3,8 +3,9 @@
  *     a block of 128 threads makes 128 x 128 results, a thread 16 x 8 of them, 16 terms at a time:
  *     for each term it reads 16 numbers of left and 8 of right from shared memory, and does 128 FMAs
  *
- *     a warp is 4 x 8 threads, each with four quads of rows, 32 apart, and two of columns, 64 apart: the quads of a warp lie
- *     side by side, so that a read of 16 bytes by each thread meets every bank once
+ *     a warp is 4 x 8 threads, each with four quads of rows, 32 apart, and two of columns, 64 apart; bits 4
+ *     and 0 of the lane are the row, so that lanes that read the same are neighbours: the 16 bytes of all
+ *     lanes are then two passes over the banks, not four
  *
  * Strips come by cp.async into a ring of slots, term by term whichever way memory runs: 16 bytes at once
  * where neighbours in memory are neighbours in the tile, else number by number, which turns them round on
@@ -18,7 +19,7 @@ enum { LINES_AT_ONCE = THREADS / 8, TERMS_AT_ONCE = THREADS / 32 }; /* of the tw
 /* A strip of an operand as a thread copies it: its first number, the way to its others, and which of them
  * the matrix has. A number that is not there is written as 0 and its address not read. */
 struct strip {
-    const float *from, *nothing; /* nothing: an address that may be read, where no number is */
+    const float *from, *nothing;    /* nothing: an address that may be read, where no number is */
     int64_t term_stride, hop, leap; /* elements from term to term, and from copy to copy */
     int to, term;                   /* the first one's place in the slot, and its term */
     int lines;                      /* numbers of a vector that are there; or a bit for each line */
@@ -79,7 +80,8 @@ struct place {
 };
 EG_DEVICE place place_of_thread() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    return {warp / 2 * 16 + lane / 8 * 4, warp % 2 * 32 + lane % 8 * 4};
+    const int down = lane % 2 + lane / 16 * 2, across = lane / 2 % 8;
+    return {warp / 2 * 16 + down * 4, warp % 2 * 32 + across * 4};
 }
 
 /* COUNT quads, STEP apart. */
@@ -91,7 +93,9 @@ template <int COUNT, int STEP> EG_DEVICE void read_quads(const float *line, floa
     }
 }
 
-/* The numbers of the next term are read while those of this one are multiplied. */
+/* The numbers of the next term are read while those of this one are multiplied. Columns are gone through to
+ * and fro, so that every FMA shares an operand with the one before: three registers would take two clocks to
+ * read. */
 EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float *right) {
     float l[2][16], r[2][8];
     read_quads<4, 32>(left, l[0]);
@@ -104,7 +108,8 @@ EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float
         }
 #pragma unroll
         for (int i = 0; i < 128; i++) {
-            acc[i / 8][i % 8] = fmaf(l[t % 2][i / 8], r[t % 2][i % 8], acc[i / 8][i % 8]);
+            const int row = i / 8, col = row % 2 ? 7 - i % 8 : i % 8;
+            acc[row][col] = fmaf(l[t % 2][row], r[t % 2][col], acc[row][col]);
         }
     }
 }
@@ -115,8 +120,8 @@ struct course {
     int64_t term, summand;
 };
 
-EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place, float (&acc)[16][8],
-                             float *ring) {
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place,
+                             float (&acc)[16][8], float *ring) {
     const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
     const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
     const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;

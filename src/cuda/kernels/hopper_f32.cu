@@ -12,8 +12,7 @@
  * copy engine swizzles lines of 128 bytes, so that rows side by side differ in bank.
  *
  * An FMA that reads three registers takes two clocks to get them; .reuse keeps one. Columns are gone through
- * to and fro, so that the last of one term is the first of the next, and one of the two operands always
- * stays. */
+ * to and fro, which the compiler keeps enough of to keep an operand of most. */
 #include "hopper_ring.cuh"
 
 enum { SIDE = 128, TERMS = 32, GROUP = 4, THREADS = 128, SLOTS = 3 };
@@ -44,13 +43,7 @@ template <bool RIGHT_ROWS> struct place {
     }
 };
 
-EG_DEVICE float4 read_quad(uint32_t from) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(from));
-    return v;
-}
+EG_DEVICE float4 read_quad(uint32_t from) { return *(const float4 *)__cvta_shared_to_generic(from); }
 
 /* Four terms of the thread's row i; `from` is of row 0. */
 EG_DEVICE void read_left(uint32_t from, int i, float (&l)[GROUP]) {
