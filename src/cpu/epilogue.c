@@ -264,8 +264,14 @@ void eg_cpu_finish_rest(eg_finish *f) {
     f->ending = NULL;
 }
 
+static bool is_read(const eg_operand *x) { return x != NULL && x != &product && x->col_stride == 1; }
+
+const eg_operand *eg_cpu_ending_reads(const eg_ending *e) {
+    return is_read(e->other) ? e->other : is_read(e->x) ? e->x : NULL;
+}
+
 static void prefetch(const eg_operand *x, const eg_tile *tile) {
-    if (x == NULL || x == &product || x->col_stride != 1) return;
+    if (!is_read(x)) return;
     const int64_t bytes = tile->cols * (int64_t)eg_size_of(x->dtype);
     for (int64_t i = 0; i < tile->rows; i++) {
         const char *row = eg_cpu_at(x, tile->item, tile->row + i, tile->col);

@@ -32,6 +32,9 @@ eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step);
 /* Asks for what will be read, while the tile is still being summed; but for what has been asked for. */
 void eg_cpu_ending_prefetch(const eg_ending *ending, const eg_tile *tile, const eg_operand *asked);
 
+/* What the end of a product reads of the caller's memory, row by row: one operand at most; NULL: none. */
+const eg_operand *eg_cpu_ending_reads(const eg_ending *ending);
+
 /* Where the tile's part of grad_pre goes, of an ending that keeps panels. */
 char *eg_cpu_ending_panel(const eg_ending *ending, const eg_tile *tile);
 

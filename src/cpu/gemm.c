@@ -34,6 +34,7 @@ typedef struct product {
     const eg_operand *out;   /* the result, row by row; NULL: goes elsewhere */
     const eg_operand *asked; /* rows that the end of a tile will touch, and that are asked for early; NULL:
                                 those of a panel, if any */
+    const eg_operand *read;  /* and these too, of panels; NULL: none */
     bool sums_are_result;    /* as they leave the kernel */
     side left, right;
     eg_ending ending;
@@ -159,6 +160,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
     x.asked = asked_operand(&x);
+    x.read = x.kernel->terms == 0 ? eg_cpu_ending_reads(&x.ending) : NULL;
     x.sums_are_result = x.out != NULL && step->epilogue == EG_EPILOGUE_STORE && x.kernel->terms == 0 &&
                         out->dtype == x.kernel->compute &&
                         !(step->product == EG_PRODUCT_D_B && p->accumulate);
@@ -224,9 +226,16 @@ static const char *asked_row(const product *x, const eg_tile *tile, int64_t row)
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
-    ahead->out_rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
-    if (ahead->out_rows > 0) ahead->out = asked_row(x, tile, pass->ask);
-    if (pass->last) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
+    const int64_t rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
+    if (x->asked != NULL || x->ending.panels != NULL) {
+        ahead->out_rows = rows;
+        if (rows > 0) ahead->out = asked_row(x, tile, pass->ask);
+    }
+    if (x->read != NULL) {
+        ahead->in_rows = rows;
+        if (rows > 0) ahead->in = eg_cpu_at(x->read, tile->item, tile->row + pass->ask, tile->col);
+    }
+    if (pass->last && x->read == NULL) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
     const bool in_place = pass->last && ends_in_place(x, tile);
@@ -249,6 +258,12 @@ static const char *right_after(const product *x, const block *b, const pass *pas
     return side_at(&x->right, item, next < x->cols ? next : 0, 0);
 }
 
+static void rows_of(const eg_operand *x, int64_t cols, int64_t *stride, int64_t *bytes) {
+    const int64_t size = (int64_t)eg_size_of(x->dtype);
+    *stride = times(x->row_stride, size);
+    *bytes = cols * size;
+}
+
 /* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand for the next
  * pass, or again for the next block, which have no other prefetcher; and rows that the end of a tile touches.
  */
@@ -262,10 +277,12 @@ static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const 
     }
     if (kernel->terms > 0)
         ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
-    const int64_t size = x->asked != NULL ? (int64_t)eg_size_of(x->asked->dtype) : (int64_t)x->size;
-    ahead->out_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
-    ahead->out_stride = times(x->asked != NULL ? x->asked->row_stride : kernel->nr, size);
-    ahead->out_bytes = eg_least(kernel->nr, x->cols - col) * size;
+    const int64_t cols = eg_least(kernel->nr, x->cols - col), size = (int64_t)x->size;
+    ahead->row_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
+    ahead->out_stride = kernel->nr * size;
+    ahead->out_bytes = cols * size;
+    if (x->asked != NULL) rows_of(x->asked, cols, &ahead->out_stride, &ahead->out_bytes);
+    if (x->read != NULL) rows_of(x->read, cols, &ahead->in_stride, &ahead->in_bytes);
 }
 
 /* One panel of the block: all its rows against the panel at `col`. */
@@ -299,11 +316,10 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
 }
 
 static void run_pass(const product *x, const block *b, pass *pass) {
-    const int64_t mr = x->asked != NULL || x->ending.panels != NULL ? x->kernel->mr : 0;
     pass->slices = pass->depth > 0 ? eg_ceil_div(pass->depth, x->kernel->nr) : 1;
     if (pass->depth > 0) {
-        pass->ask = eg_div(mr * pass->term, x->depth);
-        pass->ask_end = eg_div(mr * (pass->term + pass->depth), x->depth);
+        pass->ask = eg_div(x->kernel->mr * pass->term, x->depth);
+        pass->ask_end = eg_div(x->kernel->mr * (pass->term + pass->depth), x->depth);
     }
     for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr) run_panel(x, b, pass, col);
 }

@@ -40,10 +40,12 @@ enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG
 typedef struct eg_ahead {
     const char *right, *left;
     size_t right_bytes, left_bytes;
-    int64_t right_slice, out_slice; /* panels: bytes, and rows, with every nr terms */
+    int64_t right_slice, row_slice; /* panels: bytes, and rows, with every nr terms */
     const char *out;
     int64_t out_rows, out_stride, out_bytes; /* a row is out_bytes long, and the next out_stride on */
-    void (*meanwhile)(void *of);             /* NULL: nothing */
+    const char *in;                          /* panels: likewise what the tile's end reads */
+    int64_t in_rows, in_stride, in_bytes;
+    void (*meanwhile)(void *of); /* NULL: nothing */
     void *of;
 } eg_ahead;
 

@@ -61,11 +61,14 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
                                  const bool transposed) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left->at, *b = right->at;
-    const char *next = ahead->right, *out = ahead->out;
-    for (int64_t rows = ahead->out_rows; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
+    const char *next = ahead->right, *out = ahead->out, *in = ahead->in;
+    int64_t out_rows = ahead->out_rows, in_rows = ahead->in_rows;
+    for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
         next = EG_V(ask)(next, ahead->right_slice);
-        for (int64_t i = ahead->out_slice; i > 0 && rows > 0; i--, rows--, out += ahead->out_stride)
+        for (int64_t i = ahead->row_slice; i > 0 && out_rows > 0; i--, out_rows--, out += ahead->out_stride)
             EG_V(ask)(out, ahead->out_bytes);
+        for (int64_t i = ahead->row_slice; i > 0 && in_rows > 0; i--, in_rows--, in += ahead->in_stride)
+            EG_V(ask)(in, ahead->in_bytes);
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         if (transposed) {
             EG_V(terms)(sum, a, 1, left->term, b, right->term, count, nv);
@@ -130,7 +133,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .nr = EG_NR,
     .lanes = EG_LANES,
     .kc = EG_KC,
-    .block_rows = 192,
+    .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
     .block_cols = 240,
     .thread_work = 1 << 22,
     .unscale = 1,
