@@ -250,6 +250,39 @@ static void sums_are_made_in_portions(void **state) {
     close_session(&s);
 }
 
+/* ---- The kernel of a product ------------------------------------------------------------------------------
+ */
+
+static void assert_forward_by(session *s, const char *kernel) {
+    char text[1024];
+    assert_ok(eg_forward_plan(s->context, &s->layer, &s->forward, text, sizeof text));
+    if (strstr(text, kernel) == NULL) fail_msg("%s is not in\n%s", kernel, text);
+}
+
+/* An operand that the copy engine does not take goes to a kernel that takes anything, as does a product of no
+ * terms. */
+static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.dtype = EG_F32;
+    assert_forward_by(&s, "hopper_f32_rr_128x128");
+    s.forward.b.layout = EG_COL_MAJOR;
+    assert_forward_by(&s, "hopper_f32_rc_128x128");
+    s.forward.a.offset = 4;
+    assert_forward_by(&s, "fma_f32_128x128");
+    s.layer.dtype = EG_F64;
+    s.forward.a.offset = 16;
+    assert_forward_by(&s, "hopper_f64_rc_128x64");
+    s.forward.b = (eg_matrix){.data = s.memory[1], .ld = 65};
+    assert_forward_by(&s, "mma_f64_128x128");
+    s.forward.b.ld = 66;
+    assert_forward_by(&s, "hopper_f64_rr_128x64");
+    s.layer.k = 0;
+    assert_forward_by(&s, "mma_f64_128x128");
+    close_session(&s);
+}
+
 /* ---- What a call may not do ------------------------------------------------------------------------------
  */
 
@@ -372,6 +405,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(recording_can_be_switched_off),
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
+        cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
