@@ -329,7 +329,8 @@ static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
     const eg_cpu_kernel *kernel = x->kernel;
     const size_t tile = (size_t)(kernel->mr * kernel->nr) * x->size;
-    eg_finish finish = {0};
+    eg_finish finish;
+    finish.ending = NULL;
     const int64_t down = eg_div(index, x->strips), item = eg_div(down, x->bands);
     block b = {.item = item,
                .row = (down - item * x->bands) * x->step->tile_rows,
