@@ -223,6 +223,8 @@ static void finish_step(eg_finish *f) {
     } else if (!keeps_cells(f->ending)) {
         sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS);
     } else if (part < 2) {
+        if (part == 0 && slice + KEPT_ROWS < HALF)
+            f->ending->kernel->own(&f->cells, slice + KEPT_ROWS, KEPT_ROWS);
         sweep_rows(f, slice + part * HALF, KEPT_ROWS);
     } else {
         split_tile(f, slice, KEPT_ROWS);
@@ -245,8 +247,10 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
     target(&s->out, e, e->out, tile, tile->values);
     s->result = e->panels != NULL ? panel_part(e, tile) : tile->values;
     s->propagate = e->run->problem->propagate;
-    if (keeps_cells(e))
+    if (keeps_cells(e)) {
         f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
+        e->kernel->own(&f->cells, 0, KEPT_ROWS);
+    }
 }
 
 void eg_cpu_finish_some(void *finish) {

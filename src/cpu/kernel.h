@@ -115,6 +115,8 @@ typedef struct eg_cpu_kernel {
      * Transposed ones take all 16 at once. False if a number is not the sum of `terms` bf16. */
     bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
                   const eg_cells *to);
+    /* Asks for the lines that those rows will be written to. */
+    void (*own)(const eg_cells *to, int64_t first, int64_t count);
     float unscale; /* what a product is to be multiplied with: cells are scaled */
 
     /* Copies rows x cols elements of `dtype` to rows of nr, zero up to nr columns and `padded` rows. */

@@ -301,12 +301,26 @@ EG_INLINE bool split(const source *x, int64_t first, int64_t count, const eg_cel
     return fits;
 }
 
+/* To be written: asked for to be read, a line that another core has would be sent for twice. */
+EG_INLINE void own(const eg_cells *to, int64_t first, int64_t count, const int terms) {
+    const char *const layouts[] = {to->across, to->across_t, to->down, to->down_t};
+    for (int i = 0; i < 4; i++) {
+        for (int tile = 0; layouts[i] != NULL && tile < 2 * terms; tile++) {
+            const char *rows = layouts[i] + tile * TILE_BYTES + first * 64;
+            for (int64_t at = 0; at < count * 64; at += 64) __asm__ volatile("prefetchw %0" ::"m"(rows[at]));
+        }
+    }
+}
+
 #define SPLIT(TERMS, TYPE)                                                                                   \
     static bool split_##TERMS(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols, \
                               const eg_cells *to) {                                                          \
         const source x = {from, rows, cols};                                                                 \
         if (from->dtype == (TYPE)) return split(&x, first, count, to, TERMS, TYPE);                          \
         return split(&x, first, count, to, TERMS, EG_F32);                                                   \
+    }                                                                                                        \
+    static void own_##TERMS(const eg_cells *to, int64_t first, int64_t count) {                              \
+        own(to, first, count, TERMS);                                                                        \
     }
 SPLIT(1, EG_BF16)
 SPLIT(2, EG_F16)
@@ -365,6 +379,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .leave = eg_tiles_release,                                                                           \
         .multiply = multiply_x##PRODUCTS,                                                                    \
         .split = split_##TERMS,                                                                              \
+        .own = own_##TERMS,                                                                                  \
         .unscale = (TERMS) > 1 ? 0x1p-48F : 1,                                                               \
         .spin = spin_##kernel,                                                                               \
         EG_TILE_FUNCTIONS,                                                                                   \

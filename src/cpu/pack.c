@@ -8,6 +8,7 @@ typedef struct pack_job {
     char *panels, *panels_t; /* X as panels, and its transpose; NULL: not wanted */
     int64_t bands, segments;
     eg_cells cells; /* the first of each layout of X; NULL: not wanted */
+    bool shared;    /* other cores read them */
 } pack_job;
 
 static eg_operand transpose(eg_operand x) {
@@ -104,6 +105,10 @@ static void pack_strip(void *arg, int64_t index, int thread) {
         const int64_t col = cell * EG_CELL, cols = eg_least(EG_CELL, x->cols - col);
         const eg_rows from = rows_of(job, item, row, rows, col, cols, tile);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
+        if (job->shared && cell + 1 < grid.cols) {
+            const eg_cells next = eg_cells_at(&job->cells, &grid, item, strip, cell + 1);
+            kernel->own(&next, 0, EG_CELL / 2);
+        }
         fits &= kernel->split(&from, 0, EG_CELL / 2, rows, cols, &to);
     }
     if (!fits) eg_cpu_refuse(job->run);
@@ -116,7 +121,7 @@ static void pack_cells(const eg_cpu_run *run, const eg_step *step, eg_operand x,
         x = transpose(x);
         to = (eg_cells){.across = to.down_t, .across_t = to.down, .down = to.across_t, .down_t = to.across};
     }
-    pack_job job = {.run = run, .kernel = step->kernel, .x = x, .cells = to};
+    pack_job job = {.run = run, .kernel = step->kernel, .x = x, .cells = to, .shared = step->threads > 1};
     eg_cpu_parallel(step->threads, (x.rows + EG_CELL - 1) / EG_CELL * items, pack_strip, &job);
 }
 
