@@ -6,6 +6,7 @@
     pre, recompute   the whole backward, act' from a saved pre or from a.b
     fused            grad_pre and d_bias with a.b recomputed: the fused product alone
     pass             grad_pre and d_bias from a saved pre: the element-wise pass; `bare` is a copy of grad
+    pass_da          the same, and d_a; `bare` is d_a
     da, db           one product of a layer without activation
 
 `bare` is the part's products by cublasLt, as in compare.py, whose inputs, graphs and turns these are. A build
@@ -23,7 +24,7 @@ import compare
 import cublaslt
 import epigrad_c as eg
 
-SAVED = ("pre", "pass")
+SAVED = ("pre", "pass", "pass_da")
 PLAIN = ("da", "db")
 
 
@@ -49,7 +50,7 @@ class Build(compare.Epigrad):
             call.d_a, call.d_b, call.grad_pre = eg.Matrix(), eg.Matrix(), eg.matrix(s.out)
         if part in PLAIN:
             call.d_bias, call.grad = eg.Vector(), eg.matrix(s.grad_pre)
-        if part == "da":
+        if part in ("da", "pass_da"):
             call.d_b = eg.Matrix()
         if part == "db":
             call.d_a = eg.Matrix()
@@ -62,7 +63,7 @@ def bare_of(part, lt, sets):
     operands = []
     if part in ("fused", "recompute"):
         operands.append(lambda s: (s.a, s.b, s.out))
-    if part in ("recompute", "pre", "da"):
+    if part in ("recompute", "pre", "da", "pass_da"):
         operands.append(lambda s: (s.grad_pre, s.b.t(), s.d_a))
     if part in ("recompute", "pre", "db"):
         operands.append(lambda s: (s.a.t(), s.grad_pre, s.d_b))
@@ -91,6 +92,8 @@ def check(part, build, s, options):
         whole = part in ("pre", "recompute")
         wanted = [g @ s.b.t().double(), s.a.t().double() @ g, g.sum(0)] if whole else [g, g.sum(0)]
         got = [s.d_a, s.d_b, s.d_bias] if whole else [s.out, s.d_bias]
+        if part == "pass_da":
+            wanted, got = [g @ s.b.t().double(), g.sum(0)], [s.d_a, s.d_bias]
     errors = [compare.relative_error(x, want) for x, want in zip(got, wanted)]
     if not all(error < 1e-2 for error in errors):
         sys.exit(f"wrong results: {errors}")
@@ -98,7 +101,8 @@ def check(part, build, s, options):
 
 def measure(part, shape, paths):
     size, *words = shape.split(":")
-    options = types.SimpleNamespace(dtype="bf16", weight="kn", activation="none" if part in PLAIN else "gelu",
+    options = types.SimpleNamespace(dtype="bf16", weight="kn", batch=1, shared=False,
+                                    activation="none" if part in PLAIN else "gelu",
                                     source="pre" if part in SAVED else "recompute")
     for word in words:
         kind = "dtype" if word in compare.DTYPES else "weight" if word in ("kn", "nk") else "activation"
@@ -132,7 +136,7 @@ def measure(part, shape, paths):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["pre", "recompute", "fused", "pass", "da", "db"])
+    parser.add_argument("part", choices=["pre", "recompute", "fused", "pass", "pass_da", "da", "db"])
     parser.add_argument("shapes")
     parser.add_argument("libraries", nargs="+")
     options = parser.parse_args()

@@ -2,12 +2,16 @@
 """Times a backward call of epigrad against what else could do it, in one process, in turn.
 
     compare.py LIBEPIGRAD [--dtype bf16] [--source pre] [--shapes 2048x768x3072,...] [--activation gelu]
-               [--kernel ROW] [--weight kn|nk] [--frameworks] [--json FILE] [--plot FILE.svg] [--plan]
+               [--kernel ROW] [--weight kn|nk] [--batch COUNT [--shared]] [--frameworks] [--json FILE]
+               [--plot FILE.svg] [--plan]
 
     bare      the products alone (d_a, d_b; with recompute also a.b) by cublasLt, the best of 16 algorithms
     pass      the same, and element-wise kernels around them: what the library's epilogues cannot fuse
     epigrad   the whole backward: d_a, d_b, d_bias
     torch     PyTorch's own kernels, and torch.compile; jax: jit of the vjp          (with --frameworks)
+
+A batch has a weight for each item, and `bare` strided-batched products; or, with --shared, one weight, whose
+gradient is summed over the batch: `bare` is then the products of one tall layer.
 
 Inputs are rotated over sets that exceed the L2 cache; each variant is one CUDA graph over all sets (jax
 cannot be captured and is timed as it runs); variants take turns, and the median of the turns counts."""
@@ -30,15 +34,15 @@ ROTATED_BYTES, MOST_SETS, TURNS, TURN_MS = 240 << 20, 16, 9, 60
 
 
 class Set:
-    """The operands of one call."""
+    """The operands of one call; `items`: the batch as a first dimension, () or (batch,)."""
 
-    def __init__(self, m, k, n, dtype, weight):
+    def __init__(self, m, k, n, dtype, weight, items=()):
         def draw(*shape):
             return (torch.rand(*shape, device="cuda", dtype=torch.float32) * 2 - 1).to(dtype)
 
-        self.a, self.grad = draw(m, k), draw(m, n)
+        self.a, self.grad = draw(*items, m, k), draw(*items, m, n)
         scale = 3 * k ** -0.5  # pre of unit size
-        self.b = draw(k, n) * scale if weight == "kn" else (draw(n, k) * scale).t()
+        self.b = draw(*items, k, n) * scale if weight == "kn" else (draw(*items, n, k) * scale).mT
         self.bias = draw(n)
         self.pre = self.a @ self.b + self.bias
         self.d_a, self.d_b = torch.empty_like(self.a), torch.empty_like(self.b)
@@ -51,8 +55,8 @@ class Epigrad:
         m, k, n = shape
         self.stream = torch.cuda.current_stream().cuda_stream
         self.library = eg.Library(options.library, self.stream, options.kernel)
-        self.layer = eg.Layer(size=eg.c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[options.dtype][1],
-                              activation=eg.ACTIVATIONS.index(options.activation))
+        self.layer = eg.Layer(size=eg.c.sizeof(eg.Layer), m=m, k=k, n=n, batch=options.batch,
+                              dtype=DTYPES[options.dtype][1], activation=eg.ACTIVATIONS.index(options.activation))
         self.calls = [self.arguments(options, s) for s in sets]
         size = self.library.workspace(self.layer, self.calls[0])
         self.scratch = torch.empty(size + 256, dtype=torch.uint8, device="cuda")
@@ -62,11 +66,14 @@ class Epigrad:
 
     @staticmethod
     def arguments(options, s):
-        call = eg.BackwardArgs(size=eg.c.sizeof(eg.BackwardArgs), a=eg.matrix(s.a), b=eg.matrix(s.b),
-                               bias=eg.vector(s.bias), grad=eg.matrix(s.grad), d_a=eg.matrix(s.d_a),
+        def rows(x):  # of the batch, which is one tall matrix where the weight is shared
+            return eg.matrix(x.view(options.batch, -1, x.shape[1]) if options.shared else x)
+
+        call = eg.BackwardArgs(size=eg.c.sizeof(eg.BackwardArgs), a=rows(s.a), b=eg.matrix(s.b),
+                               bias=eg.vector(s.bias), grad=rows(s.grad), d_a=rows(s.d_a),
                                d_b=eg.matrix(s.d_b), d_bias=eg.vector(s.d_bias))
         if options.source == "pre":
-            call.source, call.pre = eg.PRE, eg.matrix(s.pre)
+            call.source, call.pre = eg.PRE, rows(s.pre)
         return call
 
     def run(self, i):
@@ -88,9 +95,9 @@ def act_grad(grad, pre, activation):
 
 def torch_backward(a, b, bias, grad, pre, recompute, activation):
     if recompute:
-        pre = torch.addmm(bias, a, b)
+        pre = a @ b + bias if a.dim() == 3 else torch.addmm(bias, a, b)
     g = act_grad(grad, pre, activation)
-    return g @ b.t(), a.t() @ g, g.sum(0)
+    return g @ b.mT, a.mT @ g, g.flatten(0, -2).sum(0)
 
 
 def relative_error(got, want):
@@ -169,9 +176,11 @@ def measure(options, shape, lt):
     m, k, n = shape
     dtype = DTYPES[options.dtype][0]
     recompute = options.source == "recompute"
-    each = (2 * m * k + 2 * k * n + 4 * m * n) * torch.finfo(dtype).bits // 8
+    each = options.batch * (2 * m * k + 2 * k * n + 4 * m * n) * torch.finfo(dtype).bits // 8
     count = max(2, min(MOST_SETS, -(-ROTATED_BYTES // each)))
-    sets = [Set(m, k, n, dtype, options.weight) for _ in range(count)]
+    items = (options.batch,) if options.batch > 1 and not options.shared else ()
+    tall = m * options.batch if options.shared else m
+    sets = [Set(tall, k, n, dtype, options.weight, items) for _ in range(count)]
     s = sets[0]
     ours = Epigrad(options, sets, shape)
     if options.plan:
@@ -180,14 +189,14 @@ def measure(options, shape, lt):
     for each in sets:
         each.grad_pre.copy_(act_grad(each.grad, each.pre, options.activation))
     forward = cublaslt.Product(lt, s.a, s.b, s.pre) if recompute else None
-    d_a, d_b = cublaslt.Product(lt, s.grad_pre, s.b.t(), s.d_a), cublaslt.Product(lt, s.a.t(), s.grad_pre, s.d_b)
+    d_a, d_b = cublaslt.Product(lt, s.grad_pre, s.b.mT, s.d_a), cublaslt.Product(lt, s.a.mT, s.grad_pre, s.d_b)
 
     def bare(i):
         s = sets[i]
         if recompute:
             forward.run(s.a, s.b, s.pre)
-        d_a.run(s.grad_pre, s.b.t(), s.d_a)
-        d_b.run(s.a.t(), s.grad_pre, s.d_b)
+        d_a.run(s.grad_pre, s.b.mT, s.d_a)
+        d_b.run(s.a.mT, s.grad_pre, s.d_b)
 
     def separate(i):
         s = sets[i]
@@ -195,14 +204,14 @@ def measure(options, shape, lt):
             forward.run(s.a, s.b, s.pre)
             s.pre.add_(s.bias)
         g = act_grad(s.grad, s.pre, options.activation)
-        d_a.run(g, s.b.t(), s.d_a)
-        d_b.run(s.a.t(), g, s.d_b)
-        torch.sum(g, 0, out=s.d_bias)
+        d_a.run(g, s.b.mT, s.d_a)
+        d_b.run(s.a.mT, g, s.d_b)
+        torch.sum(g.flatten(0, -2), 0, out=s.d_bias)
 
     def first(i):
         s = sets[i]
-        d_a.run(s.grad_pre, s.b.t(), s.d_a, d_a.choices[0])
-        d_b.run(s.a.t(), s.grad_pre, s.d_b, d_b.choices[0])
+        d_a.run(s.grad_pre, s.b.mT, s.d_a, d_a.choices[0])
+        d_b.run(s.a.mT, s.grad_pre, s.d_b, d_b.choices[0])
 
     variants = {"bare": bare, "epigrad": ours.run}
     if options.first:
@@ -235,7 +244,8 @@ def measure(options, shape, lt):
             torch.cuda.synchronize()
             times["jax"].append(jax_time(repeats["epigrad"] * count))
     row = {"shape": "x".join(map(str, shape)), "dtype": options.dtype, "source": options.source,
-           "activation": options.activation, "weight": options.weight, "sets": count,
+           "activation": options.activation, "weight": options.weight, "batch": options.batch,
+           "shared": options.shared, "sets": count,
            "workspace": ours.workspace, "errors": errors, "host_us": host_time(ours.run),
            "ms": {name: statistics.median(t) for name, t in times.items()}}
     ours.library.close()
@@ -246,7 +256,8 @@ def report(row):
     bare = row["ms"]["bare"]
     cells = "  ".join(f"{name} {ms:.4f} ({ms / bare:.3f})" for name, ms in row["ms"].items())
     errors = " ".join(f"{e:.1e}" for e in row["errors"])
-    print(f"{row['dtype']:4} {row['source']:9} {row['activation']:5} {row['weight']} {row['shape']:16} {cells}"
+    batch = "" if row["batch"] == 1 else f"{row['batch']} x " if not row["shared"] else f"{row['batch']} x (b shared) "
+    print(f"{row['dtype']:4} {row['source']:9} {row['activation']:5} {row['weight']} {batch}{row['shape']:16} {cells}"
           f"  errors {errors}  host {row['host_us']:.1f} us  workspace {row['workspace'] >> 20} MiB", flush=True)
 
 
@@ -259,6 +270,8 @@ def main():
     parser.add_argument("--activation", default="gelu")
     parser.add_argument("--kernel")
     parser.add_argument("--weight", default="kn", choices=["kn", "nk"])
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--shared", action="store_true", help="one weight for the whole batch")
     parser.add_argument("--frameworks", action="store_true")
     parser.add_argument("--quick", action="store_true", help="without the variant `pass`")
     parser.add_argument("--first", action="store_true", help="also bare with the heuristics' first choice")

@@ -1,6 +1,6 @@
 """Bare products by cublasLt through ctypes: the floor that the benchmarks compare with.
 
-A product of row-major matrices (or transposes of them) is tuned once, over the first 16 algorithms that
+A product of row-major matrices (or transposes of them), or of as many as a first dimension says, is tuned once, over the first 16 algorithms that
 the library's heuristics offer, timed on the very operands."""
 
 import ctypes as c
@@ -31,10 +31,14 @@ class CublasLt:
 
     def layout(self, tensor, kind):
         """Column-major: a row-major tensor is its own transpose."""
-        rows, cols, ld = tensor.shape[1], tensor.shape[0], tensor.stride(0)
+        rows, cols, ld = tensor.shape[-1], tensor.shape[-2], tensor.stride(-2)
         made = c.c_void_p()
         self.check(self.lib.cublasLtMatrixLayoutCreate(c.byref(made), kind, c.c_uint64(rows), c.c_uint64(cols),
                                                        c.c_int64(ld)))
+        if tensor.dim() == 3:
+            items, step = c.c_int32(tensor.shape[0]), c.c_int64(tensor.stride(0))
+            self.check(self.lib.cublasLtMatrixLayoutSetAttribute(made, 5, c.byref(items), 4))
+            self.check(self.lib.cublasLtMatrixLayoutSetAttribute(made, 6, c.byref(step), 8))
         return made
 
 
@@ -51,9 +55,9 @@ class Product:
         lt.check(lt.lib.cublasLtMatmulDescCreate(c.byref(self.desc), compute, scale))
         # outᵀ = rightᵀ · leftᵀ
         for name, tensor in ((3, right), (4, left)):
-            flip = c.c_int32(0 if tensor.stride(1) == 1 else 1)
+            flip = c.c_int32(0 if tensor.stride(-1) == 1 else 1)
             lt.check(lt.lib.cublasLtMatmulDescSetAttribute(self.desc, name, c.byref(flip), 4))
-        stored = [t if t.stride(1) == 1 else t.t() for t in (right, left, out)]
+        stored = [t if t.stride(-1) == 1 else t.mT for t in (right, left, out)]
         self.layouts = [lt.layout(t, kind) for t in stored]
         self.choices = self.heuristics()
         self.best = self.choices[0]

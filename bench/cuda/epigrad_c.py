@@ -83,10 +83,10 @@ class Library:
 
 
 def matrix(tensor):
-    """A row-major 2-D tensor, or the transpose of one."""
-    across = tensor.stride(1) == 1
-    return Matrix(data=tensor.data_ptr(), ld=tensor.stride(0) if across else tensor.stride(1),
-                  layout=0 if across else COL_MAJOR)
+    """A row-major tensor, or the transpose of one; of three dimensions, the batch first."""
+    across = tensor.stride(-1) == 1
+    return Matrix(data=tensor.data_ptr(), ld=tensor.stride(-2) if across else tensor.stride(-1),
+                  batch_stride=tensor.stride(0) if tensor.dim() == 3 else 0, layout=0 if across else COL_MAJOR)
 
 
 def vector(tensor):

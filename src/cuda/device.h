@@ -64,8 +64,17 @@ eg_cuda_gemm eg_cuda_act_grad_gemm(const eg_plan *plan, uint64_t workspace);
 
 /* parts.c. Pure: how a step with column sums is cut.
  *
- * Chunks of rows of the element-wise step (eg_cuda_act_grad). */
+ * The product whose kernel makes the last rows of grad_pre itself; NULL: there is none. */
+const eg_step *eg_cuda_rest_step(const eg_plan *plan);
+/* Rows of tiles in the block that those of a wave form, in a persistent product. */
+int64_t eg_cuda_high(const eg_plan *plan);
+/* Rows of an item that the element-wise step makes, and in how many chunks (eg_cuda_act_grad). */
+int64_t eg_cuda_head(int multiprocessors, const eg_plan *plan);
 int64_t eg_cuda_chunks(int multiprocessors, const eg_plan *plan);
+/* Of the other rows. */
+int64_t eg_cuda_rest_chunks(int multiprocessors, const eg_plan *plan);
+/* Numbers that the two kernels count in. */
+int64_t eg_cuda_counts(const eg_plan *plan);
 /* Rows of column sums, `cols` wide, that the workspace has; false where memory could not hold them. */
 bool eg_cuda_sums_rows(const eg_plan *plan, int64_t cols, int64_t *rows);
 /* Items and rows that a kernel takes at once which makes a row of sums for each chunk. Where that is not all,

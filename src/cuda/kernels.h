@@ -69,22 +69,35 @@ typedef struct eg_cuda_map {
 } eg_cuda_map;
 #endif
 
-/* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
-typedef struct eg_cuda_hopper {
-    eg_cuda_map left, right, in, out, second;
-    eg_cuda_gemm gemm;
-} eg_cuda_hopper;
-
 /* grad_pre = grad * act'(saved), element by element, with column sums of `chunks` parts of an item's rows:
- * row (item * chunks + chunk) of `sums` has those of a part. */
+ * row (item * chunks + chunk) of `sums` has those of a part.
+ *
+ * The first rows may be one kernel's, and the rest another's that multiplies grad_pre (hopper_pass.cuh). The
+ * first sets `counted` numbers at `counts` to 0: the chunks that the other has begun, and those of each band
+ * of rows that it has finished. */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
     eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
     uint64_t sums;      /* 0: not wanted */
+    uint64_t counts;    /* 0: all rows are one kernel's */
     int64_t rows, cols, items;
     int64_t chunks;
-    int32_t activation, source, propagate, unused;
+    int32_t activation, source, propagate, counted;
 } eg_cuda_act_grad;
+
+enum {
+    EG_CUDA_REST_CHUNK = 32,          /* rows of a chunk of the rest */
+    EG_CUDA_REST_BAND = 256,          /* and of a band: those of a tile of hopper_gemm.cuh */
+    EG_CUDA_REST_BYTES = 3 * 6 * 1024 /* of shared memory, for rows on their way to three warps */
+};
+
+/* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
+typedef struct eg_cuda_hopper {
+    eg_cuda_map left, right, in, out, second;
+    eg_cuda_gemm gemm;
+    int64_t high;          /* rows of tiles in the block that those of a wave form */
+    eg_cuda_act_grad rest; /* the last rows of left, where they are the kernel's to make */
+} eg_cuda_hopper;
 
 /* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`. */
 typedef struct eg_cuda_column_sum {
@@ -122,7 +135,8 @@ enum {
     EG_CUDA_LEFT_COLS = 1U << 6,    /* left is column-major */
     EG_CUDA_RIGHT_ROWS = 1U << 7,
     EG_CUDA_RIGHT_COLS = 1U << 8,
-    EG_CUDA_SMALL = 1U << 9 /* sizes below 2^31 */
+    EG_CUDA_SMALL = 1U << 9, /* sizes below 2^31 */
+    EG_CUDA_REST = 1U << 10  /* left is grad_pre, of which the kernel makes the last rows itself */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

@@ -57,6 +57,48 @@ static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int6
     return enqueue_on(run, run->stream, row, blocks, parameter);
 }
 
+/* ---- The element-wise pass ------------------------------------------------------------------------- */
+
+/* x from an item and a row of it on. */
+static eg_cuda_matrix from(eg_cuda_matrix x, int64_t item, int64_t row) {
+    if (x.data == 0) return x;
+    x.data += (uint64_t)(item * x.item_stride + row * x.row_stride) * eg_dtype_size((eg_dtype)x.dtype);
+    return x;
+}
+
+static eg_cuda_act_grad act_grad_of(const eg_cuda_run *run) {
+    const eg_problem *p = run->problem;
+    const int multiprocessors = run->device->caps.multiprocessors;
+    const uint64_t sums = run->workspace + run->plan->region[EG_BUFFER_SUMS].offset;
+    const uint64_t counts = run->workspace + run->plan->region[EG_BUFFER_SCRATCH].offset;
+    const bool shared = eg_cuda_rest_step(run->plan) != NULL;
+    return (eg_cuda_act_grad){.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
+                              .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
+                              .out = eg_cuda_act_grad_out(run->plan, run->workspace),
+                              .sums = eg_wants(p, EG_OP_D_BIAS) ? sums : 0,
+                              .counts = shared ? counts : 0,
+                              .rows = eg_cuda_head(multiprocessors, run->plan),
+                              .cols = p->n,
+                              .items = p->batch,
+                              .chunks = eg_cuda_chunks(multiprocessors, run->plan),
+                              .activation = (int32_t)p->activation,
+                              .source = (int32_t)p->source,
+                              .propagate = p->propagate,
+                              .counted = (int32_t)eg_cuda_counts(run->plan)};
+}
+
+/* The rows after those, and their sums after those. */
+static eg_cuda_act_grad rest_of(const eg_cuda_run *run) {
+    eg_cuda_act_grad x = act_grad_of(run);
+    x.grad = from(x.grad, 0, x.rows);
+    x.saved = from(x.saved, 0, x.rows);
+    x.out = from(x.out, 0, x.rows);
+    if (x.sums != 0) x.sums += (uint64_t)(x.chunks * x.cols) * sizeof(float);
+    x.rows = run->problem->m - x.rows;
+    x.chunks = eg_cuda_rest_chunks(run->device->caps.multiprocessors, run->plan);
+    return x;
+}
+
 /* ---- Products ------------------------------------------------------------------------------------- */
 
 /* The last row for a step takes any product. */
@@ -72,17 +114,11 @@ static const eg_cuda_kernel *fallback(const eg_problem *p) {
 static eg_status launch_tiles(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_cuda_gemm gemm) {
     const int64_t tiles = eg_cuda_tiles(row, &gemm);
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, row, tiles, &gemm);
-    eg_cuda_hopper hopper = {.gemm = gemm};
+    eg_cuda_hopper hopper = {.gemm = gemm, .high = eg_cuda_high(run->plan)};
     int64_t blocks = 0;
+    if ((row->takes & EG_CUDA_REST) != 0) hopper.rest = rest_of(run);
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     return enqueue(run, row, blocks, &hopper);
-}
-
-/* x from an item and a row of it on. */
-static eg_cuda_matrix from(eg_cuda_matrix x, int64_t item, int64_t row) {
-    if (x.data == 0) return x;
-    x.data += (uint64_t)(item * x.item_stride + row * x.row_stride) * eg_dtype_size((eg_dtype)x.dtype);
-    return x;
 }
 
 /* Some items and rows of a product's result. */
@@ -152,22 +188,6 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
 
 static bool empty(const eg_problem *p) { return p->m == 0 || p->n == 0 || p->batch == 0; }
 
-static eg_cuda_act_grad act_grad_of(const eg_cuda_run *run) {
-    const eg_problem *p = run->problem;
-    const uint64_t sums = run->workspace + run->plan->region[EG_BUFFER_SUMS].offset;
-    return (eg_cuda_act_grad){.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
-                              .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
-                              .out = eg_cuda_act_grad_out(run->plan, run->workspace),
-                              .sums = eg_wants(p, EG_OP_D_BIAS) ? sums : 0,
-                              .rows = p->m,
-                              .cols = p->n,
-                              .items = p->batch,
-                              .chunks = eg_cuda_chunks(run->device->caps.multiprocessors, run->plan),
-                              .activation = (int32_t)p->activation,
-                              .source = (int32_t)p->source,
-                              .propagate = p->propagate};
-}
-
 /* Rows of vectors, in portions of items. */
 static eg_status launch_vectors(const eg_cuda_run *run, const eg_cuda_kernel *row) {
     const eg_cuda_act_grad all = act_grad_of(run);
@@ -181,7 +201,8 @@ static eg_status launch_vectors(const eg_cuda_run *run, const eg_cuda_kernel *ro
         x.saved = from(all.saved, item, 0);
         x.out = from(all.out, item, 0);
         sum.rows = x.items * x.chunks;
-        EG_TRY(enqueue(run, row, sum.rows * ceil_div(x.cols, row->tile_cols), &x));
+        const int64_t blocks = sum.rows * ceil_div(x.cols, row->tile_cols);
+        EG_TRY(enqueue(run, row, blocks > 0 ? blocks : x.counts != 0, &x));
         if (by.total > 0) EG_TRY(sum_columns(run, run->stream, sum));
         sum.accumulate = true;
     }
@@ -254,15 +275,15 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan) {
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, CUstream stream) {
     const eg_cuda_run run = {
         .device = device, .plan = plan, .problem = &plan->problem, .workspace = workspace, .stream = stream};
-    const eg_step *sum = find_column_sum(plan);
+    const eg_step *sum = find_column_sum(plan), *rest = eg_cuda_rest_step(plan);
+    const eg_step *maker = rest != NULL ? rest : &plan->step[0];
     bool beside = false;
     eg_cuda_name_kernels(device, plan);
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step == sum && beside) continue;
         EG_TRY(launch_step(&run, step));
-        /* The first step of a backward call makes the sums; products follow it. */
-        if (i == 0 && sum != NULL && sum != &plan->step[1]) {
+        if (step == maker && sum != NULL && sum != step + 1) { /* products follow */
             EG_TRY(launch_beside(&run, sum));
             beside = true;
         }

@@ -222,9 +222,23 @@ static bool vectors(const eg_plan *plan, const eg_cuda_kernel *row) {
            aligned(&grad) && aligned(&saved) && aligned(&out);
 }
 
+/* Whether a product with grad_pre may make its last rows: those of one item, from the step before it, with
+ * room for the sums of all chunks and for the counts. */
+static bool makes_rest(const eg_plan *plan, const eg_step *step, const eg_cuda_gemm *x) {
+    const eg_problem *p = &plan->problem;
+    const eg_cuda_kernel *first = plan->step[0].kernel;
+    if (step != &plan->step[1] || step->product != EG_PRODUCT_D_A || first->family != EG_CUDA_VECTORS)
+        return false;
+    const int64_t chunks = ceil_div(p->m, EG_CUDA_REST_CHUNK), parts_of_chunk = ceil_div(p->n, 256);
+    return p->activation != EG_ACT_NONE && x->items == 1 && x->summed == 1 &&
+           chunks < INT32_MAX / parts_of_chunk && eg_cuda_portions_of(plan, p->n, 1, chunks, 1).total == 0 &&
+           (size_t)eg_cuda_counts(plan) * sizeof(uint32_t) <= plan->region[EG_BUFFER_SCRATCH].bytes;
+}
+
 static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step, const eg_cuda_gemm *x) {
     if (step->kind == EG_STEP_ACT_GRAD) return row->family != EG_CUDA_VECTORS || vectors(plan, row);
-    return step->kind != EG_STEP_GEMM || eg_cuda_takes(row, x);
+    if (step->kind != EG_STEP_GEMM) return true;
+    return eg_cuda_takes(row, x) && ((row->takes & EG_CUDA_REST) == 0 || makes_rest(plan, step, x));
 }
 
 /* Whole waves of clusters of two blocks that a product takes. */
@@ -236,28 +250,39 @@ static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg
     return (double)(int64_t)((*tiles + clusters - 1) / clusters);
 }
 
-/* Where cublasLt can do a plain product too, it is measured faster: on small ones, on those that leave some
- * of ours' last wave empty, and on those that fill four to eight waves with tiles of 128 x 128 (lt_prefer).
+/* Where cublasLt can do a plain product too, it is measured faster: on small ones, on those of short sums, on
+ * those that leave some of ours' last wave empty, and on those that fill four to eight waves with tiles of
+ * 128 x 128 (lt_prefer).
  */
 static bool library_wins(int multiprocessors, const eg_cuda_gemm *x, double fill) {
     const double least_flops = 1.5e8 * multiprocessors, least_fill = 0.9, least_fill_128 = 0.95;
+    const int64_t most_short = 2048;
     const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
     const double waves =
         (double)ceil_div(x->rows, 128) * (double)ceil_div(x->cols, 128) * (double)x->items / multiprocessors;
     const double whole = (double)(int64_t)(waves + 0.999);
-    if (flops < least_flops || fill < least_fill) return true;
+    if (flops < least_flops || x->depth <= most_short || fill < least_fill) return true;
     return whole >= 4 && whole <= 8 && waves >= least_fill_128 * whole;
+}
+
+/* Whether the rest of the pass fits under the products. These take K / 540 times as long as it does alone,
+ * and beside them it is about a quarter as fast; the first wave has no rows to wait for, and hides none. */
+static bool hides_rest(const eg_cuda_gemm *x, double waves, double fill) {
+    const int64_t least_cols = 2048;
+    const double least_waves = 3, least_fill = 0.85;
+    return x->cols >= least_cols && waves >= least_waves && fill >= least_fill;
 }
 
 /* Its time in tiles of one column, with what narrow tiles cost in loads. */
 static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const double slow = 2e15;
+    const double slow = 2e15, never = 3e15;
     const int multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors;
     double tiles;
     const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
     const int clusters = multiprocessors / 2;
     const double fill = tiles / (waves * clusters);
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
+    if ((row->takes & EG_CUDA_REST) != 0) return hides_rest(x, waves, fill) ? 0 : never;
     return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
 }
 
@@ -327,6 +352,19 @@ static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
     return false;
 }
 
+/* Room for the library, and for the counts of a pass that two kernels share. */
+static bool add_scratch(const eg_caps *caps, eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    const int64_t most_rows = 1 << 24;
+    const bool shares = p->backward && (caps->features & EG_CUDA_SM90A) != 0 &&
+                        eg_dtype_size(p->dtype) == 2 && plan->step[0].kind == EG_STEP_ACT_GRAD &&
+                        eg_wants(p, EG_OP_D_A) && p->m <= most_rows;
+    const int64_t counts = shares ? eg_cuda_counts(plan) * (int64_t)sizeof(uint32_t) : 0;
+    const int64_t library = may_use_library(caps, plan) ? library_scratch(plan) : 0;
+    const int64_t bytes = counts > library ? counts : library;
+    return bytes == 0 || eg_plan_region(plan, EG_BUFFER_SCRATCH, 1, bytes, 1, 256);
+}
+
 /* grad_pre, and 64 MiB at most beside it (but for a d_bias of a million columns). */
 static bool add_workspace(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
@@ -339,8 +377,7 @@ static bool add_workspace(const eg_caps *caps, eg_plan *plan) {
     }
     if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, EG_BUFFER_SUMS, p->n)) return false;
     if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, EG_BUFFER_SUMS_BELOW, p->k)) return false;
-    return !may_use_library(caps, plan) ||
-           eg_plan_region(plan, EG_BUFFER_SCRATCH, 1, library_scratch(plan), 1, 256);
+    return add_scratch(caps, plan);
 }
 
 /* Where act' is 1 and neither grad_pre nor d_bias is wanted, the element-wise step has nothing to do. */

@@ -12,6 +12,8 @@
 #define EG_HOPPER_SHARED(cols)                                                                               \
     (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) +                                                  \
      8 * ((cols) / 64 * (16 * 128 + 8) + 4 * (cols) + (cols)))
+/* And of hopper_pass.cuh: other rings instead of sums and bias. */
+#define EG_HOPPER_PASS_SHARED(cols) (EG_HOPPER_SHARED(cols) - 8 * 5 * (cols) + EG_CUDA_REST_BYTES)
 
 #define EVERYTHING (STORES | EPILOGUES)
 
@@ -20,8 +22,8 @@
 #define c_LEFT  EG_CUDA_LEFT_COLS
 #define r_RIGHT EG_CUDA_RIGHT_ROWS
 #define c_RIGHT EG_CUDA_RIGHT_COLS
-#define HOPPER(type, storage, left, right, cols, bytes, what)                                                \
-    {.name = "hopper_" #type "_" #left #right "_128x" #cols,                                                 \
+#define HOPPER_ROW(label, storage, left, right, cols, bytes, what, also)                                     \
+    {.name = "hopper_" label "_" #left #right "_128x" #cols,                                                 \
      .kind = EG_STEP_GEMM,                                                                                   \
      .family = EG_CUDA_TMA,                                                                                  \
      .compute = EG_F32,                                                                                      \
@@ -29,13 +31,18 @@
      .needs = EG_CUDA_SM90A,                                                                                 \
      .epilogues = what,                                                                                      \
      .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | left##_LEFT |     \
-              right##_RIGHT,                                                                                 \
+              right##_RIGHT | (also),                                                                        \
      .tile_rows = 128,                                                                                       \
      .tile_cols = cols,                                                                                      \
      .depth = 64,                                                                                            \
      .threads = 384,                                                                                         \
      .shared = bytes,                                                                                        \
      .sum_rows = 64},
+#define HOPPER(type, storage, left, right, cols, bytes, what)                                                \
+    HOPPER_ROW(#type, storage, left, right, cols, bytes, what, 0)
+/* d_a with the rest of the element-wise pass. */
+#define HOPPER_PASS(type, storage, right)                                                                    \
+    HOPPER_ROW(#type "_pass", storage, r, right, 256, EG_HOPPER_PASS_SHARED(256), STORES, EG_CUDA_REST)
 #define HOPPER_WIDTHS(type, storage, left, right, what)                                                      \
     HOPPER(type, storage, left, right, 256, EG_HOPPER_SHARED(256), what)                                     \
     HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                   \
@@ -97,6 +104,8 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
         HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES) HOPPER_WIDTHS(f16, EG_F16, r, r, EVERYTHING)
             HOPPER_WIDTHS(f16, EG_F16, r, c, EVERYTHING) HOPPER_WIDTHS(f16, EG_F16, c, r, STORES)
+                HOPPER_PASS(bf16, EG_BF16, r) HOPPER_PASS(bf16, EG_BF16, c) HOPPER_PASS(f16, EG_F16, r)
+                    HOPPER_PASS(f16, EG_F16, c)
     /* Those of f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
         HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)

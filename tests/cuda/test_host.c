@@ -283,6 +283,47 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     close_session(&s);
 }
 
+/* ---- The pass in two kernels ------------------------------------------------------------------------------
+ */
+
+/* Whether d_a's kernel makes the last rows of grad_pre itself. */
+static bool shares_the_pass(const session *s, const eg_layer *layer, const eg_backward_args *args) {
+    char text[4096];
+    assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
+    return strstr(text, "hopper_bf16_pass_rc_128x256") != NULL;
+}
+
+static void large_layers_share_the_pass(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    eg_backward_args args = far_away();
+    args.source = EG_SOURCE_PRE;
+    args.pre.data = (void *)((uintptr_t)100 << 40);
+    assert_true(shares_the_pass(&s, &s.layer, &args));
+    driver->kernels = 0;
+    assert_ok(eg_backward(s.context, &s.layer, &args));
+    assert_int_equal(driver->kernels, KERNELS + 1);
+
+    eg_layer narrow = s.layer, short_one = s.layer, linear = s.layer, many = s.layer;
+    narrow.k = 1024, short_one.m = 1024, linear.activation = EG_ACT_NONE, many.batch = 2;
+    assert_false(shares_the_pass(&s, &narrow, &args));
+    assert_false(shares_the_pass(&s, &short_one, &args));
+    assert_false(shares_the_pass(&s, &linear, &args));
+    args.a.batch_stride = args.grad.batch_stride = args.pre.batch_stride = args.d_a.batch_stride =
+        4096 * 4096;
+    assert_true(shares_the_pass(&s, &many, &args)); /* one b: a layer of twice the rows */
+    args.b.batch_stride = args.d_b.batch_stride = 4096 * 4096;
+    assert_false(shares_the_pass(&s, &many, &args));
+    args.pre.offset = 2; /* not of whole vectors */
+    assert_false(shares_the_pass(&s, &s.layer, &args));
+    args.source = EG_SOURCE_RECOMPUTE;
+    args.pre = (eg_matrix){.data = NULL};
+    assert_false(shares_the_pass(&s, &s.layer, &args));
+    close_session(&s);
+}
+
 /* ---- What a call may not do ------------------------------------------------------------------------------
  */
 
@@ -406,6 +447,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
+        cmocka_unit_test(large_layers_share_the_pass),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),

@@ -43,8 +43,8 @@ struct f16x8 {
         }
     }
     static __device__ uint4 round(const float (&v)[8]) {
-        return make_uint4(eg_round_f16x2(v[0], v[1]), eg_round_f16x2(v[2], v[3]),
-                          eg_round_f16x2(v[4], v[5]), eg_round_f16x2(v[6], v[7]));
+        return make_uint4(eg_round_f16x2(v[0], v[1]), eg_round_f16x2(v[2], v[3]), eg_round_f16x2(v[4], v[5]),
+                          eg_round_f16x2(v[6], v[7]));
     }
 };
 struct f32x4 {
@@ -73,7 +73,8 @@ struct f64x2 {
 
 /* ---- One activation ---------------------------------------------------------------------------------- */
 
-/* What a thread walks: its vector in the first of its rows, and the bytes from one of its rows to the next. */
+/* What a thread walks: its vector in the first of its rows, and the bytes from one of its rows to the next.
+ */
 struct walk {
     const char *grad, *saved;
     char *out; /* NULL: not wanted */
@@ -137,7 +138,8 @@ EG_DEVICE void walk_activation(int activation, bool of_y, const walk &w, typenam
         EG_WALK(eg_act_grad_##name);                                                                         \
     }
     if (activation == EG_ACT_NONE) {
-        walk_rows<V, false>(w, [](real, bool) { return (real)1; }, sums);
+        walk_rows<V, false>(
+            w, [](real, bool) { return (real)1; }, sums);
         return;
     }
     switch (activation) {
@@ -186,24 +188,30 @@ EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t
     __syncthreads();
 }
 
+EG_DEVICE void clear_counts(const eg_cuda_act_grad &p) {
+    if (p.counts == 0 || blockIdx.x != 0) return;
+    for (int i = threadIdx.x; i < p.counted; i += 32 * WARPS) ((uint32_t *)p.counts)[i] = 0;
+}
+
 template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
     const int64_t strips = (p.cols + width - 1) / width;
     eg_wait_for_predecessor();
+    eg_let_successor_start();
+    clear_counts(p);
     for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
         const int64_t row_of_sums = index / strips, strip = index % strips * width;
         const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * WARPS + warp;
         const int64_t col = strip + threadIdx.x % 32 * V::COUNT;
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols)
-            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, col),
-                               sums);
+            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, col), sums);
         if (p.sums != 0) sum_warps<V>(p, row_of_sums, strip, sums);
     }
 }
 
 #define EG_ENTRY(name, vector)                                                                               \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                               \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                         \
         eg_act_grad_##name(const __grid_constant__ eg_cuda_act_grad p) {                                     \
         run<vector>(p);                                                                                      \
     }

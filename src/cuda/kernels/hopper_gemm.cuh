@@ -15,7 +15,8 @@
  *            |  consumer 1   | 64     64 deep, for the 128-byte swizzle: no bank conflicts anywhere
  *            +---------------+
  *
- *   producer    one thread: waits for a free slot, asks the copy engine for the next strips
+ *   producer    one thread: waits for a free slot, asks the copy engine for the next strips; three of its
+ *               group's warps may make the last rows of left meanwhile (hopper_pass.cuh)
  *   consumers   two warp groups: multiply full slots (wgmma m64nCOLSk16), then finish their 64 rows alone
  *
  * What overlaps what. The ring holds STAGES slots, so the copy engine is that far ahead, also of the next
@@ -31,13 +32,20 @@
 #include "hopper_ptx.cuh"
 #include "order.cuh"
 
-/* A kernel: the type and layouts of its operands, the width of its tile, and whether it has the epilogues
- * with an activation (d_b needs none, and they are most of the code). */
-template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_> struct eg_hopper {
+/* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
+ * activation (d_b needs none, and they are most of the code), and whether it makes the last rows of left
+ * itself (hopper_pass.cuh). */
+template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_,
+          bool MAKES_REST_ = false>
+struct eg_hopper {
     static constexpr bool BF16 = BF16_;                 /* else f16 */
     static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
     static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
     static constexpr bool ACTIVATES = ACTIVATES_;
+    static constexpr bool MAKES_REST = MAKES_REST_;
+    /* Registers of the producer's group and of the two consumers': what three groups of 168 have. */
+    static constexpr int FEW = MAKES_REST ? 104 : 40, MANY = MAKES_REST ? 200 : 232;
+    static_assert(FEW + 2 * MANY == 3 * 168, "what a block has");
     static constexpr int COLS = COLS_, ROWS = 128, DEPTH = 64;
     static constexpr int LEFT_BYTES = ROWS * DEPTH * 2, RIGHT_BYTES = DEPTH * COLS * 2;
     static constexpr int SLOT_BYTES = LEFT_BYTES + RIGHT_BYTES;
@@ -49,7 +57,8 @@ template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACT
     static constexpr int STAGING = STAGES * SLOT_BYTES;
     static constexpr int SUMS = STAGING + 8 * BOXES * BOX_BYTES; /* of the columns, for each warp */
     static constexpr int BIAS = SUMS + 8 * COLS * 4;             /* for each consumer */
-    static constexpr int BARRIERS = BIAS + 2 * COLS * 4;         /* slots full, slots empty, boxes full */
+    /* Neither, but the rings of hopper_pass.cuh, where left is made. Then: slots full, empty, boxes full. */
+    static constexpr int BARRIERS = MAKES_REST ? SUMS + EG_CUDA_REST_BYTES : BIAS + 2 * COLS * 4;
     static constexpr int IN_FULL = BARRIERS + 2 * STAGES * 8;
     static constexpr int SHARED_BYTES = IN_FULL + 8 * BOXES * 8;
     static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
@@ -58,8 +67,7 @@ template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACT
 enum {
     EG_HOPPER_THREADS = 384, /* two consumers, the producer's warp group */
     EG_HOPPER_CLUSTER = 2,
-    EG_HOPPER_BAND = 8, /* tiles of a wave form a block of 8 clusters' rows: what L2 serves best */
-    EG_HOPPER_SYNC = 1  /* named barriers: one for each consumer */
+    EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */
 };
 
 /* ---- The ring --------------------------------------------------------------------------------------- */
@@ -93,20 +101,21 @@ struct eg_hopper_tile {
     int item, row, col; /* of this block's part */
 };
 
-/* All blocks of a wave walk the depth together; their tiles form a compact block in bands. */
+/* All blocks of a wave walk the depth together; their tiles form a compact block, `high` rows of tiles high.
+ */
 template <class K> struct eg_hopper_tiles {
-    uint32_t down, across, total;
+    uint32_t down, across, most_high, total;
 
-    __device__ explicit eg_hopper_tiles(const eg_cuda_gemm &p)
-        : down(((uint32_t)p.rows + 2 * K::ROWS - 1) / (2 * K::ROWS)),
-          across(((uint32_t)p.cols + K::COLS - 1) / K::COLS), total(down * across * (uint32_t)p.items) {}
+    __device__ explicit eg_hopper_tiles(const eg_cuda_hopper &p)
+        : down(((uint32_t)p.gemm.rows + 2 * K::ROWS - 1) / (2 * K::ROWS)),
+          across(((uint32_t)p.gemm.cols + K::COLS - 1) / K::COLS), most_high((uint32_t)p.high),
+          total(down * across * (uint32_t)p.gemm.items) {}
 
     __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) const {
         const uint32_t item = index / (down * across), in_item = index % (down * across);
-        const uint32_t band = in_item / (EG_HOPPER_BAND * across),
-                       in_band = in_item % (EG_HOPPER_BAND * across);
-        const uint32_t high = min(down - band * EG_HOPPER_BAND, (uint32_t)EG_HOPPER_BAND);
-        const uint32_t row = band * EG_HOPPER_BAND + in_band % high;
+        const uint32_t band = in_item / (most_high * across), in_band = in_item % (most_high * across);
+        const uint32_t high = min(down - band * most_high, most_high);
+        const uint32_t row = band * most_high + in_band % high;
         return {(int)item, (int)((2 * row + rank) * K::ROWS), (int)(in_band / high * K::COLS)};
     }
 };
@@ -115,6 +124,9 @@ template <class K> struct eg_hopper_tiles {
 template <class K> EG_DEVICE int eg_hopper_strips(const eg_cuda_gemm &p) {
     return (int)((p.depth + K::DEPTH - 1) / K::DEPTH);
 }
+
+#include "hopper_epilogue.cuh"
+#include "hopper_pass.cuh"
 
 /* ---- The producer ------------------------------------------------------------------------------------- */
 
@@ -145,11 +157,12 @@ EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, c
 }
 
 template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
-    const eg_hopper_tiles<K> tiles(p.gemm);
+    const eg_hopper_tiles<K> tiles(p);
     const int strips = eg_hopper_strips<K>(p.gemm), summed = (int)p.gemm.summed;
     eg_ring<K> ring(shared);
     for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
         const eg_hopper_tile tile = tiles.at(i, rank);
+        if (K::MAKES_REST) eg_wait_for_rest(p, tile.row);
         for (int s = 0; s < summed; s++) {
             for (int strip = 0; strip < strips; strip++, ring.advance()) {
                 eg_barrier_wait(ring.empty(), ring.parity ^ 1);
@@ -178,8 +191,6 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
     eg_products_commit();
 }
 
-#include "hopper_epilogue.cuh"
-
 /* acc = the consumer's part of the tile. A slot is free once the products after it have been asked for and
  * its own are done. What the epilogue reads is asked for when the last tile's results have surely been read.
  */
@@ -199,7 +210,7 @@ EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, con
 
 template <class K, int EPILOGUE>
 EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank) {
-    const eg_hopper_tiles<K> tiles(p.gemm);
+    const eg_hopper_tiles<K> tiles(p);
     const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed, consumer = threadIdx.x / 128;
     eg_ring<K> ring(shared);
     eg_finisher<K, EPILOGUE> finisher(p, memory, shared, threadIdx.x / 32);
@@ -246,12 +257,12 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     eg_sync_cluster();
     eg_let_successor_start();
     eg_wait_for_predecessor();
-    /* 40 + 2 * 232 is what three warp groups of 168 have. */
     if (threadIdx.x >= 256) {
-        eg_fewer_registers<40>();
+        eg_fewer_registers<K::FEW>();
         if (threadIdx.x == 256) eg_produce<K>(p, shared, rank);
+        if (K::MAKES_REST && threadIdx.x >= 256 + 32) eg_make_rest<K>(p.rest, shared, threadIdx.x / 32 - 9);
     } else {
-        eg_more_registers<232>();
+        eg_more_registers<K::MANY>();
         eg_consume_any<K>(p, memory, shared, rank);
     }
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
@@ -262,6 +273,11 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
         eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                           \
     }
+
+/* d_a with the rest of grad_pre. */
+#define EG_HOPPER_PASS_KERNELS(type, bf16)                                                                   \
+    EG_HOPPER_KERNEL(hopper_##type##_pass_rr_128x256, bf16, false, true, 256, false, true)                   \
+    EG_HOPPER_KERNEL(hopper_##type##_pass_rc_128x256, bf16, false, false, 256, false, true)
 
 /* The layouts of the products of a layer: A·B with B [K, N] (rr) or [N, K] (rc), grad_pre·Bᵀ (the other of
  * the two), Aᵀ·grad_pre (cr). */

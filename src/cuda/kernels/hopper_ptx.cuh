@@ -74,9 +74,52 @@ template <int COUNT> EG_DEVICE void eg_more_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+/* ---- Counts in device memory, between the blocks of a launch ------------------------------------------- */
+
+/* What the thread has stored, or seen stored, can be seen by those who see the count. */
+EG_DEVICE void eg_count_up(uint32_t *count) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
+EG_DEVICE uint32_t eg_count_now(const uint32_t *count) {
+    uint32_t value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(count) : "memory");
+    return value;
+}
+
+/* ---- Copies of a thread's own (cp.async) -------------------------------------------------------------- */
+
+/* What is read with this policy is the first to leave L2: nobody reads it again. */
+EG_DEVICE uint64_t eg_read_once() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+/* 16 bytes, of which `there` are read and the others 0. A commit makes a group of those since the last. */
+EG_DEVICE void eg_copy_vector(uint32_t to, const void *from, int there, uint64_t policy) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(there), "l"(policy)
+                 : "memory");
+}
+EG_DEVICE void eg_copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> EG_DEVICE void eg_copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+EG_DEVICE uint4 eg_load_vector(uint32_t from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
 /* ---- The copy engine (TMA): boxes of a matrix of up to three dimensions ------------------------------ */
 
 EG_DEVICE void eg_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/* Between what threads store in device memory and what the copy engine then reads there: on both sides of the
+ * signal that it has been stored. */
+EG_DEVICE void eg_fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 EG_DEVICE void eg_prefetch_map(const eg_cuda_map &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
