@@ -1,7 +1,8 @@
 /* The CUDA backend on a device: recorded and captured calls give the bits of the first one, on memory and
  * streams of the caller's own, from several threads; and a kernel that fails.
  *
- *     test_device [lost]     `lost`: in a process of its own, whose CUDA context does not outlive it */
+ *     test_device [lost | PATTERN]     `lost`: in a process of its own, whose CUDA context does not outlive
+ * it; a pattern of names: those alone */
 #include <pthread.h>
 
 #include "cuda/driver.h"
@@ -242,5 +243,6 @@ int main(int argc, char **argv) {
     };
     const struct CMUnitTest lost[] = {cmocka_unit_test(a_kernel_fails)};
     if (argc == 2 && strcmp(argv[1], "lost") == 0) return cmocka_run_group_tests(lost, NULL, NULL);
+    if (argc == 2) cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
