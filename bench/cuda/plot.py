@@ -27,15 +27,21 @@ def table(rows):
     for row in rows:
         bare = row["ms"]["bare"]
         cells = [f"{row['ms'][n]:.4f} ({row['ms'][n] / bare:.2f})" if n in row["ms"] else "" for n in names]
-        print(f"| {row['dtype']} {row['activation']} | {row['source']} | {row['weight']} | {row['shape']} | {bare:.4f} | "
+        print(f"| {row['dtype']} {row['activation']} | {row['source']} | {row['weight']} | {size(row)} | {bare:.4f} | "
               + " | ".join(cells) + f" | {row['host_us']:.0f} | {row['workspace'] >> 20} |")
+
+
+def size(row):
+    """With the batch, where there is one: "shared" by one weight."""
+    batch, shared = row.get("batch", 1), row.get("shared", False)
+    return row["shape"] if batch == 1 else f"{batch} x {row['shape']}{' shared' if shared else ''}"
 
 
 def label(row):
     """What is not as usual is named: a weight [N, K], an activation other than GELU."""
     weight = " b[n, k]" if row["weight"] == "nk" else ""
     activation = "" if row["activation"] == "gelu" else " " + row["activation"]
-    return f"{row['dtype']}{activation} {row['source']}{weight} {row['shape']}"
+    return f"{row['dtype']}{activation} {row['source']}{weight} {size(row)}"
 
 
 def plot(rows, path):
