@@ -356,9 +356,9 @@ static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
 static bool add_scratch(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const int64_t most_rows = 1 << 24;
-    const bool shares = p->backward && (caps->features & EG_CUDA_SM90A) != 0 &&
-                        eg_dtype_size(p->dtype) == 2 && plan->step[0].kind == EG_STEP_ACT_GRAD &&
-                        eg_wants(p, EG_OP_D_A) && p->m <= most_rows;
+    const bool shares = p->backward && eg_wants(p, EG_OP_D_A) && plan->step[0].kind == EG_STEP_ACT_GRAD &&
+                        (caps->features & EG_CUDA_SM90A) != 0 && eg_dtype_size(p->dtype) == 2 &&
+                        p->m <= most_rows;
     const int64_t counts = shares ? eg_cuda_counts(plan) * (int64_t)sizeof(uint32_t) : 0;
     const int64_t library = may_use_library(caps, plan) ? library_scratch(plan) : 0;
     const int64_t bytes = counts > library ? counts : library;
