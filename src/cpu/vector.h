@@ -32,12 +32,13 @@ typedef EG_R EG_V(unaligned)
 #define EG_LANES  ((int64_t)(EG_VECTOR_BYTES / sizeof(EG_R)))
 #define EG_INLINE static inline __attribute__((always_inline, unused))
 
-/* A loop of at most `times` turns is written out, or the arrays it walks stay in memory: each compiler by its
- * own name for it. */
+/* EG_UNROLL: a loop of at most `times` turns is written out, or the arrays it walks stay in memory; each
+ * compiler has its own name for it. EG_PARTS: any loop, `times` turns at a time, by GCC alone: Clang would
+ * load for all of them first, and run out of registers. */
 #define EG_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define EG_UNROLL(times) EG_PRAGMA(clang loop unroll(full))
-#define EG_PARTS(times)  EG_PRAGMA(clang loop unroll_count(times))
+#define EG_PARTS(times)  EG_PRAGMA(clang loop unroll(disable))
 #else
 #define EG_UNROLL(times) EG_PRAGMA(GCC unroll times)
 #define EG_PARTS(times)  EG_PRAGMA(GCC unroll times)
