@@ -11,12 +11,12 @@
 #define EG_REAL_BITS 32
 #define EG_MR        4
 #define EG_NV        3
-#define EG_KC        144
+#define EG_KC        192
 #include "kernel_template.h"
 
 #define EG_KERNEL    avx2_f64_4x12
 #define EG_REAL_BITS 64
 #define EG_MR        4
 #define EG_NV        3
-#define EG_KC        144
+#define EG_KC        192
 #include "kernel_template.h"
