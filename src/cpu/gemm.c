@@ -160,7 +160,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
     x.asked = asked_operand(&x);
-    x.read = x.kernel->terms == 0 ? eg_cpu_ending_reads(&x.ending) : NULL;
+    if (x.kernel->terms == 0) x.read = eg_cpu_ending_reads(&x.ending);
+    if (x.read == x.asked) x.read = NULL; /* d_b, added to */
     x.sums_are_result = x.out != NULL && step->epilogue == EG_EPILOGUE_STORE && x.kernel->terms == 0 &&
                         out->dtype == x.kernel->compute &&
                         !(step->product == EG_PRODUCT_D_B && p->accumulate);
