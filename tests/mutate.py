@@ -32,7 +32,7 @@ MUTATIONS = [
     ("a broadcast a is read as a batch", "src/cpu/gemm.c",
      "*per_item = p->operands[EG_OP_A].batch_stride != 0;", "*per_item = true;"),
     ("every item of a batch in place is the first", "src/cpu/gemm.c",
-     ".item = x->batch_stride * size,", ".item = 0,"),
+     ".item = times(x->batch_stride, size),", ".item = 0,"),
     ("b is not transposed for d_a", "src/cpu/pack.c",
      "const eg_operand xt = transpose(*x);", "const eg_operand xt = *x;"),
     ("all threads share one scratch", "src/cpu/gemm.c",
