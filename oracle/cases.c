@@ -25,7 +25,8 @@ typedef enum deck {
     DECK_FLAGS,
     DECK_OPTIONS,
     DECK_MASKS,
-    DECK_LIMIT
+    DECK_LIMIT,
+    DECK_ALIGNED
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -101,12 +102,17 @@ static const struct {
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
+/* 8 numbers of 16 bits are 16 bytes. */
+static int64_t up_to_eighths(int64_t size) { return (size + 7) / 8 * 8; }
+
 static void deal_shape(int index, check_case *c) {
     static const int batches[] = {1, 2, 3, 1, 2, 5, 1, 2, 1, 0};
     const int shape = deal(DECK_SHAPE, index, SHAPES);
     c->m = shapes[shape].m;
     c->k = shapes[shape].k;
     c->n = shapes[shape].n;
+    c->aligned = deal(DECK_ALIGNED, index, 3) == 0;
+    if (c->aligned) c->m = up_to_eighths(c->m), c->k = up_to_eighths(c->k), c->n = up_to_eighths(c->n);
     c->batch = batches[deal(DECK_BATCH, index, (int)(sizeof batches / sizeof *batches))];
     const bool large = c->m * c->k * c->n > 500000;
     if (large && c->batch > 2) c->batch = 2;
@@ -225,7 +231,7 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->own_workspace = (flags & 2) != 0;
     const int limit = deal(DECK_LIMIT, index, 6);
     out->limit = limit < CHECK_LIMITS ? (check_limit)limit : CHECK_LIMIT_NONE;
-    if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 150; /* rows for a few slabs */
+    if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 152; /* rows for a few slabs */
     out->accumulate = out->backward && (flags & 16) != 0;
     out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
     const bool b_is_read = (needed(out) & CHECK_BIT(CHECK_B)) != 0;
@@ -282,6 +288,7 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     put_set(&to, "; gapped", c->gapped, c->present);
     put_set(&to, "; interleaved", c->interleaved, c->present);
     put_set(&to, "; offset", c->offset, c->present);
+    put(&to, c->aligned ? "; aligned" : "");
     put(&to, c->accumulate ? "; accumulate" : "; overwrite");
     put(&to, c->wide ? ", f32 gradients" : "");
     put(&to, c->in_place ? ", in place" : "");

@@ -81,6 +81,8 @@ typedef struct check_case {
     unsigned interleaved; /* row i of every matrix, then row i + 1 of every matrix */
     unsigned offset;      /* an offset before the first element */
 
+    bool aligned; /* sizes and distances are multiples of 16 bytes, which the fastest kernels ask for */
+
     bool accumulate;
     bool wide;     /* d_b and d_bias in f32 for a 16-bit layer */
     bool in_place; /* y on residual, grad_pre on grad */

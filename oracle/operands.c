@@ -68,7 +68,7 @@ static check_operand layout_of(const check_case *c, check_operand which) {
 }
 
 static void lay_out(const check_case *c, check_operand which, operand *x) {
-    enum { PAD = 3, GAP = 5, LEAD = 7 };
+    const int64_t by = c->aligned ? 8 : 3, gap = c->aligned ? 8 : 5, lead = c->aligned ? 8 : 7;
     const check_operand like = layout_of(c, which);
     x->present = in(c->present, which);
     x->vector = table[which].rows == ONE;
@@ -80,17 +80,17 @@ static void lay_out(const check_case *c, check_operand which, operand *x) {
     x->layout = in(c->col_major, like) && !x->vector ? EG_COL_MAJOR : EG_ROW_MAJOR;
     const int64_t length = x->layout == EG_ROW_MAJOR ? x->cols : x->rows;
     const int64_t lines = x->layout == EG_ROW_MAJOR ? x->rows : x->cols;
-    const int64_t pad = in(c->padded, like) && !x->vector ? PAD : 0;
+    const int64_t pad = in(c->padded, like) && !x->vector ? by : 0;
     if (in(c->interleaved, like) && x->items > 1 && length > 0) {
         x->batch_stride = length + pad;
         x->ld = x->items * x->batch_stride;
     } else {
         x->ld = length + pad;
-        x->batch_stride = shared ? 0 : lines * x->ld + (in(c->gapped, like) ? GAP : 0);
+        x->batch_stride = shared ? 0 : lines * x->ld + (in(c->gapped, like) ? gap : 0);
         if (!shared && x->batch_stride == 0) x->batch_stride = 1; /* no elements; 0 would mean shared */
     }
     x->plain = !in(c->offset, like);
-    x->offset = in(c->offset, like) ? LEAD * eg_dtype_size(x->dtype) : 0;
+    x->offset = in(c->offset, like) ? (size_t)lead * eg_dtype_size(x->dtype) : 0;
     x->bytes = x->offset;
     if (operand_count(x) > 0) x->bytes = operand_at(x, operand_count(x) - 1) + eg_dtype_size(x->dtype);
 }

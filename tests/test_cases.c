@@ -7,7 +7,7 @@ typedef struct coverage {
     int calls[5][ACTIVATIONS][4]; /* dtype, activation, forward or source */
     int wanted[16], packs[CHECK_PACKS], datas[CHECK_DATAS], maths[3], nonfinite[2], batches[8];
     int below[ACTIVATIONS][3]; /* activation and source of the layer below */
-    int accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
+    int aligned[2], accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
@@ -60,6 +60,7 @@ static void count_case(coverage *all, const check_case *c) {
     all->residual += has(c, CHECK_RESIDUAL);
     all->save_pre += has(c, CHECK_PRE);
     all->no_bias += !has(c, CHECK_BIAS);
+    all->aligned[c->aligned]++;
     count_shape(all, c);
     if (c->backward) count_backward(all, c);
     all->col_major |= c->present & c->col_major;
@@ -106,6 +107,7 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.maths, LENGTH(all.maths), "math");
     assert_each(all.nonfinite, 2, "nonfinite");
     assert_each(all.batches, 4, "batch");
+    assert_each(all.aligned, 2, "aligned");
     assert_each(all.accumulate, 2, "accumulate");
     assert_each(all.in_place, 2, "in place");
     assert_each(all.own_workspace, 2, "own workspace");
