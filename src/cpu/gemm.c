@@ -3,7 +3,7 @@
  *
  *   for each block of the result (tile_rows x tile_cols; shared out among the threads)
  *     for each kc terms of the depth (of each item that is summed)
- *       for each panel of the right operand    kc x nr      stays in L1
+ *       for each panel of the right operand    kc x nr      stays in L2, and in L1 as far as it goes
  *         for each mr rows of the left operand mr x kc      streams from L2
  *           multiply into the tile             mr x nr      in registers
  *           after the last terms: the epilogue              in L1
