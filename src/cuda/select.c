@@ -223,12 +223,13 @@ static bool vectors(const eg_plan *plan, const eg_cuda_kernel *row) {
 }
 
 /* Whether a product with grad_pre may make its last rows: those of one item, from the step before it, with
- * room for the sums of all chunks and for the counts. */
+ * room for the sums of all chunks and for the counts. An empty product makes nothing. */
 static bool makes_rest(const eg_plan *plan, const eg_step *step, const eg_cuda_gemm *x) {
     const eg_problem *p = &plan->problem;
     const eg_cuda_kernel *first = plan->step[0].kernel;
     if (step != &plan->step[1] || step->product != EG_PRODUCT_D_A || first->family != EG_CUDA_VECTORS)
         return false;
+    if (x->rows == 0 || x->cols == 0 || x->depth == 0) return false;
     const int64_t chunks = ceil_div(p->m, EG_CUDA_REST_CHUNK), parts_of_chunk = ceil_div(p->n, 256);
     return p->activation != EG_ACT_NONE && x->items == 1 && x->summed == 1 &&
            chunks < INT32_MAX / parts_of_chunk && eg_cuda_portions_of(plan, p->n, 1, chunks, 1).total == 0 &&

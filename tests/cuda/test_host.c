@@ -324,6 +324,26 @@ static void large_layers_share_the_pass(void **state) {
     close_session(&s);
 }
 
+/* Not even by name: there is nothing to share. */
+static void empty_layers_share_no_pass(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pass_rc_128x256"};
+    eg_context *named;
+    assert_ok(eg_open(&info, &named));
+    s.backward.d_b.data = s.backward.d_bias.data = NULL;
+    for (int empty = 0; empty < 3; empty++) {
+        int64_t *sizes[] = {&s.layer.m, &s.layer.k, &s.layer.n};
+        *sizes[empty] = 0;
+        assert_int_equal(eg_backward(named, &s.layer, &s.backward), EG_ERR_UNSUPPORTED);
+        *sizes[empty] = 64;
+    }
+    eg_close(named);
+    close_session(&s);
+}
+
 /* ---- What a call may not do ------------------------------------------------------------------------------
  */
 
@@ -448,6 +468,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sums_are_made_in_portions),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
         cmocka_unit_test(large_layers_share_the_pass),
+        cmocka_unit_test(empty_layers_share_no_pass),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
