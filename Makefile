@@ -71,8 +71,9 @@ clean:
 check: setup-check ctest pytest fuzz webtest
 	@echo "make check: everything passed"
 
+# Two at a time: most of a test is the oracle, on one thread.
 ctest: all
-	@ctest --test-dir $(BUILD) --output-on-failure
+	@ctest --test-dir $(BUILD) --output-on-failure --parallel 2
 
 # NODEVICE_SELECT: a Vulkan layer of Mesa's would print where there is no display, and the tests expect silence.
 pytest: all $(VENV)/ready
