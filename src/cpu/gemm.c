@@ -217,26 +217,12 @@ static bool ends_in_place(const product *x, const eg_tile *tile) {
     return x->sums_are_result && tile->rows == x->kernel->mr && (tile->cols & (x->kernel->lanes - 1)) == 0;
 }
 
-/* Row `row` of the tile, in what is asked for. */
-static const char *asked_row(const product *x, const eg_tile *tile, int64_t row) {
-    if (x->asked != NULL) return eg_cpu_at(x->asked, tile->item, tile->row + row, tile->col);
-    return eg_cpu_ending_panel(&x->ending, tile) + row * x->kernel->nr * (int64_t)x->size;
-}
-
 /* One tile: all terms of the pass, and after the last of them the epilogue: at once, or during the next
  * tile. */
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
-    const int64_t rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
-    if (x->asked != NULL || x->ending.panels != NULL) {
-        ahead->out_rows = rows;
-        if (rows > 0) ahead->out = asked_row(x, tile, pass->ask);
-    }
-    if (x->read != NULL) {
-        ahead->in_rows = rows;
-        if (rows > 0) ahead->in = eg_cpu_at(x->read, tile->item, tile->row + pass->ask, tile->col);
-    }
     if (pass->last && x->read == NULL) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
+    ahead->rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
     const bool in_place = pass->last && ends_in_place(x, tile);
@@ -259,31 +245,46 @@ static const char *right_after(const product *x, const block *b, const pass *pas
     return side_at(&x->right, item, next < x->cols ? next : 0, 0);
 }
 
-static void rows_of(const eg_operand *x, int64_t cols, int64_t *stride, int64_t *bytes) {
+/* The operand's rows from `row` of the tile on. */
+static eg_asked rows_of(const eg_operand *x, const eg_tile *tile, int64_t row) {
     const int64_t size = (int64_t)eg_size_of(x->dtype);
-    *stride = times(x->row_stride, size);
-    *bytes = cols * size;
+    return (eg_asked){eg_cpu_at(x, tile->item, tile->row + row, tile->col), times(x->row_stride, size),
+                      tile->cols * size};
+}
+
+/* Those of the panel of grad_pre that it goes to. */
+static eg_asked panel_rows(const product *x, const eg_tile *tile, int64_t row) {
+    const int64_t stride = x->kernel->nr * (int64_t)x->size;
+    return (eg_asked){eg_cpu_ending_panel(&x->ending, tile) + row * stride, stride,
+                      tile->cols * (int64_t)x->size};
 }
 
 /* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand for the next
  * pass, or again for the next block, which have no other prefetcher; and rows that the end of a tile touches.
  */
 static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
-                       int64_t col) {
+                       const eg_tile *tile) {
     const eg_cpu_kernel *kernel = x->kernel;
     if (!x->right.in_place) {
-        ahead->right = right_after(x, b, pass, item, col);
+        ahead->right = right_after(x, b, pass, item, tile->col);
         ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, eg_ceil_div(b->rows, kernel->mr));
         ahead->right_slice = eg_div((int64_t)ahead->right_bytes, pass->slices);
     }
     if (kernel->terms > 0)
         ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
-    const int64_t cols = eg_least(kernel->nr, x->cols - col), size = (int64_t)x->size;
     ahead->row_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
-    ahead->out_stride = kernel->nr * size;
-    ahead->out_bytes = cols * size;
-    if (x->asked != NULL) rows_of(x->asked, cols, &ahead->out_stride, &ahead->out_bytes);
-    if (x->read != NULL) rows_of(x->read, cols, &ahead->in_stride, &ahead->in_bytes);
+    if (pass->ask >= tile->rows) return;
+    if (x->asked != NULL) {
+        ahead->out = rows_of(x->asked, tile, pass->ask);
+    } else if (x->ending.panels != NULL) {
+        ahead->out = panel_rows(x, tile, pass->ask);
+    }
+    if (x->read != NULL) ahead->in = rows_of(x->read, tile, pass->ask);
+}
+
+static void next_rows(eg_ahead *ahead, int64_t rows) {
+    if (ahead->out.at != NULL) ahead->out.at += rows * ahead->out.stride;
+    if (ahead->in.at != NULL) ahead->in.at += rows * ahead->in.stride;
 }
 
 /* One panel of the block: all its rows against the panel at `col`. */
@@ -296,17 +297,19 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     right.at = side_at(&x->right, item, col, pass->term);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
-    eg_ahead ahead = {.right = right.at};
-    look_ahead(&ahead, x, b, pass, item, col);
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
     eg_tile tile = {.item = b->item,
                     .row = b->row,
                     .col = col,
+                    .rows = eg_least(mr, b->rows),
                     .cols = eg_least(nr, x->cols - col),
                     .values = b->tiles + (size_t)(panel * tiles_down) * tile_bytes,
                     .spare = b->spare};
+    eg_ahead ahead = {.right = right.at};
+    look_ahead(&ahead, x, b, pass, item, &tile);
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
+        if (tile.row > b->row) next_rows(&ahead, mr);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
         rows.at = left.at;
         run_tile(x, b, pass, &rows, &right, &ahead, &tile);

@@ -34,6 +34,12 @@ enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG
 #define EG_CPU_ANY_MATH                                                                                      \
     (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_STRICT) | EG_CPU_MATH(EG_MATH_FAST))
 
+/* Rows of memory, from `at` on: each `bytes` long, and the next `stride` on. NULL: none. */
+typedef struct eg_asked {
+    const char *at;
+    int64_t stride, bytes;
+} eg_asked;
+
 /* What can be done on the way. Memory that will be wanted soon is asked for in slices: what products after
  * this one read, and the rows that the tile will be stored to. And a matrix unit leaves the vector units free
  * for the end of the tile before: steps of it, as often as they are called. */
@@ -41,10 +47,8 @@ typedef struct eg_ahead {
     const char *right, *left;
     size_t right_bytes, left_bytes;
     int64_t right_slice, row_slice; /* panels: bytes, and rows, with every nr terms */
-    const char *out;
-    int64_t out_rows, out_stride, out_bytes; /* a row is out_bytes long, and the next out_stride on */
-    const char *in;                          /* panels: likewise what the tile's end reads */
-    int64_t in_rows, in_stride, in_bytes;
+    int64_t rows;                   /* of `out`, and for panels of `in`, which the tile's end reads */
+    eg_asked out, in;
     void (*meanwhile)(void *of); /* NULL: nothing */
     void *of;
 } eg_ahead;

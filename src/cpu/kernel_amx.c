@@ -97,8 +97,8 @@ EG_INLINE const char *ask(const char *at, size_t bytes) {
 }
 
 EG_INLINE void ask_rows(eg_ahead *ahead, int64_t rows) {
-    for (; rows > 0 && ahead->out_rows > 0; rows--, ahead->out_rows--, ahead->out += ahead->out_stride)
-        ask(ahead->out, (size_t)ahead->out_bytes);
+    for (; rows > 0 && ahead->rows > 0; rows--, ahead->rows--, ahead->out.at += ahead->out.stride)
+        ask(ahead->out.at, (size_t)ahead->out.bytes);
 }
 
 static size_t per_cell(size_t bytes, int64_t cells) {
@@ -114,7 +114,7 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         run.tile = tile, run.row = EG_CELL;                                                                  \
         const bool runs = (RUN) > 0;                                                                         \
         const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
-        const int64_t rows = cells > 0 ? (ahead.out_rows + cells - 1) / cells : 0;                           \
+        const int64_t rows = cells > 0 ? (ahead.rows + cells - 1) / cells : 0;                               \
         const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
         do {                                                                                                 \
             if (runs || !accumulate) clear_sums();                                                           \

@@ -37,6 +37,16 @@ EG_INLINE const char *EG_V(ask)(const char *at, int64_t bytes) {
     return at;
 }
 
+/* Likewise rows of it, each in as many lines as it may have vectors: a loop for them would take as long as
+ * the terms of a small layer. */
+EG_INLINE const char *EG_V(ask_rows)(const eg_asked *of, const char *at, int64_t rows, const int nv) {
+    for (; rows > 0; rows--, at += of->stride) {
+        EG_UNROLL(8)
+        for (int64_t j = 0; j < nv; j++) __builtin_prefetch(at + (j * 64 < of->bytes ? j * 64 : 0), 0, 2);
+    }
+    return at;
+}
+
 /* The sums of this pass, and what was there before. */
 EG_INLINE void EG_V(add_up)(EG_T sum[EG_MR][EG_NV], const eg_sums *sums, const int nv) {
     const EG_R *before = sums->before;
@@ -61,14 +71,14 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
                                  const bool transposed) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left->at, *b = right->at;
-    const char *next = ahead->right, *out = ahead->out, *in = ahead->in;
-    int64_t out_rows = ahead->out_rows, in_rows = ahead->in_rows;
+    const char *next = ahead->right, *out = ahead->out.at, *in = ahead->in.at;
+    int64_t rows = ahead->rows;
     for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
         next = EG_V(ask)(next, ahead->right_slice);
-        for (int64_t i = ahead->row_slice; i > 0 && out_rows > 0; i--, out_rows--, out += ahead->out_stride)
-            EG_V(ask)(out, ahead->out_bytes);
-        for (int64_t i = ahead->row_slice; i > 0 && in_rows > 0; i--, in_rows--, in += ahead->in_stride)
-            EG_V(ask)(in, ahead->in_bytes);
+        const int64_t some = rows < ahead->row_slice ? rows : ahead->row_slice;
+        if (out != NULL) out = EG_V(ask_rows)(&ahead->out, out, some, nv);
+        if (in != NULL) in = EG_V(ask_rows)(&ahead->in, in, some, nv);
+        rows -= some;
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         if (transposed) {
             EG_V(terms)(sum, a, 1, left->term, b, right->term, count, nv);
