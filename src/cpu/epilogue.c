@@ -246,6 +246,7 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
     target(&s->pre, e, e->pre, tile, spare);
     target(&s->out, e, e->out, tile, tile->values);
     s->result = e->panels != NULL ? panel_part(e, tile) : tile->values;
+    s->tile_row = e->kernel->nr;
     s->propagate = e->run->problem->propagate;
     if (keeps_cells(e)) {
         f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);

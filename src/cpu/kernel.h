@@ -65,12 +65,13 @@ typedef struct eg_rows {
  * registers and written. Whole vectors of `result` may be written, but no column past `cols` elsewhere. */
 typedef struct eg_sweep {
     int64_t row, end, cols;
-    eg_rows x, bias; /* act and act' are of x + bias; x absent: of 0. A bias is one row */
-    eg_rows other;   /* the number added, or multiplied */
-    eg_rows pre;     /* act: x + bias goes here */
-    eg_rows out;     /* and the result here */
-    void *result;    /* act': and here, as a tile */
-    bool propagate;  /* act'(NaN) is NaN, not 0 */
+    eg_rows x, bias;  /* act and act' are of x + bias; x absent: of 0. A bias is one row */
+    eg_rows other;    /* the number added, or multiplied */
+    eg_rows pre;      /* act: x + bias goes here */
+    eg_rows out;      /* and the result here */
+    void *result;     /* act': and here, as a tile, */
+    int64_t tile_row; /* of so many numbers a row */
+    bool propagate;   /* act'(NaN) is NaN, not 0 */
 } eg_sweep;
 
 /* An operand as a product reads it, in panels or where its caller has it: distances in elements. Cells follow
@@ -101,7 +102,8 @@ typedef struct eg_cpu_kernel {
     int lanes;      /* numbers of a vector */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
-    double least;               /* multiply-adds of a product from which it is the faster choice */
+    double least;               /* from so many multiply-adds of a product it is the faster choice; */
+    bool one_panel;             /* where K and N are nr */
     double thread_work;         /* multiply-adds worth a further thread: some 40 to 80 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
@@ -151,6 +153,7 @@ enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
     X(amx_f16x4_32x32)                                                                                       \
     X(amx_f32x3_32x32)                                                                                       \
     X(amx_f32x6_32x32)                                                                                       \
+    X(avx512_f32_4x64)                                                                                       \
     X(avx512_f32_8x48)                                                                                       \
     X(avx512_f64_8x24)                                                                                       \
     X(avx2_f32_4x24)                                                                                         \

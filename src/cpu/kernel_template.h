@@ -3,11 +3,16 @@
  *
  *   EG_KC             terms a pass
  *   EG_NEEDS          instruction-set bits
+ *   EG_ONE_PANEL      1: for layers of one panel, whose K and N are nr; else it may be left out
  *
  * The accumulators take EG_MR * EG_NV registers, the right operand's row EG_NV and the left operand's
  * number one: 28 of 32 for 8x48 on AVX-512, all 16 for 4x24 on AVX2. Each term then costs EG_NV loads and
  * EG_MR broadcasts for EG_MR * EG_NV multiply-adds: the load ports keep up with both FMA units. */
 #include "tile_template.h"
+
+#ifndef EG_ONE_PANEL
+#define EG_ONE_PANEL 0
+#endif
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
 
@@ -146,6 +151,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
     .block_cols = 240,
     .thread_work = 1 << 22,
+    .one_panel = EG_ONE_PANEL,
     .unscale = 1,
     .multiply = EG_V(multiply),
     .spin = EG_V(spin),
@@ -153,4 +159,5 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
 };
 
 #undef EG_KC
+#undef EG_ONE_PANEL
 #include "template_end.h"

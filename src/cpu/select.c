@@ -21,8 +21,9 @@ const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
 
 /* The row the caller named, if any, whatever its size. */
 static bool pays(const eg_caps *caps, const eg_cpu_kernel *row, const eg_problem *p) {
-    return caps->only_kernel != NULL ||
-           (double)p->batch * (double)p->m * (double)p->k * (double)p->n >= row->least;
+    if (caps->only_kernel != NULL) return true;
+    if (row->one_panel && (p->k != row->nr || p->n != row->nr)) return false;
+    return (double)p->batch * (double)p->m * (double)p->k * (double)p->n >= row->least;
 }
 
 static bool serves(const eg_cpu_kernel *row, const eg_problem *p) {

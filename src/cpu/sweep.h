@@ -117,11 +117,11 @@ EG_ACTIVATION_TABLE(EG_ROW)
         const EG_I kept = (EG_I){0} - (EG_V(word))sweep->propagate;                                          \
         EG_EACH_GROUP(sweep, g) {                                                                            \
             EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];                                                            \
-            EG_R *result = (EG_R *)s.result + g.row * EG_NR + j * EG_LANES;                                  \
+            EG_R *result = (EG_R *)s.result + g.row * s.tile_row + j * EG_LANES;                             \
             EG_V(take_biased)(x, &s, &g);                                                                    \
             EG_V(take)(grad, &s.other, &g);                                                                  \
             EG_EACH_ROW(u) grad[u] *= EG_V(unless_nan)(x[u], EG_V(derivative)(x[u]), kept);                  \
-            EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * EG_NR), grad[u]);                         \
+            EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), grad[u]);                    \
             EG_V(give)(&s.out, &g, grad);                                                                    \
         }                                                                                                    \
     }

@@ -32,6 +32,8 @@
 #undef EG_EXP_FIELD
 #undef EG_ABS_MASK
 #undef EG_KERNEL
+#undef EG_SWEEPS_OF
+#undef EG_S
 #undef EG_REAL_BITS
 #undef EG_MR
 #undef EG_NV

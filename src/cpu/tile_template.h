@@ -5,6 +5,7 @@
  *   EG_REAL_BITS      32 or 64
  *   EG_VECTOR_BYTES   16, 32 or 64
  *   EG_MR, EG_NV      rows, and vectors a row, of a tile: nr = EG_NV * lanes
+ *   EG_SWEEPS_OF      the kernel in this file whose sweeps it takes, if it is to have none of its own
  *
  * EG_TILE_FUNCTIONS are the fields of an eg_cpu_kernel that this makes. template_end.h forgets it all. */
 #define EG_PASTE_(a, b) a##_##b
@@ -143,17 +144,23 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
         EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols);
 }
 
+/* Sweeps know no tile: another kernel of this type and instruction set may have them. */
+#ifdef EG_SWEEPS_OF
+#define EG_S(name) EG_PASTE(name, EG_SWEEPS_OF)
+#else
+#define EG_S(name) EG_V(name)
 #include "sweep.h"
+#endif
 
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 #define EG_Y_0(name)                                   NULL
-#define EG_Y_1(name)                                   EG_V(sweep_grad_y_##name)
-#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_V(sweep_##name),
-#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_V(sweep_grad_##name),
+#define EG_Y_1(name)                                   EG_S(sweep_grad_y_##name)
+#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_S(sweep_##name),
+#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_S(sweep_grad_##name),
 #define EG_GRAD_Y_ROW(NAME, name, value, from_y, text) [value] = EG_Y_##from_y(name),
 
 #define EG_TILE_FUNCTIONS                                                                                    \
-    .load = EG_V(load_tile), .store = EG_V(store_tile), .add_rows = EG_V(add_rows),                          \
+    .load = EG_V(load_tile), .store = EG_V(store_tile), .add_rows = EG_S(add_rows),                          \
     .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)}, .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)},                \
     .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
