@@ -2,6 +2,8 @@
  */
 #include "fixture.h"
 
+#include "cpu/cpu.h"
+
 enum { ROOM = 4096 };
 
 enum { WANT_D_A = 1, WANT_D_B = 2, WANT_D_BIAS = 4, WANT_GRAD_PRE = 8, SUBSETS = 16 };
@@ -264,6 +266,95 @@ static void a_named_row_is_the_one_that_runs(void **state) {
     fixture_free(&f);
 }
 
+/* ---- Which row: a pure function of the sizes and of what a processor has ------------------------------ */
+
+#if defined(__x86_64__)
+
+typedef struct choice {
+    uint32_t features;
+    eg_dtype dtype;
+    eg_math math;
+    int64_t m, k, n, batch;
+    bool shared_b;
+    const char *row;
+} choice;
+
+enum { AVX2 = EG_CPU_AVX2, AVX512 = EG_CPU_AVX2 | EG_CPU_AVX512, AMX = AVX512 | EG_CPU_AMX };
+
+static const choice choices[] = {
+    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx512_f32_4x64"},
+    {AVX512, EG_F16, EG_MATH_DEFAULT, 999, 64, 64, 1, false, "avx512_f32_4x64"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 64, 128, 1, false, "avx512_f32_8x48"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 63, 64, 1, false, "avx512_f32_8x48"},
+    {AVX512, EG_F64, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx512_f64_8x24"},
+    {AVX2, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx2_f32_4x24"},
+    {0, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "portable_f32_4x8"},
+    /* A number of f32 is to be used 80 times: that of a shared B by every item. */
+    {AMX, EG_F32, EG_MATH_DEFAULT, 240, 240, 240, 1, false, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_STRICT, 240, 240, 240, 1, false, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, 239, 240, 240, 1, false, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, 32, 4096, 4096, 1, false, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, 200, 240, 240, 9, false, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, 200, 240, 240, 9, true, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, 0, 0, 0, 1, false, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_FAST, 64, 64, 64, 1, false, "amx_f32x3_32x32"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, 32, 32, 32, 1, false, "amx_bf16x1_32x32"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, 31, 32, 32, 1, false, "avx512_f32_8x48"},
+    {AMX, EG_F16, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "amx_f16x4_32x32"},
+};
+
+static void sizes_choose_the_row(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(choices); i++) {
+        const choice *c = &choices[i];
+        const eg_caps caps = {
+            .backend = EG_BACKEND_CPU, .features = c->features, .packs = true, .threads = 1};
+        eg_problem problem = {.m = c->m,
+                              .k = c->k,
+                              .n = c->n,
+                              .batch = c->batch,
+                              .dtype = c->dtype,
+                              .compute = c->dtype == EG_F64 ? EG_F64 : EG_F32,
+                              .math = c->math};
+        problem.operands[EG_OP_B].batch_stride = c->batch > 1 && !c->shared_b ? c->k * c->n : 0;
+        assert_string_equal(eg_cpu_choose(&caps, &problem)->name, c->row);
+    }
+}
+
+static void a_name_chooses_it_whatever_the_size(void **state) {
+    (void)state;
+    for (int i = 0; eg_cpu_kernel_row(i) != NULL; i++) {
+        const eg_cpu_kernel *row = eg_cpu_kernel_row(i);
+        const eg_caps caps = {.backend = EG_BACKEND_CPU,
+                              .features = AMX,
+                              .packs = true,
+                              .threads = 1,
+                              .only_kernel = row->name};
+        const eg_problem problem = {.m = 3,
+                                    .k = 5,
+                                    .n = 7,
+                                    .batch = 1,
+                                    .dtype = row->dtype != EG_DTYPE_DEFAULT ? row->dtype : row->compute,
+                                    .compute = row->compute,
+                                    .math = row->maths & EG_CPU_MATH(EG_MATH_DEFAULT) ? EG_MATH_DEFAULT
+                                                                                      : EG_MATH_FAST};
+        assert_ptr_equal(eg_cpu_choose(&caps, &problem), row);
+    }
+}
+
+#else
+
+static void sizes_choose_the_row(void **state) {
+    (void)state;
+    skip();
+}
+static void a_name_chooses_it_whatever_the_size(void **state) {
+    (void)state;
+    skip();
+}
+
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_subset_has_its_steps),
@@ -274,6 +365,8 @@ int main(void) {
         cmocka_unit_test(workspace_follows_what_is_wanted),
         cmocka_unit_test(text_is_cut_to_its_room),
         cmocka_unit_test(a_named_row_is_the_one_that_runs),
+        cmocka_unit_test(sizes_choose_the_row),
+        cmocka_unit_test(a_name_chooses_it_whatever_the_size),
         cmocka_unit_test(small_operands_need_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

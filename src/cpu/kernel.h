@@ -102,8 +102,9 @@ typedef struct eg_cpu_kernel {
     int lanes;      /* numbers of a vector */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
-    double least;               /* from so many multiply-adds of a product it is the faster choice; */
-    bool one_panel;             /* where K and N are nr */
+    double least;               /* from so many multiply-adds of a product it is the faster choice, */
+    double uses;                /* if they are so many for a number that is packed, */
+    bool one_panel;             /* and, where this is set, if K and N are nr */
     double thread_work;         /* multiply-adds worth a further thread: some 40 to 80 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */

@@ -359,7 +359,7 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
 
-#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, LEAST)                         \
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, LEAST, USES)                   \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
     const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
         .name = #kernel,                                                                                     \
@@ -374,6 +374,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
         .least = LEAST,                                                                                      \
+        .uses = USES,                                                                                        \
         .thread_work = 0x1p25 / (PRODUCTS),                                                                  \
         .enter = eg_tiles_configure,                                                                         \
         .leave = eg_tiles_release,                                                                           \
@@ -389,7 +390,7 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 16 KiB of L1 for bf16 itself. The block's
  * sums and its strips of the left operand share L2. Measured: docs/cpu.md. */
-ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 64 * 64 * 64)
-ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 64 * 64 * 64)
-ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 64 * 64 * 64)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 384, 480, 96 * 96 * 96)
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 32 * 32 * 32, 0)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 64 * 64 * 64, 0)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 64 * 64 * 64, 0)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 384, 480, 64 * 64 * 64, 80)

@@ -19,11 +19,14 @@ const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
 
 /* ---- The kernel --------------------------------------------------------------------------------- */
 
-/* The row the caller named, if any, whatever its size. */
+/* The row the caller named, if any, whatever its size. Of f32 a number becomes six of bf16 before it is
+ * multiplied: that pays by how often it is, in layers of any shape. Measured: docs/cpu.md. */
 static bool pays(const eg_caps *caps, const eg_cpu_kernel *row, const eg_problem *p) {
     if (caps->only_kernel != NULL) return true;
     if (row->one_panel && (p->k != row->nr || p->n != row->nr)) return false;
-    return (double)p->batch * (double)p->m * (double)p->k * (double)p->n >= row->least;
+    const double m = (double)p->m, k = (double)p->k, n = (double)p->n, batch = (double)p->batch;
+    const double b = p->operands[EG_OP_B].batch_stride != 0 ? batch : 1, work = batch * m * k * n;
+    return work >= row->least && work >= row->uses * (batch * m * (k + n) + b * k * n);
 }
 
 static bool serves(const eg_cpu_kernel *row, const eg_problem *p) {
