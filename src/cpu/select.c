@@ -89,31 +89,67 @@ static extent extent_of(const eg_problem *p, eg_product product) {
     return (extent){0};
 }
 
+/* The result cut into blocks, which are counted along each band. */
+typedef struct cut {
+    int64_t tile_rows, tile_cols, bands, strips;
+} cut;
+
+static cut cut_of(const extent *x, int64_t tile_rows, int64_t tile_cols) {
+    return (cut){tile_rows, tile_cols, eg_ceil_div(x->rows, tile_rows), eg_ceil_div(x->cols, tile_cols)};
+}
+
+static double blocks_of(const extent *x, const cut *cut) {
+    return (double)x->items * (double)cut->bands * (double)cut->strips;
+}
+
+/* Numbers of the result that a thread has at most: it takes whole bands, or blocks, of which the last in a
+ * band may be narrow. */
+static double longest_share(const extent *x, const cut *cut, int threads) {
+    const int64_t bands = eg_ceil_div(x->items * cut->bands, threads),
+                  blocks = eg_ceil_div(x->items * cut->bands * cut->strips, threads);
+    return (double)cut->tile_rows * (double)eg_least(bands * x->cols, blocks * cut->tile_cols);
+}
+
+/* What a number of the result costs beyond its multiplications: a row or column that a block reads is as much
+ * work as some 16 that it multiplies with. And where threads have one block each, all wait for the slowest.
+ */
+static double cost_of(const extent *x, const cut *cut, int threads) {
+    const double read = 16, alone = 1.25;
+    return (1 + read / (double)cut->tile_rows + read / (double)cut->tile_cols) *
+           (blocks_of(x, cut) < 2.0 * threads ? alone : 1);
+}
+
+/* Blocks that come out even; where each thread has many, they do anyway. */
+static cut even_cut(const eg_cpu_kernel *kernel, const extent *x, int threads, cut largest) {
+    enum { MANY = 24 };
+    cut best = largest;
+    double least = 0;
+    for (int64_t rows = largest.tile_rows; rows > 0; rows -= EG_CPU_CHUNK) {
+        for (int64_t cols = largest.tile_cols; cols > 0; cols -= kernel->nr) {
+            const cut cut = cut_of(x, rows, cols);
+            if (blocks_of(x, &cut) > MANY * threads) break;
+            const double time = longest_share(x, &cut, threads) * cost_of(x, &cut, threads);
+            if (least == 0 || time < least) least = time, best = cut;
+        }
+    }
+    return best;
+}
+
 static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
     const extent x = extent_of(p, step->product);
     const double work =
         (double)x.items * (double)x.summed * (double)x.rows * (double)x.cols * (double)x.depth;
-    const int64_t panels = eg_ceil_div(x.cols, kernel->nr), chunks = eg_ceil_div(x.rows, EG_CPU_CHUNK);
-    int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
-            bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
+    const int64_t panels = at_least_one(eg_ceil_div(x.cols, kernel->nr)),
+                  chunks = at_least_one(eg_ceil_div(x.rows, EG_CPU_CHUNK));
+    const int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
+                  bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
-    /* Blocks enough to even threads out, and no smaller than that. Of panels rows are cut first, then
-     * columns: all rows of a block share a panel in L1. Cells of both sides come from L2: blocks stay square.
-     */
-    while (threads > 1 && (double)bands * (double)strips * (double)x.items < 2.0 * threads &&
-           (bands < chunks || strips < panels)) {
-        const bool wide = panels * kernel->nr * bands >= chunks * EG_CPU_CHUNK * strips;
-        if (bands < chunks && (strips == panels || kernel->terms == 0 || !wide)) {
-            bands = eg_least(bands * 2, chunks);
-        } else {
-            strips = eg_least(strips * 2, panels);
-        }
-    }
-    const double blocks = (double)bands * (double)strips * (double)x.items;
+    cut cut = cut_of(&x, eg_ceil_div(chunks, bands) * EG_CPU_CHUNK, eg_ceil_div(panels, strips) * kernel->nr);
+    if (threads > 1) cut = even_cut(kernel, &x, threads, cut);
+    const double blocks = blocks_of(&x, &cut);
+    step->tile_rows = cut.tile_rows, step->tile_cols = cut.tile_cols;
     step->threads =
         blocks < threads ? threads_for(threads, work, kernel->thread_work, (int64_t)blocks) : threads;
-    step->tile_rows = eg_ceil_div(at_least_one(chunks), at_least_one(bands)) * EG_CPU_CHUNK;
-    step->tile_cols = eg_ceil_div(at_least_one(panels), at_least_one(strips)) * kernel->nr;
     /* Passes of equal depth, whole panels each. */
     const int64_t passes = eg_ceil_div(x.depth, kernel->kc);
     step->depth =
