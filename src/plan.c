@@ -182,6 +182,7 @@ void eg_plan_print(const eg_plan *plan, char *text, size_t capacity) {
             eg_put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
                    (long long)step->depth);
         }
+        if (step->packs) eg_put(&out, "  packs b");
         if (step->threads > 1) eg_put(&out, "  threads %d", step->threads);
         eg_put(&out, "\n");
     }

@@ -58,6 +58,7 @@ typedef struct eg_step {
     const char *name;                    /* its name */
     int64_t tile_rows, tile_cols, depth; /* of the cache block or thread block */
     int threads;                         /* CPU: that this step takes */
+    bool packs;                          /* CPU, GEMM: each block lays out B for itself */
 } eg_step;
 
 #define EG_MAX_STEPS 10

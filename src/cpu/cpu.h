@@ -90,7 +90,23 @@ static inline char *eg_cpu_at(const eg_operand *x, int64_t item, int64_t row, in
     return (char *)x->data + x->offset + element * (int64_t)eg_size_of(x->dtype);
 }
 
+static inline eg_operand eg_cpu_transpose(eg_operand x) {
+    const eg_operand was = x;
+    x.rows = was.cols;
+    x.cols = was.rows;
+    x.row_stride = was.col_stride;
+    x.col_stride = was.row_stride;
+    return x;
+}
+
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
+/* Terms [term, term + depth) of columns [col, col + cols) of a right operand, terms x columns: to cells, as
+ * they would be of an operand that has no others. */
+typedef struct eg_part {
+    int64_t term, depth, col, cols;
+} eg_part;
+void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
+                      const eg_part *part, char *to);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step);

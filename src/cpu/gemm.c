@@ -37,6 +37,7 @@ typedef struct product {
     const eg_operand *read;  /* and these too, of panels; NULL: none */
     bool sums_are_result;    /* as they leave the kernel */
     side left, right;
+    eg_operand b; /* terms x columns, if each block lays it out for itself, panel by panel */
     eg_ending ending;
 } product;
 
@@ -140,6 +141,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_operand *out = &p->operands[EG_OP_Y];
     x.size = eg_size_of(x.kernel->compute);
     x.ending = eg_cpu_ending(run, step);
+    if (step->packs) x.b = p->operands[EG_OP_B];
+    if (step->packs && step->product == EG_PRODUCT_D_A) x.b = eg_cpu_transpose(x.b);
     switch (step->product) {
     case EG_PRODUCT_PRE:
         x.rows = p->m, x.cols = p->n, x.depth = p->k;
@@ -183,6 +186,7 @@ typedef struct block {
     int64_t item, row, col, rows, cols;
     char *tiles;       /* the block's tiles, down each panel and then across */
     char *spare;       /* scratch for the epilogue */
+    char *panel;       /* and for a panel of the right operand */
     eg_finish *finish; /* the end of the last tile that is through */
 } block;
 
@@ -236,13 +240,19 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     if (!x->ending.leisurely) eg_cpu_finish_rest(b->finish);
 }
 
-/* What follows the panel at `col`: the next one, or the first of the next pass or block. */
-static const char *right_after(const product *x, const block *b, const pass *pass, int64_t item,
-                               int64_t col) {
-    const int64_t next = col + x->kernel->nr;
-    if (next < b->col + b->cols) return side_at(&x->right, item, next, pass->term);
-    if (!pass->last) return side_at(&x->right, item, b->col, pass->term + pass->depth);
-    return side_at(&x->right, item, next < x->cols ? next : 0, 0);
+/* The panel that follows the one at `col`: the next one, or the first of the next pass or block. */
+static eg_part panel_after(const product *x, const block *b, const pass *pass, int64_t col) {
+    eg_part next = {.term = pass->term, .depth = pass->depth, .col = col + x->kernel->nr};
+    if (next.col >= b->col + b->cols && !pass->last) {
+        next.col = b->col;
+        next.term += pass->depth;
+    } else if (next.col >= b->col + b->cols) {
+        next.col = next.col < x->cols ? next.col : 0;
+        next.term = 0;
+    }
+    next.depth = eg_least(x->step->depth, x->depth - next.term);
+    next.cols = eg_least(x->kernel->nr, x->cols - next.col);
+    return next;
 }
 
 /* The operand's rows from `row` of the tile on. */
@@ -259,15 +269,32 @@ static eg_asked panel_rows(const product *x, const eg_tile *tile, int64_t row) {
                       tile->cols * (int64_t)x->size};
 }
 
+/* The rows of B that a panel will be laid out from, a share of them with each tile. */
+static void ask_for_rows(eg_ahead *ahead, const product *x, int64_t item, const eg_part *part,
+                         int64_t tiles) {
+    const bool down = x->b.col_stride == 1;
+    const int64_t rows = down ? part->depth : part->cols;
+    if (part->depth == 0 || (!down && x->b.row_stride != 1)) return;
+    const int64_t size = (int64_t)eg_size_of(x->b.dtype);
+    ahead->b_rows = eg_ceil_div(rows, tiles);
+    ahead->b = (eg_asked){eg_cpu_at(&x->b, item, part->term, part->col),
+                          rows > 1 ? times(down ? x->b.row_stride : x->b.col_stride, size) : 0,
+                          (down ? part->cols : part->depth) * size};
+}
+
 /* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand for the next
  * pass, or again for the next block, which have no other prefetcher; and rows that the end of a tile touches.
  */
 static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
                        const eg_tile *tile) {
     const eg_cpu_kernel *kernel = x->kernel;
-    if (!x->right.in_place) {
-        ahead->right = right_after(x, b, pass, item, tile->col);
-        ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, eg_ceil_div(b->rows, kernel->mr));
+    const int64_t tiles_down = eg_ceil_div(b->rows, kernel->mr);
+    const eg_part next = panel_after(x, b, pass, tile->col);
+    if (x->step->packs) {
+        ask_for_rows(ahead, x, item, &next, tiles_down);
+    } else if (!x->right.in_place) {
+        ahead->right = side_at(&x->right, item, next.col, next.term);
+        ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);
         ahead->right_slice = eg_div((int64_t)ahead->right_bytes, pass->slices);
     }
     if (kernel->terms > 0)
@@ -287,6 +314,16 @@ static void next_rows(eg_ahead *ahead, int64_t rows) {
     if (ahead->in.at != NULL) ahead->in.at += rows * ahead->in.stride;
 }
 
+/* The panel at `col`, where it is; or as the block lays it out. */
+static const char *right_panel(const product *x, const block *b, const pass *pass, int64_t item,
+                               int64_t col) {
+    if (!x->step->packs) return side_at(&x->right, item, col, pass->term);
+    const eg_part part = {
+        .term = pass->term, .depth = pass->depth, .col = col, .cols = eg_least(x->kernel->nr, x->cols - col)};
+    eg_cpu_pack_part(x->run, x->kernel, &x->b, item, &part, b->panel);
+    return b->panel;
+}
+
 /* One panel of the block: all its rows against the panel at `col`. */
 static void run_panel(const product *x, const block *b, const pass *pass, int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
@@ -294,7 +331,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
     eg_factor rows = x->left.factor, right = x->right.factor;
-    right.at = side_at(&x->right, item, col, pass->term);
+    right.at = right_panel(x, b, pass, item, col);
     walk left = {.side = &x->left, .item = item, .term = pass->term};
     walk_to(&left, b->row);
     const int64_t to_next = pass->last ? -pass->term : pass->depth;
@@ -315,6 +352,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         run_tile(x, b, pass, &rows, &right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
+        if (x->step->packs) ahead.b.at += ahead.b_rows * ahead.b.stride;
         walk_on(&left, tile.row, mr);
     }
 }
@@ -344,6 +382,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
     b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + 4 * tile;
+    b.panel = b.tiles + (size_t)(x->step->tile_rows * x->step->tile_cols) * x->size;
     const int64_t kc = x->step->depth, passes = eg_ceil_div(x->depth, kc);
     if (kernel->enter != NULL) kernel->enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {

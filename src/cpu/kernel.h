@@ -49,6 +49,8 @@ typedef struct eg_ahead {
     int64_t right_slice, row_slice; /* panels: bytes, and rows, with every nr terms */
     int64_t rows;                   /* of `out`, and for panels of `in`, which the tile's end reads */
     eg_asked out, in;
+    int64_t b_rows; /* cells: rows of B that the next panel will be laid out from */
+    eg_asked b;
     void (*meanwhile)(void *of); /* NULL: nothing */
     void *of;
 } eg_ahead;

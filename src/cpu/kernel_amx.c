@@ -96,10 +96,12 @@ EG_INLINE const char *ask(const char *at, size_t bytes) {
     return at;
 }
 
-EG_INLINE void ask_rows(eg_ahead *ahead, int64_t rows) {
-    for (; rows > 0 && ahead->rows > 0; rows--, ahead->rows--, ahead->out.at += ahead->out.stride)
-        ask(ahead->out.at, (size_t)ahead->out.bytes);
+EG_INLINE void ask_rows(eg_asked *asked, int64_t *left, int64_t rows) {
+    for (; rows > 0 && *left > 0; rows--, --*left, asked->at += asked->stride)
+        ask(asked->at, (size_t)asked->bytes);
 }
+
+static int64_t rows_a_cell(int64_t rows, int64_t cells) { return cells > 0 ? (rows + cells - 1) / cells : 0; }
 
 static size_t per_cell(size_t bytes, int64_t cells) {
     return cells > 0 ? (bytes / (size_t)cells + 63) / 64 * 64 : 0;
@@ -114,7 +116,7 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         run.tile = tile, run.row = EG_CELL;                                                                  \
         const bool runs = (RUN) > 0;                                                                         \
         const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
-        const int64_t rows = cells > 0 ? (ahead.rows + cells - 1) / cells : 0;                               \
+        const int64_t rows = rows_a_cell(ahead.rows, cells), b_rows = rows_a_cell(ahead.b_rows, cells);      \
         const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
         do {                                                                                                 \
             if (runs || !accumulate) clear_sums();                                                           \
@@ -123,7 +125,8 @@ static size_t per_cell(size_t bytes, int64_t cells) {
                 PRODUCTS                                                                                     \
                 ahead.right = ask(ahead.right, rights);                                                      \
                 ahead.left = ask(ahead.left, lefts);                                                         \
-                ask_rows(&ahead, rows);                                                                      \
+                ask_rows(&ahead.out, &ahead.rows, rows);                                                     \
+                ask_rows(&ahead.b, &ahead.b_rows, b_rows);                                                   \
                 if (runs) add_sums(&run, ROWS_A_CELL, wide);                                                 \
                 if (ahead.meanwhile != NULL) ahead.meanwhile(ahead.of);                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \

@@ -11,15 +11,6 @@ typedef struct pack_job {
     bool shared;    /* other cores read them */
 } pack_job;
 
-static eg_operand transpose(eg_operand x) {
-    const eg_operand was = x;
-    x.rows = was.cols;
-    x.cols = was.rows;
-    x.row_stride = was.col_stride;
-    x.col_stride = was.row_stride;
-    return x;
-}
-
 /* ---- Panels ------------------------------------------------------------------------------------- */
 
 /* Rows whose columns are neighbours: no prefetcher follows from one to the next. */
@@ -60,7 +51,7 @@ static void pack_block(void *arg, int64_t index, int thread) {
     const int64_t col = index % job->segments * SEGMENT * nr, cols = eg_least(SEGMENT * nr, x->cols - col);
     if (job->panels != NULL) to_panels(job->kernel, x, item, row, rows, col, cols, job->panels);
     if (job->panels_t == NULL) return;
-    const eg_operand xt = transpose(*x);
+    const eg_operand xt = eg_cpu_transpose(*x);
     to_panels(job->kernel, &xt, item, col, cols, row, rows, job->panels_t);
 }
 
@@ -69,7 +60,7 @@ static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x
                         char *to_t) {
     if (x.rows == 0 || x.cols == 0) return;
     const bool turn = x.row_stride == 1 && x.col_stride != 1;
-    pack_job job = {.run = run, .kernel = step->kernel, .x = turn ? transpose(x) : x};
+    pack_job job = {.run = run, .kernel = step->kernel, .x = turn ? eg_cpu_transpose(x) : x};
     job.panels = turn ? to_t : to;
     job.panels_t = turn ? to : to_t;
     job.bands = eg_ceil_div(job.x.rows, job.kernel->nr);
@@ -80,13 +71,12 @@ static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x
 /* ---- Cells -------------------------------------------------------------------------------------- */
 
 /* A cell's numbers: where they are, or in a tile. */
-static eg_rows rows_of(const pack_job *job, int64_t item, int64_t row, int64_t rows, int64_t col,
-                       int64_t cols, float *tile) {
-    const eg_operand *x = &job->x;
+static eg_rows rows_of(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
+                       int64_t rows, int64_t col, int64_t cols, float *tile) {
     const char *at = eg_cpu_at(x, item, row, col);
-    if (x->col_stride == 1 && x->dtype == job->kernel->dtype)
+    if (x->col_stride == 1 && x->dtype == kernel->dtype)
         return (eg_rows){(char *)at, x->row_stride * (int64_t)eg_size_of(x->dtype), x->dtype, 1};
-    job->kernel->load(tile, at, x->dtype, x->row_stride, x->col_stride, rows, cols, rows);
+    kernel->load(tile, at, x->dtype, x->row_stride, x->col_stride, rows, cols, rows);
     return (eg_rows){(char *)tile, EG_CELL * sizeof(float), EG_F32, 1};
 }
 
@@ -103,7 +93,7 @@ static void pack_strip(void *arg, int64_t index, int thread) {
     bool fits = true;
     for (int64_t cell = 0; cell < grid.cols; cell++) {
         const int64_t col = cell * EG_CELL, cols = eg_least(EG_CELL, x->cols - col);
-        const eg_rows from = rows_of(job, item, row, rows, col, cols, tile);
+        const eg_rows from = rows_of(kernel, x, item, row, rows, col, cols, tile);
         const eg_cells to = eg_cells_at(&job->cells, &grid, item, strip, cell);
         if (job->shared && cell + 1 < grid.cols) {
             const eg_cells next = eg_cells_at(&job->cells, &grid, item, strip, cell + 1);
@@ -118,11 +108,35 @@ static void pack_strip(void *arg, int64_t index, int thread) {
 static void pack_cells(const eg_cpu_run *run, const eg_step *step, eg_operand x, int64_t items, eg_cells to) {
     if (x.rows == 0 || x.cols == 0) return;
     if (x.row_stride == 1 && x.col_stride != 1) {
-        x = transpose(x);
+        x = eg_cpu_transpose(x);
         to = (eg_cells){.across = to.down_t, .across_t = to.down, .down = to.across_t, .down_t = to.across};
     }
     pack_job job = {.run = run, .kernel = step->kernel, .x = x, .cells = to, .shared = step->threads > 1};
     eg_cpu_parallel(step->threads, (x.rows + EG_CELL - 1) / EG_CELL * items, pack_strip, &job);
+}
+
+/* ---- For one block ------------------------------------------------------------------------------ */
+
+void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
+                      const eg_part *part, char *to) {
+    const bool turn = x->row_stride == 1 && x->col_stride != 1;
+    const eg_operand from = turn ? eg_cpu_transpose(*x) : *x;
+    const int64_t row = turn ? part->col : part->term, row_end = row + (turn ? part->cols : part->depth);
+    const int64_t col = turn ? part->term : part->col, col_end = col + (turn ? part->depth : part->cols);
+    const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, row_end - row, col_end - col);
+    const eg_cells first = {.down = turn ? NULL : to, .across_t = turn ? to : NULL};
+    _Alignas(64) float tile[EG_CELL * EG_CELL];
+    bool fits = true;
+    for (int64_t i = 0; i < grid.rows; i++) {
+        const int64_t at = row + i * EG_CELL, rows = eg_least(EG_CELL, row_end - at);
+        for (int64_t j = 0; j < grid.cols; j++) {
+            const int64_t across = col + j * EG_CELL, cols = eg_least(EG_CELL, col_end - across);
+            const eg_rows numbers = rows_of(kernel, &from, item, at, rows, across, cols, tile);
+            const eg_cells cells = eg_cells_at(&first, &grid, 0, i, j);
+            fits &= kernel->split(&numbers, 0, EG_CELL / 2, rows, cols, &cells);
+        }
+    }
+    if (!fits) eg_cpu_refuse(run);
 }
 
 /* ---- The step ----------------------------------------------------------------------------------- */

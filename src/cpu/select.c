@@ -208,13 +208,24 @@ static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_
            divides(kernel->lanes, pre ? p->n : p->k);
 }
 
+/* Whether each block lays out B for itself, a panel at a time just before it is used: where no other block
+ * reads the panel, its cells are larger than the numbers they are of, and the call can be made anew if B has
+ * numbers without cells (y may lie where residual was). Measured: docs/cpu.md. */
+static bool packs_as_it_goes(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
+    enum { TERMS = 3 };
+    const bool shared = p->batch > 1 && p->operands[EG_OP_B].batch_stride == 0;
+    return kernel->terms >= TERMS && step->product != EG_PRODUCT_D_B && p->packed_b == NULL && !shared &&
+           step->tile_rows >= p->m && !eg_wants(p, EG_OP_RESIDUAL);
+}
+
 /* The products of the plan that need no copy of a pack's operand. */
 static unsigned without_pack(const eg_plan *plan, const eg_cpu_kernel *kernel, const eg_step *pack) {
     unsigned products = 0;
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_GEMM && (pack->products & EG_FOR(step->product)) &&
-            reads_in_place(kernel, &plan->problem, pack->operand, step->product))
+            ((step->packs && pack->operand == EG_OP_B) ||
+             reads_in_place(kernel, &plan->problem, pack->operand, step->product)))
             products |= EG_FOR(step->product);
     }
     const bool all = products == pack->products;
@@ -291,8 +302,9 @@ static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step)) return false;
-        /* The accumulators of a block, and four tiles for its epilogue. */
-        const int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
+        /* The accumulators of a block, perhaps a panel, and four tiles for its epilogue. */
+        int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
+        if (step->packs) need += step->depth * kernel->nr * kernel->terms / 2;
         if (need > scratch) scratch = need;
         if (step->threads > threads) threads = step->threads;
     }
@@ -316,17 +328,18 @@ eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
 /* Cuts the steps for a kernel, and adds their workspace to the plan's. */
 static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
-    skip_packs(plan, kernel);
     for (int i = 0; i < plan->steps; i++) {
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
         step->name = kernel->name;
         if (step->kind == EG_STEP_GEMM) {
             choose_block(kernel, caps->threads, p, step);
+            step->packs = packs_as_it_goes(kernel, p, step);
         } else {
             choose_threads(caps->threads, p, step);
         }
     }
+    skip_packs(plan, kernel);
     if (!add_workspace(plan, kernel)) {
         return eg_fail(EG_ERR_OUT_OF_MEMORY,
                        "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
