@@ -211,32 +211,86 @@ static void backward(eg_context *context, const product *p, eg_math math, eg_act
     assert_ok(eg_backward(context, &layer, &args));
 }
 
+/* One call as multiply-adds make it, and as kernels that split begin it. */
+typedef struct both {
+    eg_context *strictly, *split;
+} both;
+
+static both open_both(void) { return (both){open_cpu(2), open_split(2)}; }
+
+static void close_both(both b) {
+    eg_close(b.strictly);
+    eg_close(b.split);
+}
+
+static void check_backward(both b, const product *p, eg_activation activation, bool in_place,
+                           const float *grad, double number) {
+    gradients *strict = need_memory(sizeof *strict), *found = need_memory(sizeof *found);
+    backward(b.strictly, p, EG_MATH_STRICT, activation, in_place, grad, strict);
+    backward(b.split, p, EG_MATH_DEFAULT, activation, in_place, grad, found);
+    assert_same_bits(found->d_a, strict->d_a, M * 128, "d_a", number);
+    assert_same_bits(found->d_b, strict->d_b, 128 * N, "d_b", number);
+    assert_same_bits(found->d_bias, strict->d_bias, N, "d_bias", number);
+    assert_same_bits(found->grad_pre, strict->grad_pre, M * N, "grad_pre", number);
+    free(strict);
+    free(found);
+}
+
+static void fill_layer(product *p, float *grad) {
+    fill(p, of_positive, of_positive); /* where act' is not 0 */
+    for (int j = 0; j < M * N; j++) grad[j] = (float)normal();
+}
+
 static void a_refused_call_leaves_nothing_behind(void **unused) {
     (void)unused;
-    eg_context *strictly = open_cpu(2), *split = open_split(2);
+    const both b = open_both();
     product p = make_product(128);
     float *grad = need_memory(sizeof(float) * M * N);
-    gradients *strict = need_memory(sizeof *strict), *found = need_memory(sizeof *found);
     for (int i = 0; i < 4; i++) {
         const bool in_place = i % 2 != 0, from_pre = i / 2 != 0;
-        fill(&p, of_positive, of_positive); /* where act' is not 0 */
-        for (int j = 0; j < M * N; j++) grad[j] = (float)normal();
+        fill_layer(&p, grad);
         /* grad itself, or its product with relu2' = 2 pre. */
         grad[1234] = from_pre ? 5e7F : 1e20F;
-        const eg_activation activation = from_pre ? EG_ACT_RELU2 : EG_ACT_GELU;
-        backward(strictly, &p, EG_MATH_STRICT, activation, in_place, grad, strict);
-        backward(split, &p, EG_MATH_DEFAULT, activation, in_place, grad, found);
-        assert_same_bits(found->d_a, strict->d_a, M * 128, "d_a", (double)grad[1234]);
-        assert_same_bits(found->d_b, strict->d_b, 128 * N, "d_b", (double)grad[1234]);
-        assert_same_bits(found->d_bias, strict->d_bias, N, "d_bias", (double)grad[1234]);
-        assert_same_bits(found->grad_pre, strict->grad_pre, M * N, "grad_pre", (double)grad[1234]);
+        check_backward(b, &p, from_pre ? EG_ACT_RELU2 : EG_ACT_GELU, in_place, grad, (double)grad[1234]);
+    }
+    /* B, met first or when parts of it are in use already; for d_a alone without an activation. */
+    for (int i = 0; i < 4; i++) {
+        float *number = &p.b[i / 2 != 0 ? 128 * N - 1 : 0];
+        fill_layer(&p, grad);
+        *number = 6.8e7F;
+        check_backward(b, &p, i % 2 != 0 ? EG_ACT_NONE : EG_ACT_GELU, false, grad, (double)*number);
     }
     free(grad);
+    free_product(&p);
+    close_both(b);
+}
+
+/* y = A·B + y: what y takes the place of is still there when the call is made anew. */
+static void add_product(eg_context *context, const product *p, eg_math math, float *y) {
+    const eg_layer layer = {.size = sizeof layer, .m = M, .k = 128, .n = N, .batch = 1, .math = math};
+    const eg_forward_args args = {.size = sizeof args,
+                                  .a = {.data = p->a},
+                                  .b = {.data = p->b},
+                                  .residual = {.data = y},
+                                  .y = {.data = y}};
+    for (int j = 0; j < M * N; j++) y[j] = 1;
+    assert_ok(eg_forward(context, &layer, &args));
+}
+
+static void a_refused_call_adds_its_residual_once(void **unused) {
+    (void)unused;
+    const both b = open_both();
+    product p = make_product(128);
+    float *strict = need_memory(sizeof(float) * M * N), *found = need_memory(sizeof(float) * M * N);
+    fill(&p, of_normal, of_normal);
+    p.b[128 * N - 1] = 6.8e7F;
+    add_product(b.strictly, &p, EG_MATH_STRICT, strict);
+    add_product(b.split, &p, EG_MATH_DEFAULT, found);
+    assert_same_bits(found, strict, M * N, "y", 6.8e7);
     free(strict);
     free(found);
     free_product(&p);
-    eg_close(strictly);
-    eg_close(split);
+    close_both(b);
 }
 
 int main(void) {
@@ -244,6 +298,7 @@ int main(void) {
         cmocka_unit_test(never_less_accurate_than_multiply_adds),
         cmocka_unit_test(numbers_without_a_sum_are_multiplied_all_the_same),
         cmocka_unit_test(a_refused_call_leaves_nothing_behind),
+        cmocka_unit_test(a_refused_call_adds_its_residual_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
