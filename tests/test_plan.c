@@ -274,33 +274,33 @@ typedef struct choice {
     uint32_t features;
     eg_dtype dtype;
     eg_math math;
-    int64_t m, k, n, batch;
     bool shared_b;
+    int64_t m, k, n, batch;
     const char *row;
 } choice;
 
 enum { AVX2 = EG_CPU_AVX2, AVX512 = EG_CPU_AVX2 | EG_CPU_AVX512, AMX = AVX512 | EG_CPU_AMX };
 
 static const choice choices[] = {
-    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx512_f32_4x64"},
-    {AVX512, EG_F16, EG_MATH_DEFAULT, 999, 64, 64, 1, false, "avx512_f32_4x64"},
-    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 64, 128, 1, false, "avx512_f32_8x48"},
-    {AVX512, EG_F32, EG_MATH_DEFAULT, 64, 63, 64, 1, false, "avx512_f32_8x48"},
-    {AVX512, EG_F64, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx512_f64_8x24"},
-    {AVX2, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "avx2_f32_4x24"},
-    {0, EG_F32, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "portable_f32_4x8"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f32_4x64"},
+    {AVX512, EG_F16, EG_MATH_DEFAULT, false, 999, 64, 64, 1, "avx512_f32_4x64"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 128, 1, "avx512_f32_8x48"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 63, 64, 1, "avx512_f32_8x48"},
+    {AVX512, EG_F64, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f64_8x24"},
+    {AVX2, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx2_f32_4x24"},
+    {0, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "portable_f32_4x8"},
     /* A number of f32 is to be used 80 times: that of a shared B by every item. */
-    {AMX, EG_F32, EG_MATH_DEFAULT, 240, 240, 240, 1, false, "amx_f32x6_32x32"},
-    {AMX, EG_F32, EG_MATH_STRICT, 240, 240, 240, 1, false, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, 239, 240, 240, 1, false, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, 32, 4096, 4096, 1, false, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, 200, 240, 240, 9, false, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, 200, 240, 240, 9, true, "amx_f32x6_32x32"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, 0, 0, 0, 1, false, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_FAST, 64, 64, 64, 1, false, "amx_f32x3_32x32"},
-    {AMX, EG_BF16, EG_MATH_DEFAULT, 32, 32, 32, 1, false, "amx_bf16x1_32x32"},
-    {AMX, EG_BF16, EG_MATH_DEFAULT, 31, 32, 32, 1, false, "avx512_f32_8x48"},
-    {AMX, EG_F16, EG_MATH_DEFAULT, 64, 64, 64, 1, false, "amx_f16x4_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 240, 240, 240, 1, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_STRICT, false, 240, 240, 240, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 239, 240, 240, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 32, 4096, 4096, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 200, 240, 240, 9, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, true, 200, 240, 240, 9, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 0, 0, 0, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_FAST, false, 64, 64, 64, 1, "amx_f32x3_32x32"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 32, 32, 32, 1, "amx_bf16x1_32x32"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 31, 32, 32, 1, "avx512_f32_8x48"},
+    {AMX, EG_F16, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "amx_f16x4_32x32"},
 };
 
 static void sizes_choose_the_row(void **state) {

@@ -141,8 +141,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
         (double)x.items * (double)x.summed * (double)x.rows * (double)x.cols * (double)x.depth;
     const int64_t panels = at_least_one(eg_ceil_div(x.cols, kernel->nr)),
                   chunks = at_least_one(eg_ceil_div(x.rows, EG_CPU_CHUNK));
-    const int64_t strips = eg_ceil_div(panels, kernel->block_cols / kernel->nr),
-                  bands = eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK);
+    const int64_t strips = at_least_one(eg_ceil_div(panels, kernel->block_cols / kernel->nr)),
+                  bands = at_least_one(eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK));
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
     cut cut = cut_of(&x, eg_ceil_div(chunks, bands) * EG_CPU_CHUNK, eg_ceil_div(panels, strips) * kernel->nr);
     if (threads > 1) cut = even_cut(kernel, &x, threads, cut);
@@ -198,7 +198,7 @@ static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_
     const eg_operand *x = &p->operands[id];
     if (kernel->terms > 0 || x->dtype != kernel->compute) return false;
     const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
-    const bool near = line <= NEAR / (int64_t)eg_size_of(x->dtype);
+    const bool near = line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
     if (id == EG_OP_A) {
         return near && !is_read_often(p, x, p->n, SOME) && divides(kernel->mr, p->m) &&
                divides(kernel->mr, p->k);
