@@ -100,11 +100,11 @@ static inline eg_operand eg_cpu_transpose(eg_operand x) {
 }
 
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
-/* Terms [term, term + depth) of columns [col, col + cols) of a right operand, terms x columns: to cells, as
- * they would be of an operand that has no others. */
+/* Terms [term, term + depth) of columns [col, col + cols) of a right operand. */
 typedef struct eg_part {
     int64_t term, depth, col, cols;
 } eg_part;
+/* x, terms x columns: the part of it to cells, as they would be of an operand that has no others. */
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
