@@ -84,9 +84,7 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Every pass as users run it: the three layouts, the epilogue, a split sum. Tiles enough for some rounds of
- * the largest device, and small enough for an integrated one. */
-enum { M = 4096, K = 1024, N = 1024, EACH = 2, ROUNDS = 8 };
+enum { EACH = 2, ROUNDS = 8 };
 
 typedef struct trial {
     eg_context *context;
@@ -106,8 +104,8 @@ static eg_status prepare(trial *t, eg_context *context, int64_t rows, int64_t wi
     *t = (trial){.context = context};
     EG_TRY(eg_alloc(context, (2 * a + b + bias) * element, &t->in));
     EG_TRY(eg_alloc(context, (a + b + bias) * element, &t->out));
-    t->layer =
-        (eg_layer){.size = sizeof t->layer, .m = M, .k = K, .n = N, .batch = 1, .activation = EG_ACT_GELU};
+    t->layer = (eg_layer){
+        .size = sizeof t->layer, .m = rows, .k = width, .n = width, .batch = 1, .activation = EG_ACT_GELU};
     t->args = (eg_backward_args){.size = sizeof t->args,
                                  .a = dense(t->in, 0),
                                  .b = dense(t->in, a),
