@@ -11,7 +11,7 @@ static void require(bool condition) {
     if (!condition) abort();
 }
 
-/* ---- Choices, drawn from the fuzzed bytes -------------------------------------------------------- */
+/* ---- Choices, drawn from the fuzzed bytes ------------------------------------------------------- */
 
 typedef struct source {
     const uint8_t *at;

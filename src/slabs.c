@@ -9,7 +9,7 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-/* ---- What there is to walk ------------------------------------------------------------------------ */
+/* ---- What there is to walk ---------------------------------------------------------------------- */
 
 static const eg_operand_id summed[EG_SUMS] = {
     [EG_SUM_D_B] = EG_OP_D_B, [EG_SUM_D_BIAS] = EG_OP_D_BIAS, [EG_SUM_D_BIAS_BELOW] = EG_OP_D_BIAS_BELOW};
@@ -40,7 +40,7 @@ static bool reads_b(const eg_problem *p) {
     return !p->backward || recompute || eg_wants(p, EG_OP_D_A);
 }
 
-/* ---- The problems --------------------------------------------------------------------------------- */
+/* ---- The problems ------------------------------------------------------------------------------- */
 
 /* An output in the workspace instead, dense and in the compute type, its lines along those of the output. */
 static eg_operand kept_operand(const eg_slabs *s, int sum) {
@@ -125,7 +125,7 @@ static eg_problem sum_problem(const eg_slabs *s, int sum, int64_t item, bool bef
     return before ? copy_problem(s, items, out, x) : copy_problem(s, items, x, out);
 }
 
-/* ---- The workspace -------------------------------------------------------------------------------- */
+/* ---- The workspace ------------------------------------------------------------------------------ */
 
 static bool add_region(eg_slabs *s, eg_region *region, size_t bytes) {
     enum { ALIGN = 256 };
@@ -219,7 +219,7 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
     return add_region(s, &s->slab, room) ? EG_OK : too_large(&s->whole);
 }
 
-/* ---- The largest slab ------------------------------------------------------------------------------ */
+/* ---- The largest slab --------------------------------------------------------------------------- */
 
 /* Rows of a slab are a multiple of COARSE, which suits the tiles of every kernel; where no such slab fits, of
  * FINE. Both keep the alignment of the operands. */
@@ -365,7 +365,7 @@ eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t l
     return lay_out(caps, slabs->whole.batch, slabs->whole.m, slabs);
 }
 
-/* ---- The launch ------------------------------------------------------------------------------------ */
+/* ---- The launch --------------------------------------------------------------------------------- */
 
 static eg_status run(eg_context *context, const eg_slabs *s, const eg_problem *problem) {
     eg_plan plan;
@@ -435,7 +435,7 @@ eg_status eg_slabs_launch(eg_context *context, eg_slabs *slabs, void *workspace,
     return status;
 }
 
-/* ---- The text -------------------------------------------------------------------------------------- */
+/* ---- The text ----------------------------------------------------------------------------------- */
 
 static void put_region(eg_text *out, const char *what, const eg_region *region) {
     if (region->bytes > 0) eg_put(out, "    %-20s %14zu bytes\n", what, region->bytes);

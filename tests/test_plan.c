@@ -1,5 +1,4 @@
-/* Plans: a pure function of the device and the call, with a step for what is asked and none for what is not.
- */
+/* Plans: a pure function of the device and the call, with a step for what is asked and none for the rest. */
 #include "fixture.h"
 
 #include "cpu/cpu.h"
@@ -266,7 +265,7 @@ static void a_named_row_is_the_one_that_runs(void **state) {
     fixture_free(&f);
 }
 
-/* ---- Which row: a pure function of the sizes and of what a processor has ------------------------------ */
+/* ---- Which row: a pure function of the sizes and of what a processor has ------------------------ */
 
 #if defined(__x86_64__)
 

@@ -13,7 +13,7 @@ static eg_caps cpu(int threads) {
     return (eg_caps){.backend = EG_BACKEND_CPU, .packs = true, .threads = threads};
 }
 
-/* ---- Problems --------------------------------------------------------------------------------------- */
+/* ---- Problems ----------------------------------------------------------------------------------- */
 
 typedef struct sizes {
     int64_t m, k, n, batch;
@@ -65,7 +65,7 @@ static size_t least_limit(const eg_caps *caps, const eg_problem *problem) {
     return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
 }
 
-/* ---- On the CPU -------------------------------------------------------------------------------------- */
+/* ---- On the CPU --------------------------------------------------------------------------------- */
 
 static void no_limit_is_one_slab(void **state) {
     (void)state;
@@ -164,7 +164,7 @@ static void the_text_says_how_many(void **state) {
     eg_close(context);
 }
 
-/* ---- Any number of rows ------------------------------------------------------------------------------ */
+/* ---- Any number of rows ------------------------------------------------------------------------- */
 
 static void check_any_rows(const eg_caps *caps, bool wide, size_t limit) {
     size_t workspace = 0;

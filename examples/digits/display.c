@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- Progress ------------------------------------------------------------------------------------ */
+/* ---- Progress ----------------------------------------------------------------------------------- */
 
 progress progress_begin(const char *title, int epochs) {
     return (progress){.title = title, .epochs = epochs, .on_terminal = isatty(STDOUT_FILENO)};
@@ -30,7 +30,7 @@ void progress_end(const progress *bar) {
     if (bar->on_terminal) putchar('\n');
 }
 
-/* ---- The loss curve ------------------------------------------------------------------------------ */
+/* ---- The loss curve ----------------------------------------------------------------------------- */
 
 enum { CURVE_ROWS = 10, CURVE_COLUMNS = 64 };
 
@@ -81,7 +81,7 @@ void draw_loss(const double *loss, int steps) {
     draw_axes(picture, low, high, columns, steps);
 }
 
-/* ---- Digits -------------------------------------------------------------------------------------- */
+/* ---- Digits ------------------------------------------------------------------------------------- */
 
 /* One row of pixels, two characters each: characters are twice as tall as wide. */
 static void draw_row(const float *pixel) {

@@ -7,9 +7,9 @@
 
 static const int64_t width[LAYERS + 1] = {PIXELS, 256, 128, CLASSES};
 
-/* ---- Operands: where a layer's tensors are ---------------------------------------------------------
- * A zero leading dimension, batch stride, layout and dtype mean: dense, one matrix, row-major, the layer's.
- */
+/* ---- Operands: where a layer's tensors are ------------------------------------------------------ */
+
+/* What is left out is 0 and means: dense, row-major, one matrix for the whole batch, of the layer's type. */
 
 static eg_matrix weight_of(const network *net, const dense *layer) {
     return (eg_matrix){.data = net->parameters, .offset = layer->weight_at * eg_dtype_size(net->dtype)};
@@ -48,7 +48,7 @@ static eg_layer describe(const network *net, const dense *layer, int rows, eg_ac
                       .activation = activation};
 }
 
-/* ---- Making and unmaking ------------------------------------------------------------------------- */
+/* ---- Making and unmaking ------------------------------------------------------------------------ */
 
 static void layer_open(network *net, int i, eg_activation activation) {
     dense *layer = &net->layer[i];
@@ -122,7 +122,7 @@ void network_pack(network *net) {
     }
 }
 
-/* ---- Forward ------------------------------------------------------------------------------------- */
+/* ---- Forward ------------------------------------------------------------------------------------ */
 
 /* y = act(input · weight + bias), one call for each layer: the activation costs no pass of its own. */
 void network_forward(network *net, eg_matrix input, int rows, bool training, double *logits) {
@@ -144,7 +144,7 @@ void network_forward(network *net, eg_matrix input, int rows, bool training, dou
     must(eg_convert(logits, EG_F64, net->staging, net->dtype, count));
 }
 
-/* ---- Backward ------------------------------------------------------------------------------------ */
+/* ---- Backward ----------------------------------------------------------------------------------- */
 
 /* How act' of the layer below is folded into the d_a of the layer above, whose d_a then IS the grad_pre of
  * the layer below, and whose call also sums that into the lower layer's bias gradient. */

@@ -43,8 +43,7 @@ typedef struct network {
 void network_open(network *net, eg_context *context, eg_dtype dtype, eg_activation hidden, int max_rows);
 void network_close(network *net);
 
-/* Random first values for the master copy: normal weights that keep the variance of a relu layer; biases 0.
- */
+/* First values for the master copy: biases 0, normal weights that keep the variance of a relu layer. */
 void network_initialise(const network *net, rng *random, double *parameters);
 
 /* Takes over the master copy (parameter_count values of master_dtype). */

@@ -4,7 +4,7 @@
 #include "cpu.h"
 #include "epilogue.h"
 
-/* ---- grad_pre = grad * act'(saved) --------------------------------------------------------------- */
+/* ---- grad_pre = grad * act'(saved) -------------------------------------------------------------- */
 
 typedef struct grad_job {
     const eg_cpu_run *run;
@@ -46,7 +46,7 @@ void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step) {
     eg_cpu_parallel(step->threads, count, grad_chunk, &job);
 }
 
-/* ---- Column sums ---------------------------------------------------------------------------------- */
+/* ---- Column sums -------------------------------------------------------------------------------- */
 
 typedef struct sum_job {
     const eg_cpu_run *run;

@@ -182,7 +182,7 @@ static eg_status cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info 
     return EG_OK;
 }
 
-/* ---- The peak ------------------------------------------------------------------------------------ */
+/* ---- The peak ----------------------------------------------------------------------------------- */
 
 static double seconds(void) {
     struct timespec now;

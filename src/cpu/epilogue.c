@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* ---- Preparing ----------------------------------------------------------------------------------- */
+/* ---- Preparing ---------------------------------------------------------------------------------- */
 
 /* Stands for the operand that is the tile itself. */
 static const eg_operand product;
@@ -100,7 +100,7 @@ eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
     return e;
 }
 
-/* ---- What a sweep reads and writes --------------------------------------------------------------- */
+/* ---- What a sweep reads and writes -------------------------------------------------------------- */
 
 static size_t size_of(const eg_ending *e, int64_t numbers) {
     return (size_t)numbers * eg_size_of(e->kernel->compute);
@@ -122,8 +122,8 @@ static void memory_rows(eg_rows *rows, const eg_operand *x, const eg_tile *tile)
     rows->scale = 1;
 }
 
-/* Whether a sweep can go over the operand where it is. Without masks it takes whole vectors, of its own type.
- */
+/* Whether a sweep can go over the operand where it is. Without masks it takes whole vectors of the compute
+ * type alone. */
 static bool in_place(const eg_ending *e, const eg_operand *x, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
     const bool masks = (kernel->needs & EG_CPU_AVX512) != 0;
@@ -183,10 +183,9 @@ static char *panel_part(const eg_ending *e, const eg_tile *tile) {
     return part;
 }
 
-/* ---- A tile -------------------------------------------------------------------------------------- */
+/* ---- A tile ------------------------------------------------------------------------------------- */
 
-/* Adds the rows of a tile to the column sums of their chunk. Tiles of a chunk come in order, on one thread.
- */
+/* Adds the rows of a tile to the column sums of their chunk, whose tiles come in order and on one thread. */
 static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values) {
     const int64_t chunk = tile->item * eg_cpu_chunks(e->run->problem->m) + tile->row / EG_CPU_CHUNK;
     char *sums = e->sums + size_of(e, chunk * e->width + tile->col);

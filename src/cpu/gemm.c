@@ -282,9 +282,8 @@ static void ask_for_rows(eg_ahead *ahead, const product *x, int64_t item, const 
                           (down ? part->cols : part->depth) * size};
 }
 
-/* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand for the next
- * pass, or again for the next block, which have no other prefetcher; and rows that the end of a tile touches.
- */
+/* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand, which have no
+ * other prefetcher, for the next pass or again for the next block; rows that the end of a tile touches. */
 static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
                        const eg_tile *tile) {
     const eg_cpu_kernel *kernel = x->kernel;

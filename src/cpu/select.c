@@ -53,8 +53,8 @@ static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 /* ---- Threads ------------------------------------------------------------------------------------ */
 
 /* A step takes as many threads as it has work for: waking one, and waiting for the last, costs some
- * microseconds on a quiet machine and many more beside busy neighbours. Fewer threads never change the bits.
- */
+ * microseconds on a quiet machine and many more beside busy neighbours. The bits are the same for any number
+ * of them. */
 static const double numbers_a_thread = 1 << 16; /* moved or summed */
 
 static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
@@ -110,9 +110,8 @@ static double longest_share(const extent *x, const cut *cut, int threads) {
     return (double)cut->tile_rows * (double)eg_least(bands * x->cols, blocks * cut->tile_cols);
 }
 
-/* What a number of the result costs beyond its multiplications: a row or column that a block reads is as much
- * work as some 16 that it multiplies with. And where threads have one block each, all wait for the slowest.
- */
+/* What a number of the result costs, as a factor: to read a row or column for a block is as much work as to
+ * multiply with some 16 of them. And where threads have one block each, all wait for the slowest. */
 static double cost_of(const extent *x, const cut *cut, int threads) {
     const double read = 16, alone = 1.25;
     return (1 + read / (double)cut->tile_rows + read / (double)cut->tile_cols) *
@@ -175,11 +174,11 @@ static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
     step->threads = threads_for(threads, numbers, numbers_a_thread, INT64_MAX);
 }
 
-/* ---- Operands where they are --------------------------------------------------------------------- */
+/* ---- Operands where they are -------------------------------------------------------------------- */
 
-/* A copy pays by how often it is read. Without one, numbers that are read one after the other lie `stride`
- * bytes apart, and beyond NEAR each is on a page and in a cache set with few others. Measured: docs/cpu.md.
- */
+/* A copy pays by how often it is read: FEW or SOME times. Without one, numbers that are read one after the
+ * other lie a line apart, and beyond NEAR bytes each is on a page, and in a cache set, with few others.
+ * Measured: docs/cpu.md. */
 enum { FEW = 32, SOME = 128, NEAR = 2048 };
 
 /* Heights of tiles and lengths of vectors are powers of two. */

@@ -79,8 +79,8 @@ eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_webgpu_pass *pass, WGPUBuffer w
 eg_status eg_webgpu_flush(eg_webgpu *gpu);
 void eg_webgpu_free_recording(eg_webgpu *gpu);
 
-/* The kernel rows that are fastest on this GPU, measured once and kept on disk: into caps.shallow and .deep.
- */
+/* Sets caps.shallow and .deep to the kernel rows that are fastest on this GPU, measured once and kept on
+ * disk. */
 void eg_webgpu_tune(eg_context *context);
 
 eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);

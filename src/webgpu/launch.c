@@ -54,8 +54,7 @@ eg_status eg_webgpu_flush(eg_webgpu *gpu) {
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(r->encoder, NULL);
     gpu->api.CommandEncoderRelease(r->encoder);
     r->encoder = NULL;
-    /* Before anything is submitted: wgpu-native aborts on an error in a submission, instead of reporting it.
-     */
+    /* Before anything is submitted: on an error in a submission wgpu-native aborts. */
     const eg_status status = eg_webgpu_check(gpu, "enqueuing a call");
     if (status == EG_OK) {
         gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);

@@ -18,7 +18,7 @@ static int setting(const char *name, int otherwise) {
     return value != NULL ? atoi(value) : otherwise;
 }
 
-/* ---- The device --------------------------------------------------------------------------------------- */
+/* ---- The device --------------------------------------------------------------------------------- */
 
 EXPORT CUresult cuInit(unsigned flags) {
     (void)flags;
@@ -93,8 +93,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
     return CUDA_SUCCESS;
 }
 
-/* ---- Streams, events, memory ----------------------------------------------------------------------------
- */
+/* ---- Streams, events, memory -------------------------------------------------------------------- */
 
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     (void)flags;
@@ -176,8 +175,7 @@ EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUst
     return CUDA_SUCCESS;
 }
 
-/* ---- Kernels: a function is its name ----------------------------------------------------------------------
- */
+/* ---- Kernels: a function is its name ------------------------------------------------------------ */
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     (void)image;

@@ -1,6 +1,6 @@
 /* The host's side of CUDA over a driver that runs nothing (fake_driver.c): what a call asks of the driver,
- * which calls are recorded and replayed, and what is said when something fails. Results are test_device.c's.
- */
+ * which calls are recorded and replayed, and what is said when something fails. Results are for
+ * test_device.c. */
 #define _DEFAULT_SOURCE
 #include <dlfcn.h>
 
@@ -67,8 +67,7 @@ static void backward_at(session *s, int place) {
     assert_ok(eg_backward(s->context, &s->layer, &args));
 }
 
-/* ---- Recorded calls -------------------------------------------------------------------------------------
- */
+/* ---- Recorded calls ----------------------------------------------------------------------------- */
 
 static void a_call_made_before_is_one_launch(void **state) {
     (void)state;
@@ -147,8 +146,7 @@ static void a_captured_stream_gets_the_kernels(void **state) {
     close_session(&s);
 }
 
-/* More calls in turn than there is room for: those that are kept stay, the others are not recorded in vain.
- */
+/* More calls in turn than there is room for: those that are kept stay, and no other is recorded in vain. */
 static void recordings_are_bounded(void **state) {
     (void)state;
     enum { CALLS = 500, ROUNDS = 6 };
@@ -193,8 +191,7 @@ static void recording_can_be_switched_off(void **state) {
     close_session(&s);
 }
 
-/* ---- The workspace ----------------------------------------------------------------------------------------
- */
+/* ---- The workspace ------------------------------------------------------------------------------ */
 
 /* A layer too large for any memory here: addresses that nobody reads. */
 static eg_backward_args far_away(void) {
@@ -250,8 +247,7 @@ static void sums_are_made_in_portions(void **state) {
     close_session(&s);
 }
 
-/* ---- The kernel of a product ------------------------------------------------------------------------------
- */
+/* ---- The kernel of a product -------------------------------------------------------------------- */
 
 static void assert_forward_by(session *s, const char *kernel) {
     char text[1024];
@@ -283,8 +279,7 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     close_session(&s);
 }
 
-/* ---- The pass in two kernels ------------------------------------------------------------------------------
- */
+/* ---- The pass in two kernels -------------------------------------------------------------------- */
 
 /* Whether d_a's kernel makes the last rows of grad_pre itself. */
 static bool shares_the_pass(const session *s, const eg_layer *layer, const eg_backward_args *args) {
@@ -344,8 +339,7 @@ static void empty_layers_share_no_pass(void **state) {
     close_session(&s);
 }
 
-/* ---- What a call may not do ------------------------------------------------------------------------------
- */
+/* ---- What a call may not do --------------------------------------------------------------------- */
 
 static void a_call_neither_allocates_nor_waits(void **state) {
     (void)state;
@@ -361,8 +355,7 @@ static void a_call_neither_allocates_nor_waits(void **state) {
     close_session(&s);
 }
 
-/* ---- The peak --------------------------------------------------------------------------------------------
- */
+/* ---- The peak ----------------------------------------------------------------------------------- */
 
 static void the_peak_is_of_what_a_device_has(void **state) {
     static const char *const kernels[] = {[EG_F32] = "eg_peak_f32",

@@ -44,8 +44,7 @@ typedef struct test {
     int64_t ld[INPUTS], item[INPUTS];
 } test;
 
-/* ---- What is expected -----------------------------------------------------------------------------------
- */
+/* ---- What is expected --------------------------------------------------------------------------- */
 
 static const float *at(const test *t, int x, int64_t item, int64_t row, int64_t col) {
     const bool wide = t->element == 4;
@@ -126,8 +125,7 @@ static void check_samples(const test *t) {
     check_column(t, c->batch - 1, c->n - 1);
 }
 
-/* ---- The call -------------------------------------------------------------------------------------------
- */
+/* ---- The call ----------------------------------------------------------------------------------- */
 
 static void *input(const test *t, int x) { return (char *)t->arena + (size_t)starts[x] * t->element; }
 
@@ -190,8 +188,7 @@ static void run(const large *c, void *arena) {
     eg_close(t.context);
 }
 
-/* ---- The device -----------------------------------------------------------------------------------------
- */
+/* ---- The device --------------------------------------------------------------------------------- */
 
 static void large_sizes(void **state) {
     for (size_t i = 0; i < LENGTH(cases); i++) {

@@ -22,7 +22,7 @@ static const tables *found;
 
 void *PyInit__wgpu_dawn(void);
 
-/* ---- What the extension calls of Python ---------------------------------------------------------- */
+/* ---- What the extension calls of Python --------------------------------------------------------- */
 
 static long none[64]; /* an object that is never looked into */
 extern long _Py_NoneStruct[64] __attribute__((alias("none")));
@@ -49,7 +49,7 @@ EG_UNUSED(PyLong_FromUnsignedLong)
 EG_UNUSED(PyObject_Free)
 EG_UNUSED(PyObject_Malloc)
 
-/* ---- The functions -------------------------------------------------------------------------------- */
+/* ---- The functions ------------------------------------------------------------------------------ */
 
 __attribute__((constructor)) static void initialise(void) { PyInit__wgpu_dawn(); }
 

@@ -28,7 +28,7 @@ static eg_context *open_one(void) {
 
 static eg_webgpu *gpu_of(eg_context *context) { return context->device; }
 
-/* ---- A small layer ------------------------------------------------------------------------------- */
+/* ---- A small layer ------------------------------------------------------------------------------ */
 
 static void fill(float *x, int count, unsigned seed) {
     for (int i = 0; i < count; i++) {
@@ -88,7 +88,7 @@ static void assert_works(eg_context *context) {
     test_free(x);
 }
 
-/* ---- Finding a library --------------------------------------------------------------------------- */
+/* ---- Finding a library -------------------------------------------------------------------------- */
 
 static void a_missing_library_is_said_in_words(void **state) {
     (void)state;
@@ -115,7 +115,7 @@ static void an_adapter_that_is_not_there_is_unavailable(void **state) {
     assert_non_null(strstr(eg_last_error(), "adapter 12"));
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------- */
 
 static void any_byte_range_can_be_copied(void **state) {
     (void)state;
@@ -169,7 +169,7 @@ static void operands_may_share_a_buffer_at_any_offset(void **state) {
     eg_close(context);
 }
 
-/* ---- Devices ------------------------------------------------------------------------------------- */
+/* ---- Devices ------------------------------------------------------------------------------------ */
 
 static void a_device_of_the_callers_is_used_and_left_open(void **state) {
     (void)state;

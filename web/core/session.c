@@ -37,7 +37,7 @@ static double reply[64]; /* what several numbers are handed to the page in */
 static guess wrong[TEST];
 static char text[4096];
 
-/* ---- Opening ------------------------------------------------------------------------------------- */
+/* ---- Opening ------------------------------------------------------------------------------------ */
 
 /* The shuffled split of the example: the same digits are held out for every activation. */
 static void shuffle_digits(void) {
@@ -88,7 +88,7 @@ WEB_EXPORT(web_begin) int web_begin(int activation, int seed, int epochs) {
     return s.steps;
 }
 
-/* ---- Training ------------------------------------------------------------------------------------ */
+/* ---- Training ----------------------------------------------------------------------------------- */
 
 /* As in the example: half a cosine from 2e-3 to 0. */
 static double learning_rate(int step, int steps) {
@@ -124,7 +124,7 @@ WEB_EXPORT(web_reply) const double *web_reply(void) { return reply; }
 /* The master copy of the first layer's weights, [64, 256]. */
 WEB_EXPORT(web_weights) const float *web_weights(void) { return s.master; }
 
-/* ---- Asking the network ---------------------------------------------------------------------------- */
+/* ---- Asking the network ------------------------------------------------------------------------- */
 
 /* How many of the TEST digits it reads rightly. Those it does not are listed in web_wrong. */
 WEB_EXPORT(web_evaluate) int web_evaluate(void) {
@@ -159,7 +159,7 @@ WEB_EXPORT(web_read) int web_read(void) {
     return best;
 }
 
-/* ---- Looking at the library ------------------------------------------------------------------------ */
+/* ---- Looking at the library --------------------------------------------------------------------- */
 
 /* Compares gradients with finite differences on fresh weights: returns whether all is within its limit;
  * web_reply holds count, worst error and limit, then the same in the training's f32 (0 if it is the same). */

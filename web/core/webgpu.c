@@ -3,8 +3,7 @@
  *
  * What takes its time in a page is a promise. The functions marked SUSPENDS wait for theirs: the browser sets
  * this whole stack aside and resumes it with the result (JavaScript Promise Integration), so that the library
- * may block here as it does elsewhere, and every callback is called before the function that took it returns.
- */
+ * may block here as elsewhere, and a callback has been called when the function that took it returns. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +63,7 @@ static size_t length_of(WGPUStringView text) {
 
 static WGPUStringView view(const char *text) { return (WGPUStringView){text, strlen(text)}; }
 
-/* ---- Errors: the page collects them; they are handed on where the library looks for them ------------ */
+/* ---- Errors: the page collects them; they are handed on where the library looks for them -------- */
 
 enum { DEVICE_LOST = 100 }; /* what take_error says of a lost device */
 
@@ -87,7 +86,7 @@ static void hand_on_errors(void) {
     }
 }
 
-/* ---- Instance, adapter, device ------------------------------------------------------------------------ */
+/* ---- Instance, adapter, device ------------------------------------------------------------------ */
 
 static char instance; /* there is one; its address is its name */
 
@@ -165,7 +164,7 @@ static WGPUFuture wgpuDevicePopErrorScope(WGPUDevice device, WGPUPopErrorScopeCa
     return done;
 }
 
-/* ---- Buffers ------------------------------------------------------------------------------------------ */
+/* ---- Buffers ------------------------------------------------------------------------------------ */
 
 static WGPUBuffer wgpuDeviceCreateBuffer(WGPUDevice device, const WGPUBufferDescriptor *wanted) {
     return OBJECT(page_create_buffer(device, (uint32_t)wanted->usage, (double)wanted->size));
@@ -203,7 +202,7 @@ static void wgpuBufferUnmap(WGPUBuffer buffer) {
     mapped = NULL;
 }
 
-/* ---- Pipelines ---------------------------------------------------------------------------------------- */
+/* ---- Pipelines ---------------------------------------------------------------------------------- */
 
 static WGPUShaderModule wgpuDeviceCreateShaderModule(WGPUDevice device,
                                                      const WGPUShaderModuleDescriptor *wanted) {
@@ -233,7 +232,7 @@ static WGPUBindGroup wgpuDeviceCreateBindGroup(WGPUDevice device, const WGPUBind
     return OBJECT(page_create_group(device, wanted->layout));
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------------- */
+/* ---- Commands ----------------------------------------------------------------------------------- */
 
 static WGPUCommandEncoder wgpuDeviceCreateCommandEncoder(WGPUDevice device, const void *descriptor) {
     (void)descriptor;
@@ -284,7 +283,7 @@ RELEASE(CommandEncoder)
 RELEASE(CommandBuffer)
 RELEASE(ComputePassEncoder)
 
-/* ---- The "library" ------------------------------------------------------------------------------------ */
+/* ---- The "library" ------------------------------------------------------------------------------ */
 
 typedef void (*function)(void);
 

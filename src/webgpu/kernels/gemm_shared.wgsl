@@ -28,7 +28,7 @@
 var<workgroup> left_tile: array<vec4<f32>, LEFT_WIDTH * EG_DEPTH>;
 var<workgroup> right_tile: array<vec4<f32>, RIGHT_WIDTH * EG_DEPTH>;
 
-/* ---- From memory --------------------------------------------------------------------------------- */
+/* ---- From memory -------------------------------------------------------------------------------- */
 
 /* The four lines of a block are its rows (columns), or its terms. What a line index counts: */
 #ifdef EG_VEC4
@@ -98,7 +98,7 @@ PART(left, LEFT_BY_ROW)
 WHOLE(right, RIGHT_BY_COL)
 PART(right, RIGHT_BY_COL)
 
-/* ---- To workgroup memory ------------------------------------------------------------------------- */
+/* ---- To workgroup memory ------------------------------------------------------------------------ */
 
 /* Where block number `b` of a tile `width` blocks wide lies: neighbours in memory are neighbours here. */
 fn place(b: u32, width: u32, along_depth: bool) -> vec2<u32> {
@@ -160,7 +160,7 @@ fn keep_right(to: u32, block: mat4x4<f32>) {
 
 fn terms_from(term: u32, end: u32) -> u32 { return max(end, term) - term; }
 
-/* ---- The sums of an operand ---------------------------------------------------------------------- */
+/* ---- The sums of an operand --------------------------------------------------------------------- */
 
 #ifdef EG_SUMS
 /* Beside the product, what right (left) sums to over the depth goes to extra: [items, splits, columns (rows)].
@@ -190,7 +190,7 @@ fn store_sums(total: vec4<f32>, item: u32, split: u32, at: u32) {
 #endif
 #endif
 
-/* ---- The tile of a thread ------------------------------------------------------------------------ */
+/* ---- The tile of a thread ----------------------------------------------------------------------- */
 
 /* Written out: an array indexed in a loop might be put in memory. X(i, j) for line i and block j of four
  * columns. */
