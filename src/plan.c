@@ -99,6 +99,12 @@ bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each,
     return true;
 }
 
+eg_status eg_plan_too_large(const eg_problem *p) {
+    return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+}
+
 /* Steps are written as they are added; the rest of them is not cleared, which would take as long as a check
  * of all operands. */
 eg_status eg_plan_make(const eg_caps *caps, const eg_problem *problem, eg_plan *plan) {

@@ -87,4 +87,7 @@ void eg_plan_print(const eg_plan *plan, char *text, size_t capacity);
 bool eg_plan_region(eg_plan *plan, eg_buffer_id id, int64_t count, int64_t each, size_t element,
                     size_t align);
 
+/* Fails: what to say where the workspace overflows. */
+eg_status eg_plan_too_large(const eg_problem *problem);
+
 #endif

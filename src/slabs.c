@@ -3,10 +3,9 @@
 #include <string.h>
 
 #include "error.h"
+#include "sizes.h"
 #include "text.h"
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
 /* ---- What there is to walk ---------------------------------------------------------------------- */
@@ -65,8 +64,8 @@ static void advance(eg_operand *x, bool has_rows, int64_t item, int64_t row) {
 /* The slab that begins at a row of an item. */
 static eg_problem slab_problem(const eg_slabs *s, int64_t item, int64_t row) {
     eg_problem p = s->whole;
-    p.batch = least(s->items, p.batch - item);
-    p.m = least(s->rows, p.m - row);
+    p.batch = eg_least(s->items, p.batch - item);
+    p.m = eg_least(s->rows, p.m - row);
     for (int id = 0; id < EG_OPERANDS; id++) {
         const bool has_rows = eg_operand_has_rows((eg_operand_id)id);
         if (has_rows) p.operands[id].rows = p.m;
@@ -85,7 +84,7 @@ static eg_problem pack_problem(const eg_slabs *s, int64_t item) {
     for (int id = 0; id < EG_OPERANDS; id++) p.operands[id] = (eg_operand){0};
     p.operands[EG_OP_B] = s->whole.operands[EG_OP_B];
     p.backward = false;
-    p.batch = least(s->items, p.batch - item);
+    p.batch = eg_least(s->items, p.batch - item);
     advance(&p.operands[EG_OP_B], false, item, 0);
     return p;
 }
@@ -120,7 +119,7 @@ static eg_problem copy_problem(const eg_slabs *s, int64_t items, eg_operand from
 static eg_problem sum_problem(const eg_slabs *s, int sum, int64_t item, bool before) {
     const eg_operand x = kept_operand(s, sum);
     eg_operand out = s->whole.operands[summed[sum]];
-    const int64_t items = per_item(s, sum) ? least(s->items, s->whole.batch - item) : 1;
+    const int64_t items = per_item(s, sum) ? eg_least(s->items, s->whole.batch - item) : 1;
     advance(&out, false, item, 0);
     return before ? copy_problem(s, items, out, x) : copy_problem(s, items, x, out);
 }
@@ -182,12 +181,6 @@ static eg_status take_other_room(const eg_caps *caps, const eg_slabs *s, size_t 
     return EG_OK;
 }
 
-static eg_status too_large(const eg_problem *p) {
-    return eg_fail(EG_ERR_OUT_OF_MEMORY,
-                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
-                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
-}
-
 /* Where the last of steps of `each` through `total` begins. */
 static int64_t last_start(int64_t total, int64_t each) { return each > 0 ? (total - 1) / each * each : 0; }
 
@@ -207,7 +200,7 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
     } else {
         bool fits = add_pack(caps, s);
         for (int sum = 0; sum < EG_SUMS; sum++) fits = fits && add_sum(s, sum);
-        if (!fits) return too_large(&s->whole);
+        if (!fits) return eg_plan_too_large(&s->whole);
         eg_plan other;
         const eg_problem last =
             slab_problem(s, last_start(s->whole.batch, items), last_start(s->whole.m, rows));
@@ -216,7 +209,7 @@ static eg_status lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_sl
         const eg_problem first = slab_problem(s, 0, 0);
         EG_TRY(take_room(caps, &first, &s->plan, &room));
     }
-    return add_region(s, &s->slab, room) ? EG_OK : too_large(&s->whole);
+    return add_region(s, &s->slab, room) ? EG_OK : eg_plan_too_large(&s->whole);
 }
 
 /* ---- The largest slab --------------------------------------------------------------------------- */
@@ -242,7 +235,7 @@ static void list_families(const eg_problem *p, family list[FAMILIES]) {
     list[0] = (family){p->batch, p->m, 0, 0, 1};
     list[1] = (family){1, p->m, 1, 0, together(p) || p->m == 0 ? 0 : p->batch - 1};
     list[2] = (family){items, COARSE, 0, COARSE, cut / COARSE};
-    list[3] = (family){items, FINE, 0, FINE, least(cut / FINE, COARSE / FINE - 1)};
+    list[3] = (family){items, FINE, 0, FINE, eg_least(cut / FINE, COARSE / FINE - 1)};
 }
 
 typedef struct search {
@@ -333,7 +326,7 @@ static eg_status refuse(search *x, int alone) {
         if (list[i].count > 0) EG_TRY(try_slab(x, alone, member(&list[i], 0), &fits));
         if (fits && x->slabs->workspace < need) need = x->slabs->workspace;
     }
-    if (need == SIZE_MAX) return too_large(&x->slabs->whole);
+    if (need == SIZE_MAX) return eg_plan_too_large(&x->slabs->whole);
     return eg_fail(EG_ERR_ARGUMENT,
                    "workspace_limit is %zu; expected at least %zu, what the smallest slab needs", limit,
                    need);
@@ -447,7 +440,7 @@ void eg_slabs_print(const eg_slabs *s, char *text, size_t capacity) {
     eg_text out = {text, capacity};
     if (several(s)) {
         const bool whole_items = s->rows == p->m;
-        const int64_t count = ceil_div(p->batch, s->items) * ceil_div(p->m, s->rows);
+        const int64_t count = eg_ceil_div(p->batch, s->items) * eg_ceil_div(p->m, s->rows);
         eg_put(&out, "slabs of %lld %s", (long long)(whole_items ? s->items : s->rows),
                whole_items ? "items" : "rows");
         if (!whole_items && s->items > 1) eg_put(&out, " of %lld items", (long long)s->items);

@@ -1,7 +1,7 @@
 /* The CPU behind the backend interface. A call has finished when it returns. */
 #include <string.h>
-#include <time.h>
 
+#include "../clock.h"
 #include "../error.h"
 #include "cpu.h"
 
@@ -184,12 +184,6 @@ static eg_status cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info 
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
-static double seconds(void) {
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 typedef struct spin_job {
     const eg_cpu_kernel *kernel;
     int64_t turns;
@@ -217,9 +211,9 @@ static eg_status cpu_measure_peak(eg_context *context, eg_dtype dtype, double *g
         return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(dtype));
     *gflops = 0;
     for (int run = 0; run < RUNS; run++) {
-        const double begin = seconds();
+        const double begin = eg_seconds();
         eg_cpu_parallel(threads, threads, spin, &job);
-        const double rate = 2e-9 * job.done[0] * threads / (seconds() - begin);
+        const double rate = 2e-9 * job.done[0] * threads / (eg_seconds() - begin);
         if (rate > *gflops) *gflops = rate;
     }
     return EG_OK;

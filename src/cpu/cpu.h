@@ -3,15 +3,8 @@
 #define EG_CPU_H
 
 #include "../backend.h"
+#include "../sizes.h"
 #include "kernel.h"
-
-/* Of numbers that are not negative. A division of 64 bits takes two to four times as long as one of 32 on
- * processors before Ice Lake, and a call makes some fifty. */
-static inline int64_t eg_div(int64_t a, int64_t b) {
-    return ((a | b) >> 32) == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
-}
-static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return a > 0 && a <= b ? 1 : eg_div(a + b - 1, b); }
-static inline int64_t eg_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if
  * the variable names none that is known. */

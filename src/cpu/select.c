@@ -339,12 +339,7 @@ static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel,
         }
     }
     skip_packs(plan, kernel);
-    if (!add_workspace(plan, kernel)) {
-        return eg_fail(EG_ERR_OUT_OF_MEMORY,
-                       "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
-                       (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
-    }
-    return EG_OK;
+    return add_workspace(plan, kernel) ? EG_OK : eg_plan_too_large(p);
 }
 
 /* A call that a kernel refuses is made anew by another, in the same workspace: it has room for both. */

@@ -1,10 +1,8 @@
 /* Cutting a pass to what the device allows: bindings, workgroups in a dimension, 32-bit indices, and the
  * time that a submit may take. */
 #include "../error.h"
+#include "../sizes.h"
 #include "pass.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 bool eg_webgpu_writes(const eg_webgpu_pass *pass, int binding) {
     return binding == EG_OUT || (binding == EG_EXTRA && pass->sums);
@@ -35,7 +33,7 @@ int64_t eg_webgpu_begin(const eg_webgpu_pass *pass, int binding, const eg_webgpu
 /* Elements of an operand that fit in a binding: its first may lie anywhere up to the alignment. */
 static int64_t room(const eg_webgpu_caps *caps, const eg_webgpu_operand *x) {
     const int64_t most = (int64_t)1 << 31; /* of an index */
-    return least(((int64_t)caps->binding - (int64_t)caps->align) / (int64_t)eg_dtype_size(x->dtype), most);
+    return eg_least(((int64_t)caps->binding - (int64_t)caps->align) / (int64_t)eg_dtype_size(x->dtype), most);
 }
 
 static bool window_fits(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, int binding,
@@ -54,10 +52,10 @@ int64_t eg_webgpu_reach(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass) 
         if (x->place == EG_PLACE_NONE || x->depth == 0) continue;
         const int64_t tile =
             pass->kernel->rows > pass->kernel->cols ? pass->kernel->rows : pass->kernel->cols;
-        const int64_t rows = least(pass->rows, tile), cols = least(pass->cols, tile);
+        const int64_t rows = eg_least(pass->rows, tile), cols = eg_least(pass->cols, tile);
         int64_t terms = (room(caps, x) - 1 - span(rows, x->row) - span(cols, x->col)) / x->depth + 1;
-        if (terms < least(pass->depth, enough)) terms = (room(caps, x) - 1) / x->depth + 1;
-        reach = least(reach, terms);
+        if (terms < eg_least(pass->depth, enough)) terms = (room(caps, x) - 1) / x->depth + 1;
+        reach = eg_least(reach, terms);
     }
     return reach < pass->depth && reach > 4 ? reach / 4 * 4 : reach;
 }
@@ -89,12 +87,12 @@ static side too_large(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, co
         if (!window_fits(caps, pass, binding, b))
             return span(b->rows, x->row) >= span(b->cols, x->col) ? ROWS : COLS;
     }
-    const int64_t down = ceil_div(b->rows, pass->kernel->rows),
-                  across = ceil_div(b->cols, pass->kernel->cols);
+    const int64_t down = eg_ceil_div(b->rows, pass->kernel->rows),
+                  across = eg_ceil_div(b->cols, pass->kernel->cols);
     if (down > caps->groups) return ROWS;
     if (across > caps->groups) return COLS;
     if (pass->bias.place != EG_PLACE_NONE) {
-        const int64_t most = least(MOST_BIAS, (int64_t)caps->binding / 8);
+        const int64_t most = eg_least(MOST_BIAS, (int64_t)caps->binding / 8);
         if (pass->bias_by_row ? b->rows > most : b->cols > most) return pass->bias_by_row ? ROWS : COLS;
     }
     if (work_of(b) > caps->budget && (down > 1 || across > 1)) return down >= across ? ROWS : COLS;
@@ -104,7 +102,7 @@ static side too_large(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, co
 /* About half, in whole tiles as long as there are some, and in fours for the sake of aligned loads. */
 static int64_t half(int64_t count, int64_t tile) {
     const int64_t unit = count > tile ? tile : count > 4 ? 4 : 1;
-    return ceil_div(ceil_div(count, 2), unit) * unit;
+    return eg_ceil_div(eg_ceil_div(count, 2), unit) * unit;
 }
 
 static eg_status cut_area(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, const eg_webgpu_block *b,
@@ -136,7 +134,7 @@ static eg_status cut_depth(const eg_webgpu_caps *caps, const eg_webgpu_pass *pas
     eg_webgpu_pass part = *pass;
     if (sums_items(pass) && block.item > 0) part.accumulate = part.add_sums = true;
     do {
-        block.depth = least(reach, pass->depth - block.term);
+        block.depth = eg_least(reach, pass->depth - block.term);
         if (reach < pass->depth) part.chunk = block.depth;
         EG_TRY(cut_area(caps, &part, &block, visit, arg));
         part.accumulate = part.add_sums = true;
@@ -157,10 +155,10 @@ eg_status eg_webgpu_cut(const eg_webgpu_caps *caps, const eg_webgpu_pass *pass, 
         const eg_webgpu_block some = {
             .items = items, .rows = whole.rows, .cols = whole.cols, .depth = whole.depth};
         if (!deep && items_fit(caps, pass, &some)) break;
-        items = sums_items(pass) ? 1 : ceil_div(items, 2);
+        items = sums_items(pass) ? 1 : eg_ceil_div(items, 2);
     }
     for (; whole.item < pass->items; whole.item += items) {
-        whole.items = least(items, pass->items - whole.item);
+        whole.items = eg_least(items, pass->items - whole.item);
         EG_TRY(cut_depth(caps, pass, whole, visit, arg));
     }
     return EG_OK;

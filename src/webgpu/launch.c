@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../error.h"
+#include "../sizes.h"
 #include "device.h"
 
 /* As struct Walk and struct Params in kernels/common.wgsl. */
@@ -281,8 +282,6 @@ static bias_part bias_of(const launching *l, const eg_webgpu_pass *pass, const e
     return part;
 }
 
-static uint32_t ceil_div(int64_t a, int64_t b) { return (uint32_t)((a + b - 1) / b); }
-
 static void encode(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBindGroupLayout layout,
                    const WGPUBindGroupEntry *entries, size_t count, const uint32_t *groups) {
     WGPUCommandEncoder encoder = gpu->recording->encoder;
@@ -343,7 +342,8 @@ static eg_status run_block(void *arg, const eg_webgpu_pass *pass, const eg_webgp
     EG_TRY(part_from_output(gpu, pass, bounds));
 
     const eg_webgpu_kernel *kernel = pass->kernel;
-    const uint32_t groups[3] = {ceil_div(block->cols, kernel->cols), ceil_div(block->rows, kernel->rows),
+    const uint32_t groups[3] = {(uint32_t)eg_ceil_div(block->cols, kernel->cols),
+                                (uint32_t)eg_ceil_div(block->rows, kernel->rows),
                                 (uint32_t)(block->items * pass->splits)};
     encode(gpu, pipeline, layout, entries, 1 + entries_of(pass, bounds, entries + 1), groups);
     return EG_OK;

@@ -1,10 +1,7 @@
 /* From the steps of the plan to passes. */
 #include "pass.h"
 
-#include <string.h>
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "../sizes.h"
 
 typedef struct lowering {
     const eg_webgpu_caps *caps;
@@ -96,7 +93,7 @@ static void emit(lowering *l, eg_webgpu_pass pass) {
 
 static size_t reserve(lowering *l, int64_t elements) {
     const size_t at = l->temporary;
-    l->temporary += (size_t)ceil_div(elements * 4, 256) * 256;
+    l->temporary += (size_t)eg_ceil_div(elements * 4, 256) * 256;
     if (l->temporary > l->out->scratch) l->out->scratch = l->temporary;
     return at;
 }
@@ -172,10 +169,10 @@ const eg_webgpu_kernel *eg_webgpu_column_kernel(const eg_webgpu_caps *caps) {
 
 int64_t eg_webgpu_sum_chunk(const eg_webgpu_caps *caps, int64_t rows, int64_t row_stride) {
     enum { ALONE = 2048, CHUNK = 512, MOST = 256 };
-    const int64_t chunks = rows <= ALONE ? 1 : least(MOST, ceil_div(rows, CHUNK));
+    const int64_t chunks = rows <= ALONE ? 1 : eg_least(MOST, eg_ceil_div(rows, CHUNK));
     const int64_t room = ((int64_t)caps->binding - (int64_t)caps->align) / 4;
-    int64_t chunk = ceil_div(rows, chunks);
-    if (row_stride > 0) chunk = least(chunk, (room - 1) / row_stride + 1);
+    int64_t chunk = eg_ceil_div(rows, chunks);
+    if (row_stride > 0) chunk = eg_least(chunk, (room - 1) / row_stride + 1);
     return chunk > 0 ? chunk : 1;
 }
 
@@ -213,7 +210,7 @@ static eg_webgpu_pass product_pass(const lowering *l) {
     if (pass.items == 0 && pass.at[EG_OUT].place != EG_PLACE_NONE && pass.at[EG_OUT].item == 0)
         pass.items = 1, pass.depth = 0;
     pass.chunk = l->step->depth;
-    pass.splits = pass.depth > 0 ? ceil_div(pass.depth, pass.chunk) : 1;
+    pass.splits = pass.depth > 0 ? eg_ceil_div(pass.depth, pass.chunk) : 1;
     /* Splits are parts of one dispatch: what one cannot reach is done part after part instead. */
     if (eg_webgpu_reach(l->caps, &pass) < pass.depth) pass.splits = 1, pass.chunk = pass.depth;
     return pass;
@@ -254,7 +251,7 @@ static sum_parts parts_of(const lowering *l, eg_buffer_id id) {
         return (sum_parts){pass.splits, items_apart(&pass)};
     }
     const int64_t stride = below ? below_stride(p) : grad_pre_of(l).row;
-    return (sum_parts){ceil_div(p->m, eg_webgpu_sum_chunk(l->caps, p->m, stride)), p->batch};
+    return (sum_parts){eg_ceil_div(p->m, eg_webgpu_sum_chunk(l->caps, p->m, stride)), p->batch};
 }
 
 bool eg_webgpu_sum_parts(const eg_webgpu_caps *caps, const eg_plan *plan, eg_buffer_id id, int64_t *count) {

@@ -1,16 +1,9 @@
 /* The arithmetic peak, by a kernel that does nothing else. */
-#include <time.h>
-
+#include "../clock.h"
 #include "../error.h"
 #include "device.h"
 
 extern const char eg_wgsl_peak[];
-
-static double seconds(void) {
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* `groups` workgroups of independent multiply-adds in registers; returns the seconds it took. */
 static eg_status spin(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBuffer out, uint32_t groups,
@@ -28,10 +21,10 @@ static eg_status spin(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBuffer o
     gpu->api.ComputePassEncoderRelease(pass);
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(encoder, NULL);
     gpu->api.CommandEncoderRelease(encoder);
-    const double begin = seconds();
+    const double begin = eg_seconds();
     gpu->api.QueueSubmit(gpu->queue, 1, &commands);
     const eg_status status = eg_webgpu_wait(gpu);
-    *taken = seconds() - begin;
+    *taken = eg_seconds() - begin;
     gpu->api.CommandBufferRelease(commands);
     gpu->api.BindGroupRelease(group);
     gpu->api.BindGroupLayoutRelease(layout);

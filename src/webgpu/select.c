@@ -3,10 +3,8 @@
 #include <string.h>
 
 #include "../error.h"
+#include "../sizes.h"
 #include "pass.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static bool usable(const eg_caps *caps, const eg_webgpu_kernel *kernel) {
     const eg_webgpu_caps *device = caps->detail;
@@ -15,7 +13,7 @@ static bool usable(const eg_caps *caps, const eg_webgpu_kernel *kernel) {
 }
 
 static int64_t tiles_of(const eg_webgpu_kernel *kernel, int64_t rows, int64_t cols) {
-    return ceil_div(rows, kernel->rows) * ceil_div(cols, kernel->cols);
+    return eg_ceil_div(rows, kernel->rows) * eg_ceil_div(cols, kernel->cols);
 }
 
 static const eg_webgpu_kernel *only_kernel(const eg_caps *caps) {
@@ -71,11 +69,11 @@ static int64_t choose_chunk(const eg_webgpu_caps *device, const eg_webgpu_kernel
     const int64_t threads = items * tiles_of(kernel, rows, cols) * kernel->invocations;
     int64_t parts = 1;
     if (threads > 0 && threads < device->fill)
-        parts = least(4 * device->fill / threads, depth / device->part);
+        parts = eg_least(4 * device->fill / threads, depth / device->part);
     const double each = 4.0 * (double)items * (double)rows * (double)cols;
     if (each * (double)parts > (double)most) parts = (int64_t)((double)most / each);
     if (parts <= 1) return depth > 0 ? depth : 1;
-    return ceil_div(ceil_div(depth, parts), 16) * 16;
+    return eg_ceil_div(eg_ceil_div(depth, parts), 16) * 16;
 }
 
 static eg_status choose_gemm(const eg_caps *caps, const eg_problem *p, eg_step *step) {
@@ -150,8 +148,5 @@ eg_status eg_webgpu_select(const eg_caps *caps, eg_plan *plan) {
         if (step->kind == EG_STEP_ACT_GRAD) step->name = eg_webgpu_finish.name;
         if (step->kind == EG_STEP_COLUMN_SUM) step->name = eg_webgpu_column_kernel(caps->detail)->name;
     }
-    if (add_workspace(caps->detail, plan)) return EG_OK;
-    return eg_fail(EG_ERR_OUT_OF_MEMORY,
-                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
-                   (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
+    return add_workspace(caps->detail, plan) ? EG_OK : eg_plan_too_large(p);
 }

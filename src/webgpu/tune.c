@@ -1,15 +1,17 @@
-/* Which kernel row is fastest on a GPU: once in the life of a device and its driver the candidates compute
- * the backward pass of a layer turn about, and the best time of each counts; the winner's name is kept in
+/* Which kernel rows are fastest on a GPU: once in the life of a device and its driver the candidates compute
+ * the backward pass of two layers turn about, a shallow and a deep one, and the best time of each counts; the
+ * winners' names are kept in
  *
  *     $XDG_CACHE_HOME/epigrad/webgpu-kernels    (~/.cache where that is not set)
  *
- * one line a device: library version, row, device. EPIGRAD_WEBGPU_TUNE=0 neither measures nor reads it. */
+ * one line a device: library version, shallow row, deep row, device. EPIGRAD_WEBGPU_TUNE=0 neither measures
+ * nor reads it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
+#include "../clock.h"
 #include "../error.h"
 #include "device.h"
 
@@ -78,12 +80,6 @@ static void remember(const eg_webgpu_caps *caps, const char *device_name) {
 
 /* ---- The measurement ---------------------------------------------------------------------------- */
 
-static double seconds(void) {
-    struct timespec now;
-    timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 enum { EACH = 2, ROUNDS = 8 };
 
 typedef struct trial {
@@ -97,7 +93,7 @@ static eg_matrix dense(void *memory, size_t element) {
     return (eg_matrix){.data = memory, .offset = element * sizeof(float)};
 }
 
-/* Every pass as users run it: the three layouts, the epilogue, the sums. K = N = `width`. */
+/* A layer of K = N = `width`: every pass as users run it, the three layouts, the epilogue, the sums. */
 static eg_status prepare(trial *t, eg_context *context, int64_t rows, int64_t width) {
     const size_t b = (size_t)(width * width), a = (size_t)(rows * width), bias = (size_t)width,
                  element = sizeof(float);
@@ -124,11 +120,11 @@ static eg_status prepare(trial *t, eg_context *context, int64_t rows, int64_t wi
 /* Seconds; negative if it failed. */
 static double time_row(eg_webgpu *gpu, const trial *t, int row) {
     gpu->caps.shallow = gpu->caps.deep = row;
-    const double begin = seconds();
+    const double begin = eg_seconds();
     for (int i = 0; i < EACH; i++) {
         if (eg_backward(t->context, &t->layer, &t->args) != EG_OK) return -1;
     }
-    return eg_sync(t->context) == EG_OK ? seconds() - begin : -1;
+    return eg_sync(t->context) == EG_OK ? eg_seconds() - begin : -1;
 }
 
 /* Turn about, so that what else the machine does disturbs all alike. The first round compiles and warms up; a
@@ -139,14 +135,14 @@ static int fastest(eg_webgpu *gpu, const trial *t, int otherwise) {
     const double patience = 0.5;
     double begin = 0, best = 1e30;
     int winner = otherwise;
-    for (int round = 0; round < ROUNDS && (round < FEWEST || seconds() - begin < patience); round++) {
+    for (int round = 0; round < ROUNDS && (round < FEWEST || eg_seconds() - begin < patience); round++) {
         for (int i = 0; i < COUNT; i++) {
             const eg_webgpu_kernel *kernel = eg_webgpu_kernel_row(candidates[i]);
             if (kernel->invocations > gpu->caps.invocations || kernel->memory > gpu->caps.memory) continue;
             const double taken = time_row(gpu, t, candidates[i]);
             if (round > 0 && taken > 0 && taken < best) best = taken, winner = candidates[i];
         }
-        if (round == 0) begin = seconds();
+        if (round == 0) begin = eg_seconds();
     }
     return winner;
 }
