@@ -18,9 +18,9 @@
  *   errors      every fallible function returns an eg_status; eg_last_error() then has one line that names
  *               the argument, its value and what was expected. A call refused by validation has written
  *               nothing. Nothing prints, nothing aborts.
- *   order       on the CPU a call has finished when it returns; CUDA and WebGPU calls are enqueued, and
- *               eg_sync waits for them.
- */
+ *   order       on the CPU a call has finished when it returns; CUDA and WebGPU calls are enqueued, run in
+ *               the order they were made, and eg_sync waits for them. Until then their operands,
+ *               workspaces and packs have to exist. */
 #ifndef EPIGRAD_EPIGRAD_H
 #define EPIGRAD_EPIGRAD_H
 
@@ -131,20 +131,23 @@ typedef struct eg_allocator {
 typedef struct eg_open_info {
     size_t size;
     eg_backend backend;
-    int device;             /* ordinal of the device, CUDA and WebGPU */
+    int device;             /* CUDA, WebGPU: ordinal of the device, from 0; not read with a native_device */
     int threads;            /* CPU: threads a call may use; 0: one a core the process may run on.
                                Results are the same bits for every value. */
     const char *kernel;     /* NULL: the best for each step. Else only kernel rows of this name are used,
                                and a step that has no such row is EG_ERR_UNSUPPORTED: for tests and
                                benchmarks. Read during eg_open only. */
     eg_allocator allocator; /* for the context and everything it owns on the host */
-    void *native_device;    /* CUDA: CUcontext or NULL for the primary one; WebGPU: WGPUDevice or NULL */
-    void *native_queue;     /* CUDA: CUstream or NULL for the default stream; WebGPU: WGPUQueue or NULL */
+    /* These stay the caller's, and have to outlive the context. */
+    void *native_device; /* CUDA: CUcontext or NULL for the primary one; WebGPU: WGPUDevice or NULL */
+    void *native_queue;  /* CUDA: CUstream or NULL for the default stream; WebGPU: WGPUQueue or NULL */
 } eg_open_info;
 
 /* Opens a device. `info` may be NULL: the CPU with its defaults. On success *context is to be closed with
- * eg_close; on failure it is NULL.
- * The environment variable EPIGRAD_CPU_ISA (portable, avx2, avx512, ...) caps the CPU's instruction set. */
+ * eg_close; on failure it is NULL. EG_ERR_UNAVAILABLE: the build lacks the backend, or the machine its
+ * driver or device.
+ * The environment variable EPIGRAD_CPU_ISA (portable, neon, avx2, avx512, amx) caps the CPU's instruction
+ * set; those of the other backends are in docs/cuda.md and docs/webgpu.md. */
 EG_API eg_status eg_open(const eg_open_info *info, eg_context **context);
 
 /* Waits for what is enqueued, then frees the context. NULL is allowed. Packed operands and memory made
@@ -156,8 +159,9 @@ EG_API eg_status eg_sync(eg_context *context);
 
 /* Device memory, so that one program runs on any backend. On the CPU and CUDA *memory is an address
  * (host, CUdeviceptr), on WebGPU a WGPUBuffer; it is what eg_matrix.data takes. `bytes` may be 0.
- * Memory is aligned to at least 64 bytes and not initialised. Upload and download copy `bytes` bytes
- * at `offset` and have finished with the host buffer when they return. */
+ * Memory is aligned to at least 64 bytes and not initialised. It is freed by the context that it is from,
+ * when no enqueued call uses it any more; NULL is allowed. Upload and download copy `bytes` bytes at `offset`
+ * (bytes) after the calls made before, and have finished with the host buffer when they return. */
 EG_API eg_status eg_alloc(eg_context *context, size_t bytes, void **memory);
 EG_API void eg_free(eg_context *context, void *memory);
 EG_API eg_status eg_upload(eg_context *context, void *memory, size_t offset, const void *host, size_t bytes);
@@ -192,17 +196,18 @@ typedef struct eg_matrix {
 
 /* A dense vector of N (bias, d_bias) or K (the d_bias of the layer below) elements, or absent. */
 typedef struct eg_vector {
-    void *data;
-    size_t offset;  /* bytes */
+    void *data;     /* as in eg_matrix */
+    size_t offset;  /* bytes, a multiple of the element's size */
     eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_bias may be EG_F32 for an f16 or bf16 layer */
 } eg_vector;
 
-/* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64. data == NULL: the context
- * uses its own, which grows to the largest call seen and is freed by eg_close. */
+/* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64, apart from every operand (which
+ * is not checked). The next call may use the same. data == NULL: the context uses its own, which grows to the
+ * largest call seen and is freed by eg_close. */
 typedef struct eg_workspace {
-    void *data;
-    size_t offset; /* bytes */
-    size_t bytes;
+    void *data;    /* as in eg_matrix */
+    size_t offset; /* bytes, a multiple of 64 */
+    size_t bytes;  /* from there on */
 } eg_workspace;
 
 typedef struct eg_packed eg_packed; /* B laid out for the device once, reused over calls */
@@ -276,8 +281,8 @@ EG_API eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer
 EG_API eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer,
                                        const eg_backward_args *args, size_t *bytes);
 
-/* Writes the plan of the call as text, one step a line (kernel, tile, workspace), NUL-terminated and cut
- * to `capacity` bytes. As above, no memory is read. */
+/* Writes the plan of the call as text for people, one step a line (kernel, tile) and the workspace,
+ * NUL-terminated and cut to `capacity` bytes, at least 1. As above, no memory is read. */
 EG_API eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
                                  char *text, size_t capacity);
 EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
@@ -285,8 +290,9 @@ EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, co
 
 /* Packs B for the context's device, for forward and backward calls of layers that agree with `layer` in
  * k, n, batch (where b has a batch stride), dtype and math; m is free. The pack is a copy: later changes
- * to b do not reach it. eg_packed_update packs the same b anew, as after an optimiser's step. A pack may
- * be read by several calls; it belongs to its context. */
+ * to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the same
+ * sizes, in any layout. A pack may be read by several calls; it belongs to its context, and is freed when no
+ * enqueued call uses it any more; NULL is allowed. */
 EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,
                            eg_packed **packed);
 EG_API eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b);
@@ -306,20 +312,23 @@ typedef struct eg_device_info {
 /* `info->size` is set by the caller. */
 EG_API eg_status eg_get_device_info(eg_context *context, eg_device_info *info);
 
+/* Strings are the library's, and stay. */
 typedef struct eg_kernel_info {
     size_t size;
     const char *name;  /* as in plans and in the source: `git grep` finds it */
     eg_dtype compute;  /* the type it computes in */
     int usable;        /* 1 if this context's device has what it requires */
     const char *needs; /* the capability it requires */
-    const char *tile;  /* "8x48" */
+    const char *tile;  /* "8x48": rows x columns of the result that it makes at once */
 } eg_kernel_info;
 
-/* Row `index` of the backend's kernel table, best first; EG_ERR_ARGUMENT past the last row. */
+/* Row `index` of the backend's kernel table, best first, from 0; EG_ERR_ARGUMENT past the last row.
+ * `info->size` is set by the caller. */
 EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info);
 
 /* Measures the arithmetic peak in GFLOP/s for layers of `dtype`, with the threads of the context and the
- * kernel it would use: independent multiply-adds in registers for some tens of milliseconds. */
+ * kernel it would use: independent multiply-adds in registers for some tens of milliseconds. It waits for
+ * them; EG_ERR_UNSUPPORTED where no kernel of the backend computes in that type. */
 EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 
 /* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`
