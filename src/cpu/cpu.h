@@ -51,6 +51,9 @@ static inline const eg_operand *eg_cpu_in_place(const eg_plan *plan, eg_buffer_i
     return x->data != NULL ? x : NULL;
 }
 
+/* Tiles of each thread's scratch before those of a block: room for an epilogue. */
+enum { EG_CPU_SPARE_TILES = 4 };
+
 /* One call being run. */
 typedef struct eg_cpu_run {
     const eg_plan *plan;

@@ -380,7 +380,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                .finish = &finish};
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
     b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
-    b.tiles = b.spare + 4 * tile;
+    b.tiles = b.spare + EG_CPU_SPARE_TILES * tile;
     b.panel = b.tiles + (size_t)(x->step->tile_rows * x->step->tile_cols) * x->size;
     const int64_t kc = x->step->depth, passes = eg_ceil_div(x->depth, kc);
     if (kernel->enter != NULL) kernel->enter();

@@ -301,13 +301,13 @@ static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step)) return false;
-        /* The accumulators of a block, perhaps a panel, and four tiles for its epilogue. */
+        /* The accumulators of a block, and perhaps a panel. */
         int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
         if (step->packs) need += step->depth * kernel->nr * kernel->terms / 2;
         if (need > scratch) scratch = need;
         if (step->threads > threads) threads = step->threads;
     }
-    scratch += 4 * (int64_t)kernel->mr * kernel->nr;
+    scratch += EG_CPU_SPARE_TILES * (int64_t)kernel->mr * kernel->nr;
     if (p->backward && !add_grad_pre(plan, kernel)) return false;
     if (eg_wants(p, EG_OP_D_BIAS) && !add_sums(plan, kernel, EG_BUFFER_SUMS, p->n)) return false;
     if (eg_wants(p, EG_OP_D_BIAS_BELOW) && !add_sums(plan, kernel, EG_BUFFER_SUMS_BELOW, p->k)) return false;
