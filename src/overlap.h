@@ -1,9 +1,10 @@
+/* Whether operands share memory. */
 #ifndef EG_OVERLAP_H
 #define EG_OVERLAP_H
 
 #include "problem.h"
 
-/* Whether two present operands may share an element. Exact for matrices apart in memory and for column
+/* True if two present operands may share an element. Exact for matrices apart in memory and for column
  * (row) windows of one buffer with a common leading dimension, such as the parts of a fused projection;
  * other interleaved layouts count as overlapping. On WebGPU `data` names a buffer, not an address: only
  * operands of the same buffer can overlap. */
