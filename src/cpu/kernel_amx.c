@@ -133,7 +133,7 @@ static size_t per_cell(size_t bytes, int64_t cells) {
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
             }                                                                                                \
             if (runs) add_sums(&run, EG_CELL, wide);                                                         \
-            store_sums(runs &&accumulate ? (char *)run.sums : (char *)tile);                                 \
+            store_sums((char *)(runs && accumulate ? run.sums : tile));                                      \
             if (runs && accumulate) run.row = 0;                                                             \
             accumulate = true;                                                                               \
         } while (depth > 0);                                                                                 \

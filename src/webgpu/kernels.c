@@ -34,18 +34,31 @@ const eg_webgpu_kernel *eg_webgpu_kernel_row(int index) {
     return index >= 0 && index < (int)(sizeof rows / sizeof *rows) ? &rows[index] : NULL;
 }
 
-const eg_webgpu_kernel eg_webgpu_finish = {"finish", EG_SHAPE_FINISH, EG_FINISH_ROWS, EG_FINISH_COLS, 1,   64,
-                                           0,        eg_wgsl_finish,  NULL,           NULL,           NULL};
-const eg_webgpu_kernel eg_webgpu_column_sum = {"column_sum", EG_SHAPE_COLUMN_SUM, 1,    EG_SUM_COLS, 1,   256,
-                                               1024,         eg_wgsl_column_sum,  NULL, NULL,        NULL};
-const eg_webgpu_kernel eg_webgpu_column_alone = {"column_alone",
-                                                 EG_SHAPE_COLUMN_SUM,
-                                                 1,
-                                                 EG_ALONE_COLS,
-                                                 1,
-                                                 EG_ALONE_COLS,
-                                                 0,
-                                                 eg_wgsl_column_alone,
-                                                 NULL,
-                                                 NULL,
-                                                 NULL};
+const eg_webgpu_kernel eg_webgpu_finish = {
+    .name = "finish",
+    .shape = EG_SHAPE_FINISH,
+    .rows = EG_FINISH_ROWS,
+    .cols = EG_FINISH_COLS,
+    .depth = 1,
+    .invocations = 64,
+    .text = eg_wgsl_finish,
+};
+const eg_webgpu_kernel eg_webgpu_column_sum = {
+    .name = "column_sum",
+    .shape = EG_SHAPE_COLUMN_SUM,
+    .rows = 1,
+    .cols = EG_SUM_COLS,
+    .depth = 1,
+    .invocations = 256,
+    .memory = 1024,
+    .text = eg_wgsl_column_sum,
+};
+const eg_webgpu_kernel eg_webgpu_column_alone = {
+    .name = "column_alone",
+    .shape = EG_SHAPE_COLUMN_SUM,
+    .rows = 1,
+    .cols = EG_ALONE_COLS,
+    .depth = 1,
+    .invocations = EG_ALONE_COLS,
+    .text = eg_wgsl_column_alone,
+};

@@ -22,8 +22,8 @@ enum {
 #undef EG_ROW
 };
 
-/* The element-wise kernel and the column sums: FINISH_ROWS x FINISH_COLS elements and SUM_COLS columns a
- * workgroup; on adapters that are processors, ALONE_COLS columns with one invocation each. */
+/* The element-wise kernel's elements and the column sums' columns of a workgroup; on adapters that are
+ * processors, columns of one invocation each. The build gives the shaders the same numbers. */
 enum { EG_FINISH_ROWS = 8, EG_FINISH_COLS = 64, EG_SUM_COLS = 16, EG_ALONE_COLS = 8 };
 
 typedef enum eg_webgpu_shape { EG_SHAPE_PRODUCT, EG_SHAPE_FINISH, EG_SHAPE_COLUMN_SUM } eg_webgpu_shape;
