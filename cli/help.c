@@ -1,5 +1,10 @@
 #include "commands.h"
 
+#include "epigrad/epigrad.h"
+
+#define EG_ROW(NAME, name, value, from_y, text) " " #name
+#define ACTIVATIONS                             EG_ACTIVATION_TABLE(EG_ROW)
+
 const char help_text[] =
     "epigrad: the linear layer Y = act(A B + bias), forward and backward\n"
     "\n"
@@ -16,15 +21,13 @@ const char help_text[] =
     "\n"
     "forward, backward and plan:\n"
     "  -o, --output OUT      where results go; written whole or not at all\n"
-    "  --activation NAME     none (default), relu, gelu, silu, sigmoid, tanh, gelu_erf, quick_gelu, relu2,\n"
-    "                        softplus, hardswish, mish\n"
+    "  --activation NAME     one of those below (default: none)\n"
     "  --backend B           cpu (default), cuda, webgpu\n"
     "  --dtype D             f64, f32, f16, bf16: converts the inputs first (default: as in the file)\n"
     "  --layout-b L          kn (default), or nk: b is a PyTorch weight [N, K], and d_b is too\n"
     "  --nonfinite P         act' where the pre-activation is NaN: zero (default), propagate\n"
     "  --threads N           CPU threads (default: all cores)\n"
-    "  --workspace-limit B   bytes (or 64K, 256M, 1G) of workspace at most: larger calls go in slabs of "
-    "rows\n"
+    "  --workspace-limit B   bytes (or 64K, 256M, 1G) of workspace at most: larger calls go in slabs\n"
     "forward and plan:\n"
     "  --save-pre            writes pre as well\n"
     "backward and plan:\n"
@@ -40,6 +43,8 @@ const char help_text[] =
     "  --out-dtype D --workspace-limit B\n"
     "  --seconds S           time spent on each row (default 1)\n"
     "  --json                an object a line\n"
+    "activations:\n"
+    " " ACTIVATIONS "\n"
     "\n"
     "  epigrad --help, epigrad --version\n"
     "\n"
