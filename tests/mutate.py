@@ -34,7 +34,7 @@ MUTATIONS = [
     ("every item of a batch in place is the first", "src/cpu/gemm.c",
      ".item = times(x->batch_stride, size),", ".item = 0,"),
     ("b is not transposed for d_a", "src/cpu/pack.c",
-     "const eg_operand xt = transpose(*x);", "const eg_operand xt = *x;"),
+     "const eg_operand xt = eg_cpu_transpose(*x);", "const eg_operand xt = *x;"),
     ("all threads share one scratch", "src/cpu/gemm.c",
      "eg_cpu_scratch(x->run, thread)", "eg_cpu_scratch(x->run, 0 * thread)"),
     ("the depth is cut by the number of threads", "src/cpu/select.c",
