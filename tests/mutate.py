@@ -56,7 +56,7 @@ MUTATIONS = [
      "EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols);",
      "EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols < EG_NR ? cols + 1 : cols);"),
     ("the workspace is one tile short", "src/cpu/select.c",
-     "scratch += 4 * (int64_t)kernel->mr * kernel->nr;", "scratch += 3 * (int64_t)kernel->mr * kernel->nr;"),
+     "scratch += EG_CPU_SPARE_TILES *", "scratch += (EG_CPU_SPARE_TILES - 1) *"),
     ("a failed growth forgets that the workspace is gone", "src/api.c",
      "    context->workspace_bytes = 0;\n", ""),
     # Epilogues.
