@@ -6,7 +6,7 @@ typedef struct eg_span {
 
 static eg_span span_of(const eg_problem *problem, const eg_operand *x) {
     const uintptr_t first = eg_begin(problem, x->data, x->offset);
-    if (x->rows == 0 || x->cols == 0 || problem->batch == 0) return (eg_span){first, first};
+    if (!eg_has_elements(problem, x)) return (eg_span){first, first};
     const int64_t last = (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride +
                          (problem->batch - 1) * x->batch_stride;
     return (eg_span){first, first + (uintptr_t)(last + 1) * eg_size_of(x->dtype)};

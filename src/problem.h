@@ -79,6 +79,12 @@ static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
     return problem->operands[id].data != NULL;
 }
 
+/* Whether the operand has elements. A batch of none has none, but for one matrix that all of them share: that
+ * is still written, as a sum over nothing. */
+static inline bool eg_has_elements(const eg_problem *problem, const eg_operand *x) {
+    return x->rows > 0 && x->cols > 0 && (problem->batch > 0 || x->batch_stride == 0);
+}
+
 /* Where the operand begins, in bytes: its address, or the offset in its buffer. */
 static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, size_t offset) {
     return (problem->addressing == EG_ADDRESSES ? (uintptr_t)data : 0) + offset;

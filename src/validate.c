@@ -207,7 +207,7 @@ static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_mat
                        "%s at %p + offset %zu is misaligned; expected a multiple of %zu bytes, its element",
                        name, operand->data, operand->offset, size);
     }
-    if (operand->rows > 0 && operand->cols > 0 && problem->batch > 0) {
+    if (eg_has_elements(problem, operand)) {
         EG_TRY(check_extent(problem, id, operand));
         if (table[id].output) EG_TRY(check_batch_apart(problem, id, operand));
     }

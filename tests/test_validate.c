@@ -133,6 +133,18 @@ static void *last_address(void) {
     X(c_d_bias_dtype, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.d_bias.dtype = EG_F64),             \
       "chain.d_bias.dtype", "f64", "expected the layer's")
 
+/* A batch of none: what is summed over it is written, as 0. */
+#define EMPTY_BATCH_RULES(X)                                                                                 \
+    X(e_d_b_overflow, f->backward.d_b.ld = INT64_MAX / 8, "d_b is too large", "7 x 6", "")                   \
+    X(e_d_a_overflow, f->backward.d_a.ld = INT64_MAX / 8, "d_a is too large", "5 x 7", "")                   \
+    X(e_d_bias_overflow, f->backward.d_bias.offset = SIZE_MAX - 3, "d_bias is too large", "1 x 6", "")
+
+#define EMPTY_BATCH_ADDRESS_RULES(X)                                                                         \
+    X(e_d_b_is_b, f->backward.d_b.data = f->backward.b.data, "d_b at", "overlaps b", "expected separate")    \
+    X(e_d_a_is_d_b, f->backward.d_a.data = f->backward.d_b.data, "overlaps", "0x", "expected separate")      \
+    X(e_d_bias_in_d_b, f->backward.d_bias.data = f->backward.d_b.data, "d_bias at", "overlaps d_b",          \
+      "expected separate")
+
 #define BACKWARD_ADDRESS_RULES(X)                                                                            \
     X(b_d_a_is_a, f->backward.d_a.data = f->backward.a.data, "d_a at", "overlaps a", "expected separate")    \
     X(b_d_b_is_b, f->backward.d_b.data = f->backward.b.data, "d_b at", "overlaps b", "expected separate")    \
@@ -161,6 +173,8 @@ FORWARD_RULES(BEND)
 FORWARD_ADDRESS_RULES(BEND)
 BACKWARD_RULES(BEND)
 BACKWARD_ADDRESS_RULES(BEND)
+EMPTY_BATCH_RULES(BEND)
+EMPTY_BATCH_ADDRESS_RULES(BEND)
 
 #define ROW(name, edit, argument, value, expected) {#name, name, argument, value, expected},
 static const rule layer_rules[] = {LAYER_RULES(ROW)};
@@ -168,6 +182,8 @@ static const rule forward_rules[] = {FORWARD_RULES(ROW)};
 static const rule forward_address_rules[] = {FORWARD_ADDRESS_RULES(ROW)};
 static const rule backward_rules[] = {BACKWARD_RULES(ROW)};
 static const rule backward_address_rules[] = {BACKWARD_ADDRESS_RULES(ROW)};
+static const rule empty_batch_rules[] = {EMPTY_BATCH_RULES(ROW)};
+static const rule empty_batch_address_rules[] = {EMPTY_BATCH_ADDRESS_RULES(ROW)};
 
 static void check_refused(const rule *r, const char *call, eg_status status, const fixture *f) {
     const char *message = eg_last_error();
@@ -194,12 +210,24 @@ static void check_queries_refuse(eg_context *context, const rule *r, bool backwa
     assert_string_equal(text, "untouched");
 }
 
-static void check_rules(const rule *rules, size_t count, bool backward, bool queries) {
+/* Every operand is the same for the whole batch, of which there is nothing. */
+static void empty_batch(fixture *f) {
+    f->layer.batch = 0;
+    eg_matrix *const matrices[] = {&f->backward.a,   &f->backward.b,   &f->backward.grad,
+                                   &f->backward.d_a, &f->backward.d_b, &f->backward.grad_pre};
+    for (size_t i = 0; i < LENGTH(matrices); i++) matrices[i]->batch_stride = 0;
+}
+
+static void as_it_is(fixture *f) { (void)f; }
+
+static void check_rules(const rule *rules, size_t count, void (*prepare)(fixture *f), bool backward,
+                        bool queries) {
     eg_context *context = open_cpu(1);
     for (size_t i = 0; i < count; i++) {
         fixture f;
         fixture_make(&f, small_layer());
         fixture_poison(&f);
+        prepare(&f);
         rules[i].bend(&f);
         const eg_status status = backward ? eg_backward(context, &f.layer, &f.backward)
                                           : eg_forward(context, &f.layer, &f.forward);
@@ -212,20 +240,26 @@ static void check_rules(const rule *rules, size_t count, bool backward, bool que
 
 static void rules_of_the_layer(void **state) {
     (void)state;
-    check_rules(layer_rules, LENGTH(layer_rules), false, true);
-    check_rules(layer_rules, LENGTH(layer_rules), true, true);
+    check_rules(layer_rules, LENGTH(layer_rules), as_it_is, false, true);
+    check_rules(layer_rules, LENGTH(layer_rules), as_it_is, true, true);
 }
 
 static void rules_of_forward(void **state) {
     (void)state;
-    check_rules(forward_rules, LENGTH(forward_rules), false, true);
-    check_rules(forward_address_rules, LENGTH(forward_address_rules), false, false);
+    check_rules(forward_rules, LENGTH(forward_rules), as_it_is, false, true);
+    check_rules(forward_address_rules, LENGTH(forward_address_rules), as_it_is, false, false);
 }
 
 static void rules_of_backward(void **state) {
     (void)state;
-    check_rules(backward_rules, LENGTH(backward_rules), true, true);
-    check_rules(backward_address_rules, LENGTH(backward_address_rules), true, false);
+    check_rules(backward_rules, LENGTH(backward_rules), as_it_is, true, true);
+    check_rules(backward_address_rules, LENGTH(backward_address_rules), as_it_is, true, false);
+}
+
+static void rules_of_an_empty_batch(void **state) {
+    (void)state;
+    check_rules(empty_batch_rules, LENGTH(empty_batch_rules), empty_batch, true, true);
+    check_rules(empty_batch_address_rules, LENGTH(empty_batch_address_rules), empty_batch, true, false);
 }
 
 /* ---- What is allowed ---------------------------------------------------------------------------- */
@@ -299,9 +333,13 @@ static void memory_may_be_shared_without_overlap(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rules_of_the_layer), cmocka_unit_test(rules_of_forward),
-        cmocka_unit_test(rules_of_backward),  cmocka_unit_test(a_longer_struct_of_zeros_is_this_one),
-        cmocka_unit_test(mixtures_of_types),  cmocka_unit_test(memory_may_be_shared_without_overlap),
+        cmocka_unit_test(rules_of_the_layer),
+        cmocka_unit_test(rules_of_forward),
+        cmocka_unit_test(rules_of_backward),
+        cmocka_unit_test(rules_of_an_empty_batch),
+        cmocka_unit_test(a_longer_struct_of_zeros_is_this_one),
+        cmocka_unit_test(mixtures_of_types),
+        cmocka_unit_test(memory_may_be_shared_without_overlap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
