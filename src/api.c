@@ -289,8 +289,7 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
     EG_TRY(eg_validate_pack(context->caps.addressing, layer, b, &problem));
     eg_packed *made = eg_host_alloc(context, sizeof *made);
     if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
-    *made =
-        (eg_packed){.context = context, .layer = *layer, .batched = layer->batch > 1 && b->batch_stride != 0};
+    *made = (eg_packed){.context = context, .layer = *layer, .batched = b->batch_stride != 0};
     made->layer.size = sizeof made->layer;
     const eg_status status = context->ops->pack(context, &problem, made);
     if (status != EG_OK) {
@@ -310,7 +309,7 @@ eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matr
             "packed belongs to another context; expected one that eg_pack_b made from this context");
     eg_problem problem;
     EG_TRY(eg_validate_pack(context->caps.addressing, &packed->layer, b, &problem));
-    if (packed->batched != (packed->layer.batch > 1 && b->batch_stride != 0)) {
+    if (packed->layer.batch != 1 && packed->batched != (b->batch_stride != 0)) {
         return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when it was packed",
                        (long long)b->batch_stride, packed->batched ? "a batch" : "0");
     }

@@ -384,6 +384,7 @@ eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, cons
                            eg_problem *problem) {
     EG_TRY(take_layer(addressing, layer, problem));
     if (b == NULL) return eg_fail(EG_ERR_ARGUMENT, "b is NULL; expected an eg_matrix");
+    if (b->batch_stride == 0) problem->batch = 1; /* which then fits any batch */
     EG_TRY(take_matrix(problem, EG_OP_B, b));
     return require(problem, EG_OP_B, "to pack");
 }

@@ -277,6 +277,46 @@ static void packs_fit_their_layer(void **state) {
     eg_close(context);
 }
 
+/* A b without a batch stride is one matrix for any batch, even one packed for a batch of none; one with a
+ * stride fits the batch it was packed for. */
+static void packs_fit_their_batch(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    f.forward.pre.data = NULL;
+    for (int64_t batch = 0; batch < 3; batch++) {
+        eg_layer layer = f.layer;
+        layer.batch = batch;
+        eg_matrix b = f.forward.b;
+        eg_packed *packed = NULL;
+        assert_ok(eg_pack_b(context, &layer, &b, &packed));
+        layer.batch = batch == 1 ? 2 : 1;
+        fixture_poison(&f);
+        check_misfit(context, &f, packed, layer);
+        eg_packed_free(context, packed);
+
+        b.batch_stride = 0;
+        layer.batch = batch;
+        assert_ok(eg_pack_b(context, &layer, &b, &packed));
+        eg_forward_args args = f.forward;
+        args.b = b;
+        fixture_poison(&f);
+        assert_ok(eg_forward(context, &f.layer, &args));
+        unsigned char *expected = need_memory(f.output_bytes);
+        memcpy(expected, f.outputs, f.output_bytes);
+        args.b.data = NULL;
+        args.packed_b = packed;
+        fixture_poison(&f);
+        assert_ok(eg_forward(context, &f.layer, &args));
+        assert_memory_equal(f.outputs, expected, f.output_bytes);
+        free(expected);
+        eg_packed_free(context, packed);
+    }
+    fixture_free(&f);
+    eg_close(context);
+}
+
 /* ---- Queries ------------------------------------------------------------------------------------ */
 
 static void calls_refuse_null(void **state) {
@@ -375,6 +415,7 @@ int main(void) {
         cmocka_unit_test(memory_goes_there_and_back),
         cmocka_unit_test(packs_refuse),
         cmocka_unit_test(packs_fit_their_layer),
+        cmocka_unit_test(packs_fit_their_batch),
         cmocka_unit_test(calls_refuse_null),
         cmocka_unit_test(devices_and_kernels_are_described),
         cmocka_unit_test(the_peak_is_measured),
