@@ -165,15 +165,18 @@ static eg_status check_packed(const eg_context *context, const eg_problem *probl
         return eg_fail(
             EG_ERR_ARGUMENT,
             "packed_b belongs to another context; expected one that eg_pack_b made from this context");
+    static const char *const maths[] = {"default", "strict", "fast"};
     const eg_layer *layer = &packed->layer;
     const eg_dtype dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype;
     if (layer->k != problem->k || layer->n != problem->n || dtype != problem->dtype ||
         layer->math != problem->math || (packed->batched && layer->batch != problem->batch)) {
         return eg_fail(EG_ERR_ARGUMENT,
-                       "packed_b is of a %lld x %lld %s b, batch %lld; expected %lld x %lld %s, batch %lld",
+                       "packed_b is of a %lld x %lld %s b, batch %lld, math %s; expected %lld x %lld %s, "
+                       "batch %lld, math %s",
                        (long long)layer->k, (long long)layer->n, eg_dtype_name(dtype),
-                       (long long)(packed->batched ? layer->batch : 1), (long long)problem->k,
-                       (long long)problem->n, eg_dtype_name(problem->dtype), (long long)problem->batch);
+                       (long long)(packed->batched ? layer->batch : 1), maths[layer->math],
+                       (long long)problem->k, (long long)problem->n, eg_dtype_name(problem->dtype),
+                       (long long)problem->batch, maths[problem->math]);
     }
     return EG_OK;
 }

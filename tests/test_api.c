@@ -234,11 +234,13 @@ static void packs_refuse(void **state) {
     eg_close(context);
 }
 
-static void check_misfit(eg_context *context, const fixture *f, const eg_packed *packed, eg_layer layer) {
+/* The message says what the pack is of, and what the call expected. */
+static void check_misfit(eg_context *context, const fixture *f, const eg_packed *packed, eg_layer layer,
+                         const char *is, const char *expected) {
     eg_forward_args args = f->forward;
     args.packed_b = packed;
     args.b.data = NULL;
-    assert_refused(eg_forward(context, &layer, &args), "packed_b", "", "expected");
+    assert_refused(eg_forward(context, &layer, &args), "packed_b", is, expected);
     assert_true(fixture_untouched(f));
 }
 
@@ -251,22 +253,22 @@ static void packs_fit_their_layer(void **state) {
     fixture_poison(&f);
     eg_packed *packed = NULL;
     assert_ok(eg_pack_b(context, &f.layer, &f.forward.b, &packed));
-    check_misfit(other, &f, packed, f.layer);
+    check_misfit(other, &f, packed, f.layer, "another context", "expected one");
     eg_layer layer = f.layer;
     layer.k = 6;
-    check_misfit(context, &f, packed, layer);
+    check_misfit(context, &f, packed, layer, "a 7 x 6", "expected 6 x 6");
     layer = f.layer;
     layer.n = 5;
-    check_misfit(context, &f, packed, layer);
+    check_misfit(context, &f, packed, layer, "a 7 x 6", "expected 7 x 5");
     layer = f.layer;
     layer.batch = 1;
-    check_misfit(context, &f, packed, layer);
+    check_misfit(context, &f, packed, layer, "batch 2", "f32, batch 1");
     layer = f.layer;
     layer.dtype = EG_F16;
-    check_misfit(context, &f, packed, layer);
+    check_misfit(context, &f, packed, layer, "f32 b", "7 x 6 f16");
     layer = f.layer;
     layer.math = EG_MATH_STRICT;
-    check_misfit(context, &f, packed, layer);
+    check_misfit(context, &f, packed, layer, "math default", "math strict");
     layer = f.layer;
     layer.m = 3;
     f.forward.packed_b = packed;
@@ -293,7 +295,7 @@ static void packs_fit_their_batch(void **state) {
         assert_ok(eg_pack_b(context, &layer, &b, &packed));
         layer.batch = batch == 1 ? 2 : 1;
         fixture_poison(&f);
-        check_misfit(context, &f, packed, layer);
+        check_misfit(context, &f, packed, layer, "batch", "expected");
         eg_packed_free(context, packed);
 
         b.batch_stride = 0;
