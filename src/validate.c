@@ -233,10 +233,13 @@ static eg_status require_b(const eg_problem *problem, const char *why) {
 
 /* ---- Overlaps ----------------------------------------------------------------------------------- */
 
-static bool same_elements(const eg_operand *x, const eg_operand *y) {
-    return x->data == y->data && x->offset == y->offset && x->dtype == y->dtype &&
-           x->row_stride == y->row_stride && x->col_stride == y->col_stride &&
-           x->batch_stride == y->batch_stride;
+/* Of two that overlap: they begin at one place, and are as far from row to row, column to column and item to
+ * item, where there is more than one. */
+static bool same_elements(const eg_problem *problem, const eg_operand *x, const eg_operand *y) {
+    return eg_begin(problem, x->data, x->offset) == eg_begin(problem, y->data, y->offset) &&
+           x->dtype == y->dtype && (x->rows <= 1 || x->row_stride == y->row_stride) &&
+           (x->cols <= 1 || x->col_stride == y->col_stride) &&
+           (problem->batch <= 1 || x->batch_stride == y->batch_stride);
 }
 
 static bool may_alias(eg_operand_id input, eg_operand_id output) {
@@ -250,7 +253,8 @@ static eg_status check_overlaps(const eg_problem *problem) {
         for (int other = 0; other < out && written->data != NULL; other++) {
             const eg_operand *touched = &problem->operands[other];
             if (touched->data == NULL || !eg_overlap(problem, written, touched)) continue;
-            if (may_alias((eg_operand_id)other, (eg_operand_id)out) && same_elements(written, touched))
+            if (may_alias((eg_operand_id)other, (eg_operand_id)out) &&
+                same_elements(problem, written, touched))
                 continue;
             return eg_fail(EG_ERR_ARGUMENT, "%s at %p overlaps %s at %p; expected separate memory",
                            eg_operand_name(problem, (eg_operand_id)out),

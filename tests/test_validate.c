@@ -331,6 +331,28 @@ static void memory_may_be_shared_without_overlap(void **state) {
     eg_close(context);
 }
 
+/* y over residual, and grad_pre over grad, however the place is put into words: an address and an offset, and
+ * strides of what there is one of. */
+static void in_place_in_other_words(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    float numbers[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const eg_layer layer = {.size = sizeof layer, .m = 1, .k = 0, .n = 4, .batch = 1};
+    const eg_matrix whole = {.data = numbers, .offset = 2 * sizeof(float), .ld = 99},
+                    part = {.data = numbers + 2, .batch_stride = 4},
+                    beside = {.data = numbers + 1, .batch_stride = 4};
+    eg_forward_args forward = {.size = sizeof forward, .residual = whole, .y = part};
+    assert_ok(eg_forward(context, &layer, &forward));
+    forward.y = beside;
+    assert_status(eg_forward(context, &layer, &forward), EG_ERR_ARGUMENT);
+    eg_backward_args backward = {.size = sizeof backward, .grad = part, .grad_pre = whole};
+    assert_ok(eg_backward(context, &layer, &backward));
+    backward.grad = beside;
+    assert_status(eg_backward(context, &layer, &backward), EG_ERR_ARGUMENT);
+    for (int i = 0; i < 8; i++) assert_true(numbers[i] == (float)i);
+    eg_close(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_of_the_layer),
@@ -340,6 +362,7 @@ int main(void) {
         cmocka_unit_test(a_longer_struct_of_zeros_is_this_one),
         cmocka_unit_test(mixtures_of_types),
         cmocka_unit_test(memory_may_be_shared_without_overlap),
+        cmocka_unit_test(in_place_in_other_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

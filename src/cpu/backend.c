@@ -90,7 +90,8 @@ static bool is_safe(const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const eg_operand *grad = &p->operands[EG_OP_GRAD], *grad_pre = &p->operands[EG_OP_GRAD_PRE];
     if (p->packed_b != NULL && p->packed_b->outside_cells) return false;
-    return grad_pre->data == NULL || grad_pre->data != grad->data; /* in place, grad would be lost */
+    return grad_pre->data == NULL || /* in place, grad would be lost */
+           eg_begin(p, grad_pre->data, grad_pre->offset) != eg_begin(p, grad->data, grad->offset);
 }
 
 /* Kernels that split numbers refuse what has no split: infinities, NaN and magnitudes past 2^26. The call is
