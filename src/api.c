@@ -330,7 +330,7 @@ void eg_packed_free(eg_context *context, eg_packed *packed) {
 eg_status eg_get_device_info(eg_context *context, eg_device_info *info) {
     EG_TRY(check_context(context));
     if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_device_info");
-    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+    EG_TRY(eg_validate_size("info", info->size, sizeof *info));
     *info = (eg_device_info){.size = info->size,
                              .backend = context->caps.backend,
                              .name = context->name,
@@ -342,7 +342,7 @@ eg_status eg_get_device_info(eg_context *context, eg_device_info *info) {
 eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info) {
     EG_TRY(check_context(context));
     if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_kernel_info");
-    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+    EG_TRY(eg_validate_size("info", info->size, sizeof *info));
     const size_t size = info->size;
     EG_TRY(context->ops->kernel_info(&context->caps, index, info));
     info->size = size;

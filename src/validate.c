@@ -53,11 +53,13 @@ static int64_t dim(const eg_problem *problem, eg_dim which) {
 
 /* ---- The layer ---------------------------------------------------------------------------------- */
 
+eg_status eg_validate_size(const char *name, size_t given, size_t known) {
+    if (given >= known) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s.size is %zu; expected sizeof the struct, %zu", name, given, known);
+}
+
 eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
-    if (given < known) {
-        return eg_fail(EG_ERR_ARGUMENT, "%s.size is %zu; expected sizeof the struct, %zu", name, given,
-                       known);
-    }
+    EG_TRY(eg_validate_size(name, given, known));
     for (size_t i = known; i < given && i < known + 4096; i++) {
         if (((const unsigned char *)struct_)[i] != 0) {
             return eg_fail(EG_ERR_UNSUPPORTED,

@@ -380,6 +380,26 @@ static void devices_and_kernels_are_described(void **state) {
     eg_close(context);
 }
 
+/* What a struct of a newer header has beyond this library's is no business of ours, whatever it holds. */
+static void longer_structs_are_filled_as_far_as_known(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(3);
+    struct {
+        eg_device_info info;
+        int64_t newer;
+    } device = {.info.size = sizeof device, .newer = 7};
+    struct {
+        eg_kernel_info info;
+        int64_t newer;
+    } row = {.info.size = sizeof row, .newer = 7};
+    assert_ok(eg_get_device_info(context, &device.info));
+    assert_ok(eg_get_kernel_info(context, 0, &row.info));
+    assert_true(device.info.threads == 3 && strlen(row.info.name) > 0);
+    assert_true(device.newer == 7 && row.newer == 7);
+    assert_true(device.info.size == sizeof device && row.info.size == sizeof row);
+    eg_close(context);
+}
+
 static void the_peak_is_measured(void **state) {
     (void)state;
     eg_context *context = open_cpu(1);
@@ -420,6 +440,7 @@ int main(void) {
         cmocka_unit_test(packs_fit_their_batch),
         cmocka_unit_test(calls_refuse_null),
         cmocka_unit_test(devices_and_kernels_are_described),
+        cmocka_unit_test(longer_structs_are_filled_as_far_as_known),
         cmocka_unit_test(the_peak_is_measured),
         cmocka_unit_test(convert_refuses),
     };

@@ -309,7 +309,8 @@ typedef struct eg_device_info {
     int threads;          /* CPU threads a call may use; 0 elsewhere */
 } eg_device_info;
 
-/* `info->size` is set by the caller. */
+/* `info->size` is set by the caller. Here and below, what a newer struct has beyond the library's own is left
+ * as it is. */
 EG_API eg_status eg_get_device_info(eg_context *context, eg_device_info *info);
 
 /* Strings are the library's, and stay. */
