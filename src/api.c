@@ -7,6 +7,7 @@
 
 #include "backend.h"
 #include "error.h"
+#include "overlap.h"
 #include "slabs.h"
 #include "validate.h"
 
@@ -212,15 +213,29 @@ static eg_status grow_workspace(eg_context *context, size_t bytes) {
     return EG_OK;
 }
 
+static eg_status check_room(const eg_slabs *slabs, const eg_workspace *given) {
+    const eg_problem *problem = &slabs->whole;
+    if (given->bytes < slabs->workspace) {
+        return eg_fail(EG_ERR_ARGUMENT, "workspace.bytes is %zu; expected at least %zu", given->bytes,
+                       slabs->workspace);
+    }
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        const eg_operand *x = &problem->operands[id];
+        if (x->data == NULL || !eg_overlaps_workspace(problem, x, given, slabs->workspace)) continue;
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "workspace of %zu bytes at %p overlaps %s at %p; expected separate memory",
+                       slabs->workspace, (void *)((char *)given->data + given->offset),
+                       eg_operand_name(problem, (eg_operand_id)id), (void *)((char *)x->data + x->offset));
+    }
+    return EG_OK;
+}
+
 static eg_status launch(eg_context *context, eg_slabs *slabs, const eg_workspace *given) {
     if (given->data == NULL) {
         EG_TRY(grow_workspace(context, slabs->workspace));
         return eg_slabs_launch(context, slabs, context->workspace, 0);
     }
-    if (given->bytes < slabs->workspace) {
-        return eg_fail(EG_ERR_ARGUMENT, "workspace.bytes is %zu; expected at least %zu", given->bytes,
-                       slabs->workspace);
-    }
+    EG_TRY(check_room(slabs, given));
     return eg_slabs_launch(context, slabs, given->data, given->offset);
 }
 

@@ -33,10 +33,22 @@ static bool separate_windows(const eg_problem *problem, const eg_operand *x, con
     return shift >= length_x && shift + length_y <= pitch;
 }
 
+static bool may_share(const eg_problem *problem, const void *data, const void *other) {
+    return problem->addressing == EG_ADDRESSES || (problem->addressing == EG_HANDLES && data == other);
+}
+
+static bool meet(eg_span a, eg_span b) {
+    return a.first < a.end && b.first < b.end && a.first < b.end && b.first < a.end;
+}
+
 bool eg_overlap(const eg_problem *problem, const eg_operand *x, const eg_operand *y) {
-    if (problem->addressing == EG_PRESENCE) return false;
-    if (problem->addressing == EG_HANDLES && x->data != y->data) return false;
-    const eg_span a = span_of(problem, x), b = span_of(problem, y);
-    if (a.first == a.end || b.first == b.end || a.end <= b.first || b.end <= a.first) return false;
-    return !separate_windows(problem, x, y);
+    return may_share(problem, x->data, y->data) && meet(span_of(problem, x), span_of(problem, y)) &&
+           !separate_windows(problem, x, y);
+}
+
+bool eg_overlaps_workspace(const eg_problem *problem, const eg_operand *x, const eg_workspace *workspace,
+                           size_t bytes) {
+    const uintptr_t first = eg_begin(problem, workspace->data, workspace->offset);
+    return may_share(problem, x->data, workspace->data) &&
+           meet(span_of(problem, x), (eg_span){first, first + bytes});
 }

@@ -10,4 +10,8 @@
  * operands of the same buffer can overlap. */
 bool eg_overlap(const eg_problem *problem, const eg_operand *x, const eg_operand *y);
 
+/* Whether an operand, gaps included, has a byte of the first `bytes` of the workspace. */
+bool eg_overlaps_workspace(const eg_problem *problem, const eg_operand *x, const eg_workspace *workspace,
+                           size_t bytes);
+
 #endif

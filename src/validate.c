@@ -269,8 +269,13 @@ static eg_status check_overlaps(const eg_problem *problem) {
 }
 
 static eg_status check_workspace(const eg_problem *problem, const eg_workspace *workspace) {
-    if (workspace->data == NULL || eg_begin(problem, workspace->data, workspace->offset) % 64 == 0)
-        return EG_OK;
+    if (workspace->data == NULL) return EG_OK;
+    const uintptr_t begin = eg_begin(problem, workspace->data, workspace->offset);
+    if (begin < workspace->offset || begin > UINTPTR_MAX - workspace->bytes) {
+        return eg_fail(EG_ERR_ARGUMENT, "workspace is too large: %zu bytes at %p + offset %zu",
+                       workspace->bytes, workspace->data, workspace->offset);
+    }
+    if (begin % 64 == 0) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,
                    "workspace at %p + offset %zu is misaligned; expected a multiple of 64 bytes",
                    workspace->data, workspace->offset);

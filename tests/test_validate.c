@@ -79,6 +79,14 @@ static void *last_address(void) {
     X(f_pre_is_y, f->forward.pre = f->forward.y, "pre at", "overlaps y", "expected separate memory")         \
     X(f_workspace_odd, (f->forward.workspace = (eg_workspace){f->outputs, 32, 1 << 20}), "workspace", "32",  \
       "expected a multiple of 64")                                                                           \
+    X(f_workspace_overflow, (f->forward.workspace = (eg_workspace){f->memory, SIZE_MAX - 63, 1 << 20}),      \
+      "workspace is too large", "18446744073709551552", "")                                                  \
+    X(f_workspace_bytes_overflow, (f->forward.workspace = (eg_workspace){f->memory, 0, SIZE_MAX}),           \
+      "workspace is too large", "18446744073709551615", "")                                                  \
+    X(f_workspace_over_a, (f->forward.workspace = (eg_workspace){f->memory, 0, 1 << 20}), "workspace of",    \
+      "overlaps a at", "expected separate memory")                                                           \
+    X(f_workspace_over_y, (f->forward.workspace = (eg_workspace){f->outputs, 0, 1 << 20}), "workspace of",   \
+      "overlaps y at", "expected separate memory")                                                           \
     X(f_workspace_small, (f->forward.workspace = (eg_workspace){f->outputs, 0, 1}), "workspace.bytes", "1",  \
       "expected at least")
 
@@ -161,6 +169,8 @@ static void *last_address(void) {
       "overlaps pre", "expected separate")                                                                   \
     X(c_d_a_is_saved, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = f->below.data), "d_a at",      \
       "overlaps chain.saved", "expected separate")                                                           \
+    X(b_workspace_over_d_b, (f->backward.workspace = (eg_workspace){f->backward.d_b.data, 0, 1 << 20}),      \
+      "workspace of", "overlaps d_b at", "expected separate memory")                                         \
     X(b_workspace_small, (f->backward.workspace = (eg_workspace){f->outputs, 64, 64}), "workspace.bytes",    \
       "64", "expected at least")
 

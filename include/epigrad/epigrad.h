@@ -201,9 +201,9 @@ typedef struct eg_vector {
     eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_bias may be EG_F32 for an f16 or bf16 layer */
 } eg_vector;
 
-/* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64, apart from every operand (which
- * is not checked). The next call may use the same. data == NULL: the context uses its own, which grows to the
- * largest call seen and is freed by eg_close. */
+/* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64, apart from every operand. The
+ * next call may use the same. data == NULL: the context uses its own, which grows to the largest call seen
+ * and is freed by eg_close. */
 typedef struct eg_workspace {
     void *data;    /* as in eg_matrix */
     size_t offset; /* bytes, a multiple of 64 */
