@@ -32,8 +32,8 @@ typedef long double oracle_real;
 
 oracle_real oracle_act(eg_activation activation, oracle_real x);
 oracle_real oracle_act_grad(eg_activation activation, oracle_real x);
-oracle_real oracle_act_grad_of_y(eg_activation activation,
-                                 oracle_real y); /* NaN where it is no function of y */
+/* Of y; NaN where it is no function of y. */
+oracle_real oracle_act_grad_of_y(eg_activation activation, oracle_real y);
 double oracle_act_bound(eg_activation activation, eg_dtype compute, double result);
 
 /* ---- The layer ---------------------------------------------------------------------------------- */
