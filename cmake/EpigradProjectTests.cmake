@@ -13,6 +13,13 @@ endforeach()
 add_test(NAME readme_quotes
          COMMAND ${PROJECT_SOURCE_DIR}/tests/install/readme_quotes.sh $<TARGET_FILE:linear>)
 
+# Python, too, has no sanitizer's runtime in it.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND AND NOT EPIGRAD_SANITIZE)
+  set(from_python "'${Python3_EXECUTABLE}' '${PROJECT_SOURCE_DIR}/examples/linear.py' '$<TARGET_FILE:epigrad>'")
+  add_test(NAME example_linear_python COMMAND bash -c "diff <('$<TARGET_FILE:linear>') <(${from_python})")
+endif()
+
 # The consumers know nothing of sanitizers, which they would have to be built with too.
 if(NOT EPIGRAD_SANITIZE)
   add_test(NAME install_consumers
