@@ -15,7 +15,8 @@ eg_status eg_validate_open(const eg_open_info *info);
 /* The size of a struct that is written: what a newer one has beyond this library's version is left alone. */
 eg_status eg_validate_size(const char *name, size_t given, size_t known);
 
-/* And of one that is read: `given` bytes that start at `struct_` against the `known` bytes of this library's version of it. */
+/* And of one that is read: `given` bytes that start at `struct_` against the `known` bytes of this library's
+ * version of it. */
 eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
 
 #endif
