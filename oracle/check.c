@@ -15,7 +15,7 @@ typedef struct job {
     check_report *report;
     operands set;
     memory workspace;
-    size_t workspace_bytes; /* of it, that were given to the call */
+    eg_workspace given; /* of it, to the call */
     eg_packed *packed;
     const check_options *options;
     bool expects; /* the oracle's results are there */
@@ -193,10 +193,12 @@ static check_result pack(job *j) {
     return status == EG_OK ? CHECK_PASSED : refused(j, "packing b", status);
 }
 
-/* The caller's workspace has exactly the bytes asked for, full of NaN, and a tail to watch. */
+/* The caller's workspace has exactly the bytes asked for, full of NaN, and a tail to watch; and a head, but
+ * for where it is to begin after a page that cannot be touched. */
 static check_result open_workspace(job *j, memory_place place, size_t bytes, eg_workspace *workspace) {
     enum { ALIGN = 64 };
-    const size_t whole = (bytes / ALIGN + 1) * ALIGN;
+    const size_t offset = place == MEMORY_GUARD_BEFORE ? 0 : ALIGN,
+                 whole = offset + (bytes / ALIGN + 1) * ALIGN;
     unsigned char *poison = malloc(whole);
     if (poison == NULL || !memory_open(&j->workspace, j->context, place, whole)) {
         free(poison);
@@ -206,8 +208,8 @@ static check_result open_workspace(job *j, memory_place place, size_t bytes, eg_
     const eg_status status = memory_write(&j->workspace, j->context, poison);
     free(poison);
     if (status != EG_OK) return fail(j, "upload: %s", eg_last_error());
-    j->workspace_bytes = bytes;
-    *workspace = (eg_workspace){.data = j->workspace.data, .bytes = bytes};
+    *workspace = (eg_workspace){.data = j->workspace.data, .offset = offset, .bytes = bytes};
+    j->given = *workspace;
     return CHECK_PASSED;
 }
 
@@ -375,9 +377,12 @@ static check_result compare_workspace(job *j) {
         return fail(j, "downloading the workspace: %s", eg_last_error());
     }
     bool whole = true;
-    for (size_t i = j->workspace_bytes; i < j->workspace.bytes; i++) whole = whole && after[i] == 0xff;
+    for (size_t i = 0; i < j->workspace.bytes; i++) {
+        const bool inside = i >= j->given.offset && i - j->given.offset < j->given.bytes;
+        whole = whole && (inside || after[i] == 0xff);
+    }
     free(after);
-    return whole ? CHECK_PASSED : fail(j, "bytes past the workspace were overwritten");
+    return whole ? CHECK_PASSED : fail(j, "bytes around the workspace were overwritten");
 }
 
 static check_result compare(job *j) {
