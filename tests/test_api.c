@@ -210,7 +210,7 @@ static void packs_refuse(void **state) {
     fixture f;
     fixture_make(&f, small_layer());
     const eg_matrix b = f.forward.b, absent = {.data = NULL};
-    eg_packed *packed = NULL;
+    eg_packed *packed = (eg_packed *)(void *)&f; /* whoever is refused a pack is not left with another */
     assert_refused(eg_pack_b(NULL, &f.layer, &b, &packed), "context", "NULL", "expected");
     assert_refused(eg_pack_b(context, NULL, &b, &packed), "layer", "NULL", "expected");
     assert_refused(eg_pack_b(context, &f.layer, NULL, &packed), "b", "NULL", "expected");
@@ -229,6 +229,9 @@ static void packs_refuse(void **state) {
     eg_matrix shared = b;
     shared.batch_stride = 0;
     assert_refused(eg_packed_update(context, packed, &shared), "b.batch_stride", "0", "expected a batch");
+    eg_context *other = open_cpu(1);
+    assert_refused(eg_packed_update(other, packed, &b), "packed belongs to another context", "", "expected");
+    eg_close(other);
     eg_packed_free(context, packed);
     fixture_free(&f);
     eg_close(context);

@@ -89,6 +89,25 @@ static void forward_is_one_product(void **state) {
     eg_close(context);
 }
 
+/* A batch that shares b, and sums d_b, is one layer of all of its rows; unless they lie apart. */
+static void a_batch_of_one_b_is_rows(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    char text[ROOM];
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(steps(text, "M=5 K=7 N=6 batch=2", ""), 1);
+    f.backward.b.batch_stride = f.backward.d_b.batch_stride = 0;
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(steps(text, "M=10 K=7 N=6 batch=1", ""), 1);
+    f.backward.grad.batch_stride += 1;
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(steps(text, "M=5 K=7 N=6 batch=2", ""), 1);
+    fixture_free(&f);
+    eg_close(context);
+}
+
 /* A pack of b takes the place of packing it. */
 static void a_pack_saves_its_step(void **state) {
     (void)state;
@@ -358,6 +377,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_subset_has_its_steps),
         cmocka_unit_test(forward_is_one_product),
+        cmocka_unit_test(a_batch_of_one_b_is_rows),
         cmocka_unit_test(a_pack_saves_its_step),
         cmocka_unit_test(plans_are_pure),
         cmocka_unit_test(marks_are_enough),

@@ -1,5 +1,6 @@
 /* Slabs: a pure function of the device, the problem and the limit, for any number of rows; that they add up
  * to the call is what the table sees to. */
+#include "check.h"
 #include "fixture.h"
 
 #include "slabs.h"
@@ -58,11 +59,15 @@ static const sizes samples[] = {
 };
 
 /* What the refusal of a limit says would be enough. */
+static size_t limit_named(void) {
+    return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+}
+
 static size_t least_limit(const eg_caps *caps, const eg_problem *problem) {
     eg_slabs slabs;
     assert_status(eg_slabs_make(caps, problem, TOO_LITTLE, &slabs), EG_ERR_ARGUMENT);
     assert_non_null(strstr(eg_last_error(), "workspace_limit is 3; expected at least "));
-    return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+    return limit_named();
 }
 
 /* ---- On the CPU --------------------------------------------------------------------------------- */
@@ -113,6 +118,63 @@ static void every_limit_is_kept(void **state) {
     }
 }
 
+/* As many threads as find room: of 64, twice as many as a call takes would not. */
+static void no_thread_is_left_out(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&(sizes){2000, 600, 700, 1, EG_F32, false, false, false});
+    const eg_caps crowd = cpu(64);
+    eg_slabs slabs;
+    int seen = 0;
+    assert_ok(eg_slabs_make(&crowd, &problem, 0, &slabs));
+    const size_t whole = slabs.workspace;
+    for (size_t limit = least_limit(&crowd, &problem); limit < whole; limit += limit / 9) {
+        assert_ok(eg_slabs_make(&crowd, &problem, limit, &slabs));
+        const int threads = slabs.threads;
+        if (threads == 64) continue;
+        const eg_caps twice = cpu(2 * threads);
+        assert_ok(eg_slabs_make(&twice, &problem, limit, &slabs));
+        assert_int_equal(slabs.threads, threads);
+        seen += threads > 1;
+    }
+    assert_true(seen > 0);
+}
+
+/* The more room, the more rows: by 64 up to 256, and then by 256. */
+static void slabs_grow_step_by_step(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&samples[0]);
+    const eg_caps caps = cpu(1);
+    eg_slabs slabs;
+    int64_t rows = 0;
+    for (size_t limit = least_limit(&caps, &problem); rows < 1024; limit += 1024) {
+        assert_ok(eg_slabs_make(&caps, &problem, limit, &slabs));
+        if (slabs.rows == rows) continue;
+        assert_int_equal(slabs.rows, rows + (rows < 256 ? 64 : 256));
+        rows = slabs.rows;
+    }
+}
+
+/* One row is no whole tile, and has to be copied where 64 are read as they are. */
+static void the_last_slab_finds_room(void **state) {
+    (void)state;
+    const eg_layer layer = {.size = sizeof layer, .m = 64 * 50 + 1, .k = 64, .n = 64, .batch = 1};
+    const eg_forward_args args = {.size = sizeof args,
+                                  .a = mark(layer.m, 64, false),
+                                  .b = mark(64, 64, false),
+                                  .y = mark(layer.m, 64, false)};
+    const eg_caps caps = cpu(1);
+    eg_problem problem;
+    eg_slabs slabs;
+    eg_plan plan;
+    assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+    assert_ok(eg_slabs_make(&caps, &problem, least_limit(&caps, &problem), &slabs));
+    assert_int_equal(slabs.rows, 64);
+    problem.m = problem.operands[EG_OP_A].rows = problem.operands[EG_OP_Y].rows = 1;
+    problem.packed_b = &slabs.packed;
+    assert_ok(eg_plan_make(&caps, &problem, &plan));
+    assert_true(plan.workspace > slabs.plan.workspace && plan.workspace <= slabs.slab.bytes);
+}
+
 /* d_a that is summed over the batch takes the rows of every item at once. */
 static void a_summed_d_a_keeps_the_batch_together(void **state) {
     (void)state;
@@ -144,6 +206,57 @@ static void regions_are_what_is_kept(void **state) {
     }
 }
 
+/* A call in slabs may have room for few threads; the calls after it have all of them again. */
+static void other_calls_keep_their_threads(void **state) {
+    (void)state;
+    enum { THREADS = 16 };
+    eg_context *context = open_cpu(THREADS);
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 200, .k = 600, .n = 600, .batch = 1});
+    eg_forward_args limited = f.forward;
+    size_t bytes;
+    limited.workspace_limit = TOO_LITTLE;
+    assert_status(eg_forward_workspace(context, &f.layer, &limited, &bytes), EG_ERR_ARGUMENT);
+    limited.workspace_limit = limit_named();
+    char before[4096], after[4096];
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, before, sizeof before));
+    assert_ok(eg_forward(context, &f.layer, &limited));
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, after, sizeof after));
+    assert_string_equal(before, after);
+    eg_device_info info = {.size = sizeof info};
+    assert_ok(eg_get_device_info(context, &info));
+    assert_int_equal(info.threads, THREADS);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* Where the batch stays together, a d_b for each item of it is added up at once: for a d_a that is summed
+ * over the batch, and for a pack of all of it. */
+static void sums_of_a_batch_that_stays_together(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(2);
+    for (int i = 0; i < 4; i++) {
+        const check_case c = {.backward = true,
+                              .dtype = EG_BF16,
+                              .m = 300,
+                              .k = 20,
+                              .n = 30,
+                              .batch = 3,
+                              .present = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_GRAD) |
+                                         CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_D_B),
+                              .shared = i < 2 ? CHECK_BIT(CHECK_D_A) : 0,
+                              .accumulate = i % 2 == 1,
+                              .own_workspace = true,
+                              .limit = CHECK_LIMIT_LEAST,
+                              .pack = i < 2 ? CHECK_PACK_NONE : CHECK_PACK_ALONE,
+                              .seed = 1};
+        check_report report;
+        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+        assert_true(report.slabs);
+    }
+    eg_close(context);
+}
+
 static void the_text_says_how_many(void **state) {
     (void)state;
     eg_context *context = open_cpu(2);
@@ -152,14 +265,19 @@ static void the_text_says_how_many(void **state) {
     char text[4096], line[64];
     f.backward.workspace_limit = 1;
     assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
-    f.backward.workspace_limit = f.forward.workspace_limit =
-        (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+    f.backward.workspace_limit = f.forward.workspace_limit = limit_named();
     assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
     assert_int_equal(strncmp(text, "slabs of 64 rows x 16  M=1000 batch=1  workspace ", 49), 0);
     assert_non_null(strstr(text, "\nbackward f32 gelu recompute  M=64 "));
     assert_ok(eg_backward_plan(context, &f.layer, &f.backward, line, sizeof line));
     assert_memory_equal(text, line, sizeof line - 1);
     assert_ok(eg_forward_plan(context, &f.layer, &f.forward, text, sizeof text));
+    f.layer.batch = 3;
+    f.backward.workspace_limit = 1;
+    assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
+    f.backward.workspace_limit = limit_named();
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(strncmp(text, "slabs of 64 rows x 48  M=1000 batch=3  workspace ", 49), 0);
     fixture_free(&f);
     eg_close(context);
 }
@@ -222,8 +340,13 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_limit_is_one_slab),
         cmocka_unit_test(every_limit_is_kept),
+        cmocka_unit_test(no_thread_is_left_out),
+        cmocka_unit_test(slabs_grow_step_by_step),
+        cmocka_unit_test(the_last_slab_finds_room),
         cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
         cmocka_unit_test(regions_are_what_is_kept),
+        cmocka_unit_test(other_calls_keep_their_threads),
+        cmocka_unit_test(sums_of_a_batch_that_stays_together),
         cmocka_unit_test(the_text_says_how_many),
         cmocka_unit_test(workspace_is_the_same_for_any_rows),
         cmocka_unit_test(even_more_rows_than_memory_could_hold),

@@ -48,11 +48,12 @@ static void *last_address(void) {
     X(f_bias_dtype, f->forward.bias.dtype = EG_F16, "bias.dtype", "f16", "expected the layer's, f32")        \
     X(f_y_dtype, f->forward.y.dtype = EG_BF16, "y.dtype", "bf16", "expected the layer's, f32")               \
     X(f_layout, f->forward.b.layout = (eg_layout)2, "b.layout", "2", "EG_ROW_MAJOR or EG_COL_MAJOR")         \
-    X(f_a_ld, f->forward.a.ld = 6, "a.ld", "6", "expected at least 7")                                       \
+    X(f_a_ld, f->forward.a.ld = 6, "a.ld", "6", "expected at least 7, the number of its columns")            \
     X(f_b_ld_column, (f->forward.b.ld = 6, f->forward.b.layout = EG_COL_MAJOR), "b.ld", "6",                 \
-      "expected at least 7")                                                                                 \
+      "expected at least 7, the number of its rows")                                                         \
     X(f_ld_negative, f->forward.y.ld = -6, "y.ld", "-6", "expected at least 6")                              \
     X(f_stride_negative, f->forward.a.batch_stride = -35, "a.batch_stride", "-35", "expected 0 or more")     \
+    X(f_stride_minus_1, f->forward.b.batch_stride = -1, "b.batch_stride", "-1", "expected 0 or more")        \
     X(f_y_shared, f->forward.y.batch_stride = 0, "y.batch_stride", "0", "expected at least 30")              \
     X(f_y_stride_short, f->forward.y.batch_stride = 29, "y.batch_stride", "29", "expected at least 30")      \
     X(f_pre_shared, f->forward.pre.batch_stride = 0, "pre.batch_stride", "0", "expected at least 30")        \
@@ -67,6 +68,12 @@ static void *last_address(void) {
       "4611686018427387903", "expected 0 to 2^60")                                                           \
     X(f_limit, f->forward.workspace_limit = 3, "workspace_limit is", "3", "expected at least")
 
+/* Column by column where y is, but for the strides. */
+#define RESIDUAL(column, item)                                                                               \
+    (f->layer.activation = EG_ACT_NONE, f->forward.y.layout = EG_COL_MAJOR,                                  \
+     f->forward.residual = (eg_matrix){                                                                      \
+         .data = f->forward.y.data, .ld = (column), .batch_stride = (item), .layout = EG_COL_MAJOR})
+
 /* These have to do with addresses, which the queries do not look at. */
 #define FORWARD_ADDRESS_RULES(X)                                                                             \
     X(f_data_odd, f->forward.y.data = SHIFTED(f->forward.y.data, 1), "y at", "0x",                           \
@@ -76,6 +83,8 @@ static void *last_address(void) {
     X(f_y_is_bias, f->forward.y.data = f->forward.bias.data, "y at", "overlaps bias", "expected separate")   \
     X(f_y_into_b, f->forward.y.data = SHIFTED(f->forward.b.data, 4), "y at", "overlaps b",                   \
       "expected separate")                                                                                   \
+    X(f_y_over_wider_residual, RESIDUAL(7, 30), "y at", "overlaps residual", "expected separate")            \
+    X(f_y_over_longer_residual, RESIDUAL(5, 31), "y at", "overlaps residual", "expected separate")           \
     X(f_pre_is_y, f->forward.pre = f->forward.y, "pre at", "overlaps y", "expected separate memory")         \
     X(f_workspace_odd, (f->forward.workspace = (eg_workspace){f->outputs, 32, 1 << 20}), "workspace", "32",  \
       "expected a multiple of 64")                                                                           \
@@ -85,8 +94,8 @@ static void *last_address(void) {
       "workspace is too large", "18446744073709551615", "")                                                  \
     X(f_workspace_over_a, (f->forward.workspace = (eg_workspace){f->memory, 0, 1 << 20}), "workspace of",    \
       "overlaps a at", "expected separate memory")                                                           \
-    X(f_workspace_over_y, (f->forward.workspace = (eg_workspace){f->outputs, 0, 1 << 20}), "workspace of",   \
-      "overlaps y at", "expected separate memory")                                                           \
+    X(f_workspace_over_y, (f->forward.workspace = (eg_workspace){f->below.data, 0, 1 << 20}),                \
+      "workspace of", "overlaps y at", "expected separate memory")                                           \
     X(f_workspace_small, (f->forward.workspace = (eg_workspace){f->outputs, 0, 1}), "workspace.bytes", "1",  \
       "expected at least")
 
@@ -285,11 +294,14 @@ static void a_longer_struct_of_zeros_is_this_one(void **state) {
     } later = {.layer = f.layer};
     later.layer.size = sizeof later;
     assert_ok(eg_forward(context, &later.layer, &f.forward));
-    later.newer = 1;
-    fixture_poison(&f);
-    assert_status(eg_forward(context, &later.layer, &f.forward), EG_ERR_UNSUPPORTED);
-    assert_non_null(strstr(eg_last_error(), "layer.size"));
-    assert_true(fixture_untouched(&f));
+    static const int64_t newer[] = {1, INT64_MIN}; /* the first byte, and the last */
+    for (size_t i = 0; i < LENGTH(newer); i++) {
+        later.newer = newer[i];
+        fixture_poison(&f);
+        assert_status(eg_forward(context, &later.layer, &f.forward), EG_ERR_UNSUPPORTED);
+        assert_non_null(strstr(eg_last_error(), "layer.size"));
+        assert_true(fixture_untouched(&f));
+    }
     fixture_free(&f);
     eg_close(context);
 }
@@ -338,6 +350,63 @@ static void memory_may_be_shared_without_overlap(void **state) {
     eg_forward_args colliding = interleaved;
     colliding.y.batch_stride = 4;
     assert_status(eg_forward(context, &pair, &colliding), EG_ERR_ARGUMENT);
+    eg_layer none = layer;
+    none.k = 0;
+    eg_forward_args within = side_by_side;
+    within.a.data = left + 4; /* without elements, and so nowhere */
+    assert_ok(eg_forward(context, &none, &within));
+    eg_close(context);
+}
+
+/* Whether two items of the batch share an element. */
+static bool items_meet(int64_t rows, int64_t cols, int64_t batch, const eg_matrix *x) {
+    bool seen[512] = {false};
+    for (int64_t i = 0; i < batch * rows * cols; i++) {
+        const int64_t item = i / (rows * cols), row = i / cols % rows, col = i % cols;
+        const int64_t inside = x->layout == EG_ROW_MAJOR ? row * x->ld + col : row + col * x->ld;
+        bool *at = &seen[item * x->batch_stride + inside];
+        if (*at) return true;
+        *at = true;
+    }
+    return false;
+}
+
+/* An output whose items would meet is refused; dense ones and such as interleave are not. */
+static void no_output_meets_itself(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    char mark;
+    for (int i = 0; i < 4 * 5 * 3 * 12 * 40 * 2; i++) {
+        const int64_t m = 1 + i % 4, n = 1 + i / 4 % 5, batch = 1 + i / 20 % 3;
+        const eg_layout layout = i / 28800 == 0 ? EG_ROW_MAJOR : EG_COL_MAJOR;
+        const int64_t length = layout == EG_ROW_MAJOR ? n : m, lines = layout == EG_ROW_MAJOR ? m : n;
+        const eg_matrix y = {
+            .data = &mark, .ld = length + i / 60 % 12, .batch_stride = i / 720 % 40, .layout = layout};
+        const eg_layer layer = {.size = sizeof layer, .m = m, .k = 0, .n = n, .batch = batch};
+        const eg_forward_args args = {.size = sizeof args, .y = y};
+        size_t bytes;
+        const bool refused = eg_forward_workspace(context, &layer, &args, &bytes) != EG_OK;
+        const bool dense = y.batch_stride >= (lines - 1) * y.ld + length;
+        const bool interleaved = y.batch_stride >= length && y.ld >= (batch - 1) * y.batch_stride + length;
+        if (refused) assert_false(dense || interleaved || batch == 1);
+        if (!refused) assert_false(items_meet(m, n, batch, &y));
+    }
+    eg_close(context);
+}
+
+static void sizes_end_at_2_to_the_60(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    const eg_forward_args args = {.size = sizeof args};
+    for (int i = 0; i < 4; i++) {
+        eg_layer layer = {.size = sizeof layer};
+        int64_t *const sizes[] = {&layer.m, &layer.k, &layer.n, &layer.batch};
+        size_t bytes;
+        *sizes[i] = INT64_C(1) << 60;
+        assert_ok(eg_forward_workspace(context, &layer, &args, &bytes));
+        *sizes[i] += 1;
+        assert_status(eg_forward_workspace(context, &layer, &args, &bytes), EG_ERR_ARGUMENT);
+    }
     eg_close(context);
 }
 
@@ -372,6 +441,8 @@ int main(void) {
         cmocka_unit_test(a_longer_struct_of_zeros_is_this_one),
         cmocka_unit_test(mixtures_of_types),
         cmocka_unit_test(memory_may_be_shared_without_overlap),
+        cmocka_unit_test(no_output_meets_itself),
+        cmocka_unit_test(sizes_end_at_2_to_the_60),
         cmocka_unit_test(in_place_in_other_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
