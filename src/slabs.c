@@ -55,8 +55,9 @@ static eg_operand kept_operand(const eg_slabs *s, int sum) {
     return x;
 }
 
+/* Without elements it stays: its strides may be anything. */
 static void advance(eg_operand *x, bool has_rows, int64_t item, int64_t row) {
-    if (x->data == NULL) return;
+    if (x->data == NULL || x->rows == 0 || x->cols == 0) return;
     const int64_t elements = item * x->batch_stride + (has_rows ? row * x->row_stride : 0);
     x->offset += (size_t)elements * eg_size_of(x->dtype);
 }
@@ -259,6 +260,9 @@ static eg_status try_slab(search *x, int threads, extent slab, bool *fits) {
     return EG_OK;
 }
 
+/* Rows of all its items; an integer might not hold them. */
+static double rows_of(extent slab) { return (double)slab.items * (double)slab.rows; }
+
 static extent member(const family *f, int64_t index) {
     return (extent){f->items + index * f->more_items, f->rows + index * f->more_rows};
 }
@@ -341,7 +345,7 @@ static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
     if (best.rows < 0) return refuse(&x, alone);
     for (int threads = alone * MOST_THREADS; threads > 1; threads /= FEWER) {
         EG_TRY(largest(&x, threads, &slab));
-        if (slab.rows < 0 || slab.items * slab.rows < best.items * best.rows / 2) continue;
+        if (slab.rows < 0 || rows_of(slab) < rows_of(best) / 2) continue;
         best = slab;
         break;
     }
@@ -440,11 +444,11 @@ void eg_slabs_print(const eg_slabs *s, char *text, size_t capacity) {
     eg_text out = {text, capacity};
     if (several(s)) {
         const bool whole_items = s->rows == p->m;
-        const int64_t count = eg_ceil_div(p->batch, s->items) * eg_ceil_div(p->m, s->rows);
+        const double count = (double)eg_ceil_div(p->batch, s->items) * (double)eg_ceil_div(p->m, s->rows);
         eg_put(&out, "slabs of %lld %s", (long long)(whole_items ? s->items : s->rows),
                whole_items ? "items" : "rows");
         if (!whole_items && s->items > 1) eg_put(&out, " of %lld items", (long long)s->items);
-        eg_put(&out, " x %lld  M=%lld batch=%lld  workspace %zu bytes\n", (long long)count, (long long)p->m,
+        eg_put(&out, " x %.0f  M=%lld batch=%lld  workspace %zu bytes\n", count, (long long)p->m,
                (long long)p->batch, s->workspace);
         put_region(&out, "b, packed once", &s->pack);
         for (int sum = 0; sum < EG_SUMS; sum++) put_region(&out, kept_names[sum], &s->sum[sum]);

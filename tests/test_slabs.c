@@ -322,6 +322,30 @@ static void even_more_rows_than_memory_could_hold(void **state) {
     assert_string_equal(before, eg_last_error());
 }
 
+/* More slabs than 64 bits can count, on one row of grad that is everywhere the same; and operands without
+ * elements, whose strides may be anything. */
+static void more_slabs_than_can_be_counted(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    eg_problem problem;
+    eg_slabs slabs;
+    for (int64_t n = 0; n < 2; n++) {
+        const eg_layer layer = {
+            .size = sizeof layer, .m = INT64_C(1) << 50, .n = n, .batch = INT64_C(1) << 40};
+        const int64_t stride = n == 0 ? INT64_MAX : 0;
+        const eg_backward_args args = {.size = sizeof args,
+                                       .grad = {.data = (void *)(uintptr_t)64, .batch_stride = stride},
+                                       .d_bias.data = (void *)(uintptr_t)64};
+        assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+        assert_ok(eg_slabs_make(&caps, &problem, MIB, &slabs));
+        char text[1024];
+        eg_slabs_print(&slabs, text, sizeof text);
+        if (n == 0) continue;
+        assert_non_null(strstr(text, " rows x "));
+        assert_true(strtod(strstr(text, " rows x ") + 8, NULL) > 0x1p64);
+    }
+}
+
 #ifdef EG_HAVE_CUDA
 #include "cuda/device.h"
 
@@ -350,6 +374,7 @@ int main(void) {
         cmocka_unit_test(the_text_says_how_many),
         cmocka_unit_test(workspace_is_the_same_for_any_rows),
         cmocka_unit_test(even_more_rows_than_memory_could_hold),
+        cmocka_unit_test(more_slabs_than_can_be_counted),
 #ifdef EG_HAVE_CUDA
         cmocka_unit_test(workspace_is_the_same_for_any_rows_on_cuda),
 #endif
