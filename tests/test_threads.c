@@ -118,6 +118,28 @@ static void same_bits_for_any_threads_in_slabs(void **state) {
     check_threads(2);
 }
 
+/* More threads than a call will ever take. */
+static void same_bits_for_hundreds_of_threads(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 3000, .k = 700, .n = 700, .batch = 1});
+    eg_context *alone = open_cpu(1), *crowd = open_cpu(1000);
+    char text[2048];
+    assert_ok(eg_forward_plan(crowd, &f.layer, &f.forward, text, sizeof text));
+    assert_non_null(strstr(text, "threads 3")); /* 300 and some */
+    assert_ok(eg_forward(alone, &f.layer, &f.forward));
+    unsigned char *expected = need_memory(f.output_bytes);
+    memcpy(expected, f.outputs, f.output_bytes);
+    fixture_poison(&f);
+    assert_ok(eg_forward(crowd, &f.layer, &f.forward));
+    const size_t bytes = 2 * (size_t)(f.layer.m * f.layer.n) * sizeof(float); /* y, and pre after it */
+    assert_memory_equal(f.outputs, expected, bytes);
+    free(expected);
+    eg_close(alone);
+    eg_close(crowd);
+    fixture_free(&f);
+}
+
 /* On one context, with other calls in between that leave their numbers in its workspace. */
 static void same_bits_run_after_run(void **state) {
     (void)state;
@@ -145,6 +167,7 @@ static void same_bits_for_any_subset(void **state) {
     eg_context *context = open_cpu(0);
     fixture f;
     make(&samples[0], &f);
+    const size_t m = (size_t)f.layer.m, k = (size_t)f.layer.k, n = (size_t)f.layer.n;
     assert_ok(eg_backward(context, &f.layer, &f.backward));
     unsigned char *expected = malloc(f.bytes);
     assert_non_null(expected);
@@ -163,10 +186,10 @@ static void same_bits_for_any_subset(void **state) {
         }
         const unsigned char *d_a = all.d_a.data, *d_b = all.d_b.data, *d_bias = all.d_bias.data;
         const unsigned char *grad_pre = all.grad_pre.data;
-        if ((wanted & 1) != 0) assert_memory_equal(d_a, expected + (d_a - f.memory), 301 * 257 * 4);
-        if ((wanted & 2) != 0) assert_memory_equal(d_b, expected + (d_b - f.memory), 257 * 193 * 4);
-        if ((wanted & 4) != 0) assert_memory_equal(d_bias, expected + (d_bias - f.memory), 193 * 4);
-        if ((wanted & 8) != 0) assert_memory_equal(grad_pre, expected + (grad_pre - f.memory), 301 * 193 * 4);
+        if ((wanted & 1) != 0) assert_memory_equal(d_a, expected + (d_a - f.memory), m * k * 4);
+        if ((wanted & 2) != 0) assert_memory_equal(d_b, expected + (d_b - f.memory), k * n * 4);
+        if ((wanted & 4) != 0) assert_memory_equal(d_bias, expected + (d_bias - f.memory), n * 4);
+        if ((wanted & 8) != 0) assert_memory_equal(grad_pre, expected + (grad_pre - f.memory), m * n * 4);
     }
     free(expected);
     fixture_free(&f);
@@ -177,6 +200,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_threads),
         cmocka_unit_test(same_bits_for_any_threads_in_slabs),
+        cmocka_unit_test(same_bits_for_hundreds_of_threads),
         cmocka_unit_test(same_bits_run_after_run),
         cmocka_unit_test(same_bits_for_any_subset),
     };

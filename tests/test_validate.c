@@ -83,6 +83,9 @@ static void *last_address(void) {
     X(f_y_is_bias, f->forward.y.data = f->forward.bias.data, "y at", "overlaps bias", "expected separate")   \
     X(f_y_into_b, f->forward.y.data = SHIFTED(f->forward.b.data, 4), "y at", "overlaps b",                   \
       "expected separate")                                                                                   \
+    X(f_y_over_padded_residual,                                                                              \
+      (f->layer.activation = EG_ACT_NONE, f->forward.residual = f->forward.y, f->forward.residual.ld = 7),   \
+      "y at", "overlaps residual", "expected separate")                                                      \
     X(f_y_over_wider_residual, RESIDUAL(7, 30), "y at", "overlaps residual", "expected separate")            \
     X(f_y_over_longer_residual, RESIDUAL(5, 31), "y at", "overlaps residual", "expected separate")           \
     X(f_pre_is_y, f->forward.pre = f->forward.y, "pre at", "overlaps y", "expected separate memory")         \
