@@ -293,12 +293,50 @@ static void a_refused_call_adds_its_residual_once(void **unused) {
     close_both(b);
 }
 
+/* A pack made for a layer of `packed_m` rows against none, in a layer of m, which may take another kernel. */
+static void check_pack(eg_context *context, eg_dtype dtype, int64_t packed_m, int64_t m) {
+    enum { SIDE = 256, MOST = 512 * SIDE };
+    static float numbers[MOST];
+    static _Alignas(64) char a[MOST * 4], b[MOST * 4], plain[MOST * 4], packed_y[MOST * 4];
+    for (int i = 0; i < MOST; i++) numbers[i] = (float)normal();
+    assert_ok(eg_convert(a, dtype, numbers, EG_F32, MOST));
+    assert_ok(eg_convert(b, dtype, numbers, EG_F32, MOST));
+    eg_layer layer = {.size = sizeof layer, .m = packed_m, .k = SIDE, .n = SIDE, .batch = 1, .dtype = dtype};
+    eg_packed *packed = NULL;
+    assert_ok(eg_pack_b(context, &layer, &(eg_matrix){.data = b}, &packed));
+    layer.m = m;
+    eg_forward_args args = {.size = sizeof args, .a = {.data = a}, .b = {.data = b}, .y = {.data = plain}};
+    assert_ok(eg_forward(context, &layer, &args));
+    args.b.data = NULL;
+    args.packed_b = packed;
+    args.y.data = packed_y;
+    assert_ok(eg_forward(context, &layer, &args));
+    const size_t bytes = (size_t)(m * SIDE) * eg_dtype_size(dtype);
+    if (memcmp(plain, packed_y, bytes) != 0)
+        fail_msg("%s: a pack of %lld rows differs in %lld", eg_dtype_name(dtype), (long long)packed_m,
+                 (long long)m);
+    eg_packed_free(context, packed);
+}
+
+static void a_pack_fits_layers_of_any_height(void **unused) {
+    (void)unused;
+    static const eg_dtype dtypes[] = {EG_F32, EG_F16, EG_BF16};
+    eg_context *context = open_cpu(2);
+    state = 5;
+    for (size_t i = 0; i < LENGTH(dtypes); i++) {
+        check_pack(context, dtypes[i], 1, 512);
+        check_pack(context, dtypes[i], 512, 1);
+    }
+    eg_close(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(never_less_accurate_than_multiply_adds),
         cmocka_unit_test(numbers_without_a_sum_are_multiplied_all_the_same),
         cmocka_unit_test(a_refused_call_leaves_nothing_behind),
         cmocka_unit_test(a_refused_call_adds_its_residual_once),
+        cmocka_unit_test(a_pack_fits_layers_of_any_height),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
