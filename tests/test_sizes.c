@@ -2,6 +2,7 @@
 #define _DEFAULT_SOURCE
 #include <sys/mman.h>
 
+#include "check.h"
 #include "fixture.h"
 #include "number.h"
 
@@ -99,6 +100,53 @@ static void no_depth_leaves_the_bias(void **state) {
     assert_memory_equal(d_bias, expected_d_bias, sizeof d_bias);
     assert_true(nothing[0] == 7);
     eg_close(context);
+}
+
+/* ---- Small -------------------------------------------------------------------------------------- */
+
+/* Forward, or all of backward, on operands that end at a page that cannot be touched. */
+static check_case small_case(eg_dtype dtype, int64_t m, int64_t k, int64_t n, unsigned col_major,
+                             bool backward) {
+    const unsigned outputs = CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_D_B) | CHECK_BIT(CHECK_GRAD);
+    return (check_case){.dtype = dtype,
+                        .activation = EG_ACT_SILU,
+                        .backward = backward,
+                        .m = m,
+                        .k = k,
+                        .n = n,
+                        .batch = 1,
+                        .present = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) |
+                                   (backward ? outputs : CHECK_BIT(CHECK_Y)),
+                        .col_major = col_major,
+                        .seed = 1};
+}
+
+/* Whole vectors in one dimension and not in the other: what is read where it is, and what has to be copied,
+ * as kernels read past the end of what is not whole. */
+static void check_small(eg_context *context, eg_dtype dtype) {
+    static const int64_t sizes[] = {4, 8, 12, 13, 16, 24, 48};
+    enum { SIZES = LENGTH(sizes) };
+    for (int i = 0; i < SIZES * SIZES * 16; i++) {
+        const unsigned col_major = (i & 1 ? CHECK_BIT(CHECK_A) : 0) | (i & 2 ? CHECK_BIT(CHECK_B) : 0);
+        const int64_t m = i & 4 ? 8 : 5, k = sizes[i / 16 % SIZES], n = sizes[i / 16 / SIZES];
+        const check_case c = small_case(dtype, m, k, n, col_major, (i & 8) != 0);
+        check_report report;
+        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+    }
+}
+
+static void small_sizes_on_every_row(void **state) {
+    (void)state;
+    eg_context *table = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
+        if (!row.usable || strstr(row.name, "amx") != NULL) continue; /* which copies everything */
+        eg_context *context = NULL;
+        assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
+        check_small(context, row.compute);
+        eg_close(context);
+    }
+    eg_close(table);
 }
 
 /* ---- Far apart ---------------------------------------------------------------------------------- */
@@ -247,11 +295,9 @@ static void sizes_past_32_bits_are_counted_right(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_over_nothing_are_0),
-        cmocka_unit_test(d_a_over_nothing_is_0),
-        cmocka_unit_test(no_depth_leaves_the_bias),
-        cmocka_unit_test(elements_far_apart),
-        cmocka_unit_test(sizes_past_32_bits_are_counted_right),
+        cmocka_unit_test(sums_over_nothing_are_0),  cmocka_unit_test(d_a_over_nothing_is_0),
+        cmocka_unit_test(no_depth_leaves_the_bias), cmocka_unit_test(small_sizes_on_every_row),
+        cmocka_unit_test(elements_far_apart),       cmocka_unit_test(sizes_past_32_bits_are_counted_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
