@@ -111,6 +111,7 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)stream, (void)event, (void)flags;
+    eg_fake_cuda.waits++;
     return CUDA_SUCCESS;
 }
 
@@ -155,11 +156,13 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     *address = (CUdeviceptr)memory;
     eg_fake_cuda.allocations++;
+    eg_fake_cuda.pieces += memory != NULL;
     return memory != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 EXPORT CUresult cuMemFree(CUdeviceptr address) {
     free((void *)address);
+    eg_fake_cuda.pieces--;
     return CUDA_SUCCESS;
 }
 
@@ -246,6 +249,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (stream != captured) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     captured = NULL;
     *graph = (CUgraph)&thing;
+    eg_fake_cuda.captures++;
     return CUDA_SUCCESS;
 }
 
@@ -272,5 +276,6 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph) {
     (void)graph;
+    eg_fake_cuda.captures--;
     return CUDA_SUCCESS;
 }

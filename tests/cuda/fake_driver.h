@@ -13,6 +13,9 @@ typedef struct fake_cuda {
     int graphs;          /* of them, those not destroyed */
     int replays;         /* graphs launched */
     int streams, events; /* not destroyed */
+    int captures;        /* graphs captured and not destroyed */
+    int waits;           /* of streams for events, captured or not */
+    int pieces;          /* of device memory, not freed */
     char last_kernel[96];
     /* What to pretend. */
     bool caller_captures; /* the default stream is being captured */

@@ -191,6 +191,72 @@ static void recording_can_be_switched_off(void **state) {
     close_session(&s);
 }
 
+/* A call that is made again and again stays, whatever else comes and goes. */
+static void a_call_in_use_is_not_displaced(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 2);
+    for (int i = 0; i < 12000; i++) {
+        backward_at(&s, 1 + i / 2); /* twice each: seen, and recorded where there is room */
+        const int replays = driver->replays;
+        backward(&s, 1);
+        assert_int_equal(driver->replays, replays + 1);
+    }
+    close_session(&s);
+}
+
+/* Its own, not those of the call that went kernel by kernel before it. */
+static void a_replayed_call_is_known_by_its_kernels(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    backward(&s, 3);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    backward(&s, 1);
+    driver->sync_result = 700; /* an illegal address */
+    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "act_grad_bf16, "));
+    driver->sync_result = 0;
+    close_session(&s);
+}
+
+static void nothing_is_left_behind(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    close_session(&s);
+    const int pieces = driver->pieces, captures = driver->captures;
+    open_session(&s);
+    eg_packed *packed = NULL;
+    assert_ok(eg_pack_b(s.context, &s.layer, &(eg_matrix){.data = s.memory[1]}, &packed));
+    s.backward.workspace = (eg_workspace){.data = NULL}; /* the context's own */
+    backward(&s, 5);
+    eg_packed_free(s.context, packed);
+    close_session(&s);
+    assert_int_equal(driver->pieces, pieces);
+    assert_int_equal(driver->captures, captures);
+}
+
+/* ---- Beside the products ------------------------------------------------------------------------ */
+
+/* The sum of d_bias begins after the pass that makes its summands, and the call ends after it; where nothing
+ * comes between them, they stand in one line. */
+static void a_sum_beside_the_products_is_waited_for(void **state) {
+    (void)state;
+    session s;
+    setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
+    open_session(&s);
+    unsetenv("EPIGRAD_CUDA_GRAPHS");
+    driver->waits = 0;
+    backward(&s, 3);
+    assert_int_equal(driver->waits, 3 * 2);
+    s.backward.d_a.data = s.backward.d_b.data = NULL;
+    backward(&s, 3);
+    assert_int_equal(driver->waits, 3 * 2);
+    close_session(&s);
+}
+
 /* ---- The workspace ------------------------------------------------------------------------------ */
 
 /* A layer too large for any memory here: addresses that nobody reads. */
@@ -276,6 +342,47 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     assert_forward_by(&s, "hopper_f64_rr_128x64");
     s.layer.k = 0;
     assert_forward_by(&s, "mma_f64_128x128");
+    close_session(&s);
+}
+
+/* No unit that splits or rounds operands, for any product of any type. */
+static void strict_takes_no_matrix_unit(void **state) {
+    static const eg_dtype dtypes[] = {EG_F32, EG_F16, EG_BF16};
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.math = EG_MATH_STRICT;
+    for (size_t i = 0; i < LENGTH(dtypes); i++) {
+        char text[2][2048];
+        s.layer.dtype = dtypes[i];
+        s.backward.source = EG_SOURCE_RECOMPUTE;
+        assert_ok(eg_forward_plan(s.context, &s.layer, &s.forward, text[0], sizeof text[0]));
+        assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, text[1], sizeof text[1]));
+        for (int j = 0; j < 2; j++) {
+            const bool named = strstr(text[j], "mma_") != NULL || strstr(text[j], "hopper_bf16") != NULL ||
+                               strstr(text[j], "hopper_f16") != NULL;
+            if (named) fail_msg("%s", text[j]);
+        }
+    }
+    close_session(&s);
+}
+
+/* grad_pre that the caller keeps, and that of no activation, take no room of the workspace. */
+static void grad_pre_is_there_once(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    eg_backward_args args = far_away();
+    size_t own = 0, given = 0, none = 0;
+    assert_ok(eg_backward_workspace(s.context, &s.layer, &args, &own));
+    args.grad_pre.data = (void *)((uintptr_t)100 << 40);
+    assert_ok(eg_backward_workspace(s.context, &s.layer, &args, &given));
+    args.grad_pre.data = NULL;
+    s.layer.activation = EG_ACT_NONE;
+    assert_ok(eg_backward_workspace(s.context, &s.layer, &args, &none));
+    const size_t bytes = (size_t)4096 * 4096 * 2;
+    assert_true(own - given == bytes && given < bytes && none < bytes);
     close_session(&s);
 }
 
@@ -457,9 +564,15 @@ int main(int argc, char **argv) {
         cmocka_unit_test(recordings_are_bounded),
         cmocka_unit_test(what_cannot_be_recorded_is_launched),
         cmocka_unit_test(recording_can_be_switched_off),
+        cmocka_unit_test(a_call_in_use_is_not_displaced),
+        cmocka_unit_test(a_replayed_call_is_known_by_its_kernels),
+        cmocka_unit_test(nothing_is_left_behind),
+        cmocka_unit_test(a_sum_beside_the_products_is_waited_for),
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
+        cmocka_unit_test(strict_takes_no_matrix_unit),
+        cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(large_layers_share_the_pass),
         cmocka_unit_test(empty_layers_share_no_pass),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
