@@ -149,6 +149,24 @@ static void small_sizes_on_every_row(void **state) {
     eg_close(table);
 }
 
+/* ---- Long --------------------------------------------------------------------------------------- */
+
+/* 65,536 chunks of rows: one after the other, the last of them would lose most of their digits. */
+static void long_column_sums_are_made_in_pairs(void **state) {
+    (void)state;
+    enum { ROWS = 1 << 22 };
+    float *grad = need_memory(ROWS * sizeof *grad), d_bias = 0;
+    for (int i = 0; i < ROWS; i++) grad[i] = 0.1F;
+    eg_context *context = open_cpu(2);
+    const eg_layer layer = {.size = sizeof layer, .m = ROWS, .k = 1, .n = 1, .batch = 1};
+    const eg_backward_args args = {.size = sizeof args, .grad = {.data = grad}, .d_bias = {.data = &d_bias}};
+    assert_ok(eg_backward(context, &layer, &args));
+    const double expected = ROWS * (double)0.1F;
+    assert_true(fabs((double)d_bias - expected) <= 64 * 0x1p-24 * expected);
+    eg_close(context);
+    free(grad);
+}
+
 /* ---- Far apart ---------------------------------------------------------------------------------- */
 
 /* Address space in which only the touched pages are memory. NULL where the system gives none. */
@@ -295,9 +313,13 @@ static void sizes_past_32_bits_are_counted_right(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_over_nothing_are_0),  cmocka_unit_test(d_a_over_nothing_is_0),
-        cmocka_unit_test(no_depth_leaves_the_bias), cmocka_unit_test(small_sizes_on_every_row),
-        cmocka_unit_test(elements_far_apart),       cmocka_unit_test(sizes_past_32_bits_are_counted_right),
+        cmocka_unit_test(sums_over_nothing_are_0),
+        cmocka_unit_test(d_a_over_nothing_is_0),
+        cmocka_unit_test(no_depth_leaves_the_bias),
+        cmocka_unit_test(small_sizes_on_every_row),
+        cmocka_unit_test(long_column_sums_are_made_in_pairs),
+        cmocka_unit_test(elements_far_apart),
+        cmocka_unit_test(sizes_past_32_bits_are_counted_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
