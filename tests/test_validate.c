@@ -235,9 +235,8 @@ static void check_queries_refuse(eg_context *context, const rule *r, bool backwa
 /* Every operand is the same for the whole batch, of which there is nothing. */
 static void empty_batch(fixture *f) {
     f->layer.batch = 0;
-    eg_matrix *const matrices[] = {&f->backward.a,   &f->backward.b,   &f->backward.grad,
-                                   &f->backward.d_a, &f->backward.d_b, &f->backward.grad_pre};
-    for (size_t i = 0; i < LENGTH(matrices); i++) matrices[i]->batch_stride = 0;
+    f->backward.a.batch_stride = f->backward.b.batch_stride = f->backward.grad.batch_stride = 0;
+    f->backward.d_a.batch_stride = f->backward.d_b.batch_stride = f->backward.grad_pre.batch_stride = 0;
 }
 
 static void as_it_is(fixture *f) { (void)f; }
