@@ -117,8 +117,11 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_
 
 static eg_status check_dtype(const eg_problem *problem, eg_operand_id id, eg_dtype dtype) {
     const char *name = eg_operand_name(problem, id);
-    EG_TRY(check_enum(name, (int)dtype, EG_BF16,
-                      "a dtype of EG_DTYPE_DEFAULT, EG_F32, EG_F64, EG_F16 or EG_BF16"));
+    if ((int)dtype < 0 || (int)dtype > EG_BF16) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s.dtype is %d; expected EG_DTYPE_DEFAULT, EG_F32, EG_F64, EG_F16 or EG_BF16", name,
+                       (int)dtype);
+    }
     const bool wide = table[id].wide && problem->compute == EG_F32 && dtype == EG_F32;
     if (dtype == EG_DTYPE_DEFAULT || dtype == problem->dtype || wide) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "%s.dtype is %s; expected the layer's, %s%s", name, eg_dtype_name(dtype),

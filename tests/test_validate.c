@@ -44,7 +44,9 @@ static void *last_address(void) {
     X(f_b_absent, f->forward.b.data = NULL, "b is absent", "NULL", "7 x 6")                                  \
     X(f_y_absent, f->forward.y.data = NULL, "y is absent", "NULL", "5 x 6")                                  \
     X(f_a_dtype, f->forward.a.dtype = EG_F64, "a.dtype", "f64", "expected the layer's, f32")                 \
-    X(f_b_dtype_wild, f->forward.b.dtype = (eg_dtype)99, "b", "99", "expected a dtype")                      \
+    X(f_b_dtype_wild, f->forward.b.dtype = (eg_dtype)99, "b.dtype is", "99", "expected EG_DTYPE_DEFAULT")    \
+    X(f_y_dtype_negative, f->forward.y.dtype = (eg_dtype)-1, "y.dtype is", "-1",                             \
+      "expected EG_DTYPE_DEFAULT")                                                                           \
     X(f_bias_dtype, f->forward.bias.dtype = EG_F16, "bias.dtype", "f16", "expected the layer's, f32")        \
     X(f_y_dtype, f->forward.y.dtype = EG_BF16, "y.dtype", "bf16", "expected the layer's, f32")               \
     X(f_layout, f->forward.b.layout = (eg_layout)2, "b.layout", "2", "EG_ROW_MAJOR or EG_COL_MAJOR")         \
