@@ -256,7 +256,7 @@ typedef struct eg_backward_args {
     eg_matrix d_b;      /* [K, N] */
     eg_vector d_bias;   /* [N] */
     eg_matrix grad_pre; /* [M, N]. May be the same memory as grad, element for element. */
-    int accumulate;     /* 1: d_b and d_bias are added to what they hold */
+    int accumulate;     /* 1: d_b, d_bias and chain.d_bias are added to what they hold */
     eg_chain chain;
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
