@@ -1,5 +1,5 @@
 /* eg_convert against the oracle's arithmetic: every number of the 16-bit types, and the neighbourhood of
- * every rounding decision between them. */
+ * every rounding decision between them; and what kernels store. */
 #include "oracle.h"
 #include "support.h"
 
@@ -103,12 +103,57 @@ static void arrays_of_any_alignment(void **state) {
     }
 }
 
+/* ---- Results ------------------------------------------------------------------------------------ */
+
+enum { FRACTIONS = 1024, COLS = 17 }; /* one vector of any kernel and a part */
+
+/* y = x + half of its last place + `beyond` 64ths of that, each a term: exact in f32. */
+static void check_results(eg_context *context, eg_dtype dtype, double scale, int beyond) {
+    static uint16_t a[FRACTIONS * 3], b[3 * COLS], y[FRACTIONS * COLS];
+    double x[FRACTIONS];
+    for (int i = 0; i < FRACTIONS; i++) {
+        x[i] = oracle_round(scale * (1 + i / (double)FRACTIONS), dtype);
+        const double half = oracle_spacing(x[i], dtype) / 2;
+        oracle_put(a, (size_t)i * 3, dtype, x[i]);
+        oracle_put(a, (size_t)i * 3 + 1, dtype, half);
+        oracle_put(a, (size_t)i * 3 + 2, dtype, half * beyond / 64);
+    }
+    for (size_t j = 0; j < LENGTH(b); j++) oracle_put(b, j, dtype, 1);
+    const eg_layer layer = {
+        .size = sizeof layer, .m = FRACTIONS, .k = 3, .n = COLS, .batch = 1, .dtype = dtype};
+    const eg_forward_args args = {.size = sizeof args, .a = {.data = a}, .b = {.data = b}, .y = {.data = y}};
+    assert_ok(eg_forward(context, &layer, &args));
+    for (int i = 0; i < FRACTIONS * COLS; i++) {
+        const double from = x[i / COLS], half = oracle_spacing(from, dtype) / 2;
+        const double exact = from + half + half * beyond / 64, got = oracle_get(y, (size_t)i, dtype);
+        if (got != oracle_round(exact, dtype))
+            fail_msg("%s: %.17g is stored as %.17g", eg_dtype_name(dtype), exact, got);
+    }
+}
+
+/* What a kernel stores is rounded as numbers are converted, ties to even, on every row that takes the type.
+ */
+static void results_are_rounded_alike(void **state) {
+    (void)state;
+    eg_context *table = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
+        const bool own_type = strstr(row.name, "amx") != NULL;
+        if (!row.usable || row.compute != EG_F32 || own_type) continue;
+        eg_context *context = NULL;
+        assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
+        for (int j = 0; j < 2 * 3 * 2; j++)
+            check_results(context, dtypes[2 + j % 2], j / 6 % 2 == 0 ? 1 : -0.125, j / 2 % 3 - 1);
+        eg_close(context);
+    }
+    eg_close(table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_survives),
-        cmocka_unit_test(ties_go_to_even),
-        cmocka_unit_test(ends_of_the_range),
-        cmocka_unit_test(arrays_of_any_alignment),
+        cmocka_unit_test(every_half_survives),       cmocka_unit_test(ties_go_to_even),
+        cmocka_unit_test(ends_of_the_range),         cmocka_unit_test(arrays_of_any_alignment),
+        cmocka_unit_test(results_are_rounded_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
