@@ -78,11 +78,18 @@ int call_outputs(const call *c, const tensor *outputs[OPERANDS]) {
 
 /* ---- The arguments ------------------------------------------------------------------------------ */
 
-/* A call that is only planned has no memory; any address says that the operand will be there. */
+/* A call that is only planned has no memory: a place that says that the operand will be there, aligned like
+ * memory, since kernels are chosen by that too. */
+static void *mark(operand op) {
+    enum { ALIGNMENT = 256 };
+    static _Alignas(ALIGNMENT) char marks[OPERANDS][ALIGNMENT];
+    return marks[op];
+}
+
 static eg_matrix matrix(const call *c, operand op) {
     if (!c->present[op]) return (eg_matrix){0};
     eg_matrix m = shapes_matrix(c, op);
-    m.data = c->context != NULL ? c->memory[op] : (void *)&c->tensors[op];
+    m.data = c->context != NULL ? c->memory[op] : mark(op);
     return m;
 }
 
