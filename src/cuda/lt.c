@@ -167,7 +167,12 @@ static bool lt_describe(lt_product *product) {
     return good;
 }
 
-enum { LT_CANDIDATES = 16 };
+enum {
+    LT_CANDIDATES = 16,
+    LT_ALIGNMENT = 256, /* of the workspace, or the library refuses the product */
+    LT_LOST =
+        LT_ALIGNMENT - 64 /* at most of one that lies on 64 bytes, and then of any, for the same algorithm */
+};
 
 /* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, for
  * these are measured faster there. */
@@ -283,7 +288,9 @@ eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_m
     key.ld[1] = ld_of(&y, key.transposed[1], gemm->depth, cols);
     key.ld[2] = ld_of(&out, false, rows, cols);
     key.stride[0] = x.item_stride, key.stride[1] = y.item_stride, key.stride[2] = out.item_stride;
-    key.scratch = (int64_t)bytes;
+    const uint64_t scratch = (workspace + LT_ALIGNMENT - 1) / LT_ALIGNMENT * LT_ALIGNMENT;
+    const size_t room = bytes > LT_LOST ? bytes - LT_LOST : 0;
+    key.scratch = (int64_t)room;
     key.dtype = x.dtype, key.result_dtype = out.dtype, key.math = (int32_t)math;
     key.accumulate = gemm->accumulate != 0;
     key.alignment = alignment_of(&x, &y, &out);
@@ -300,7 +307,7 @@ eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_m
         device->lt->handle, product->multiply, wide ? (const void *)&one64 : (const void *)&one32,
         (const void *)(uintptr_t)x.data, product->matrix[0], (const void *)(uintptr_t)y.data,
         product->matrix[1], wide ? (const void *)&scale64 : (const void *)&scale32, to, product->matrix[2],
-        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)workspace, bytes, stream);
+        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)scratch, room, stream);
     if (status != CUBLAS_STATUS_SUCCESS) return lt_failed(device, gemm, status, stream);
     *done = true;
     return EG_OK;
