@@ -133,6 +133,7 @@ static const char *const buffer_names[EG_BUFFERS] = {
     [EG_BUFFER_SUMS] = "d_bias",
     [EG_BUFFER_SUMS_BELOW] = "chain.d_bias",
     [EG_BUFFER_SCRATCH] = "scratch",
+    [EG_BUFFER_COUNTS] = "counts",
 };
 
 static const char *step_text(const eg_problem *problem, const eg_step *step, char *text, size_t capacity) {
@@ -188,6 +189,7 @@ void eg_plan_print(const eg_plan *plan, char *text, size_t capacity) {
             eg_put(&out, "  block %lldx%lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols,
                    (long long)step->depth);
         }
+        if (step->cut > 0) eg_put(&out, "  last %d cut", step->cut);
         if (step->packs) eg_put(&out, "  packs b");
         if (step->threads > 1) eg_put(&out, "  threads %d", step->threads);
         eg_put(&out, "\n");

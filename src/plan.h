@@ -18,6 +18,7 @@ typedef enum eg_product {
     EG_PRODUCT_D_A, /* grad_pre·Bᵀ    [M, K] */
     EG_PRODUCT_D_B  /* Aᵀ·grad_pre    [K, N] */
 } eg_product;
+enum { EG_PRODUCTS = EG_PRODUCT_D_B + 1 };
 
 #define EG_FOR(product) (1U << (product))
 
@@ -39,7 +40,8 @@ typedef enum eg_buffer_id {
     EG_BUFFER_GRAD_PRE_T, /* and for Aᵀ·grad_pre, where that is another layout */
     EG_BUFFER_SUMS,       /* column sums of grad_pre by row chunk */
     EG_BUFFER_SUMS_BELOW, /* and of d_a, where chained */
-    EG_BUFFER_SCRATCH,    /* the accumulators of each thread */
+    EG_BUFFER_SCRATCH,    /* the accumulators of each thread; CUDA: of cut tiles, or the library's */
+    EG_BUFFER_COUNTS,     /* CUDA: what the blocks of a launch tell each other */
     EG_BUFFERS
 } eg_buffer_id;
 
@@ -59,6 +61,7 @@ typedef struct eg_step {
     int64_t tile_rows, tile_cols, depth; /* of the cache block or thread block */
     int threads;                         /* CPU: that this step takes */
     bool packs;                          /* CPU, GEMM: each block lays out B for itself */
+    int cut;                             /* CUDA, GEMM: of the last tiles, cut along the depth */
 } eg_step;
 
 #define EG_MAX_STEPS 10

@@ -47,8 +47,7 @@ eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfu
 
 /* select.c. Pure: the kernel row of each step, its tile and its workspace. */
 eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan);
-/* The product of a step, its matrices at `workspace`; addresses in a plan without one are those of offsets.
- */
+/* The product of a step, its matrices at `workspace`; without one, addresses are those of offsets. */
 eg_cuda_gemm eg_cuda_product(const eg_plan *plan, const eg_step *step, uint64_t workspace);
 /* What the element-wise step writes: absent where act' is 1 and no grad_pre is wanted. */
 eg_cuda_matrix eg_cuda_act_grad_out(const eg_plan *plan, uint64_t workspace);
@@ -73,8 +72,16 @@ int64_t eg_cuda_head(int multiprocessors, const eg_plan *plan);
 int64_t eg_cuda_chunks(int multiprocessors, const eg_plan *plan);
 /* Of the other rows. */
 int64_t eg_cuda_rest_chunks(int multiprocessors, const eg_plan *plan);
-/* Numbers that the two kernels count in. */
-int64_t eg_cuda_counts(const eg_plan *plan);
+/* Numbers that the two kernels count in; 0 where they are too many. And after those in the workspace, those
+ * of the cut tiles of all products. */
+int64_t eg_cuda_pass_counts(const eg_plan *plan);
+int64_t eg_cuda_cut_counts(int multiprocessors);
+/* How the last tiles of a product are cut, where that pays or, with `always`, can be done: the addresses are
+ * not set. `saved` is what that saves, in waves of tiles. */
+eg_cuda_cut eg_cuda_cut_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x, bool always,
+                           double *saved);
+/* Bytes of the sums of their pieces. */
+size_t eg_cuda_cut_bytes(int multiprocessors);
 /* Rows of column sums, `cols` wide, that the workspace has; false where memory could not hold them. */
 bool eg_cuda_sums_rows(const eg_plan *plan, int64_t cols, int64_t *rows);
 /* Items and rows that a kernel takes at once which makes a row of sums for each chunk. Where that is not all,

@@ -33,6 +33,7 @@
     X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \
+    X(cuMemsetD32Async)                                                                                      \
     X(cuMemcpyHtoDAsync)                                                                                     \
     X(cuMemcpyDtoHAsync)                                                                                     \
     X(cuModuleLoadData)                                                                                      \

@@ -80,6 +80,6 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     const int64_t rows = (int64_t)CLUSTER * row->tile_rows, room = device->caps.multiprocessors / CLUSTER;
     const int64_t tiles =
         (x->rows + rows - 1) / rows * ((x->cols + row->tile_cols - 1) / row->tile_cols) * x->items;
-    *blocks = CLUSTER * (tiles < room ? tiles : room);
+    *blocks = CLUSTER * (tiles < room && hopper->cut.tiles == 0 ? tiles : room);
     return EG_OK;
 }

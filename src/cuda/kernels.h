@@ -69,20 +69,25 @@ typedef struct eg_cuda_map {
 } eg_cuda_map;
 #endif
 
+/* Numbers of 32 bits by which blocks of a launch tell each other. A call's first kernel sets them to 0. */
+typedef struct eg_cuda_counts {
+    uint64_t data;
+    int64_t count; /* may be 0 */
+} eg_cuda_counts;
+
 /* grad_pre = grad * act'(saved), element by element, with column sums of `chunks` parts of an item's rows:
  * row (item * chunks + chunk) of `sums` has those of a part.
  *
- * The first rows may be one kernel's, and the rest another's that multiplies grad_pre (hopper_pass.cuh). The
- * first sets `counted` numbers at `counts` to 0: the chunks that the other has begun, and those of each band
- * of rows that it has finished. */
+ * The first rows may be one kernel's, and the rest another's that multiplies grad_pre (hopper_pass.cuh), and
+ * counts the parts that it has begun, and those of each band of rows that it has finished. */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
     eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
     uint64_t sums;      /* 0: not wanted */
-    uint64_t counts;    /* 0: all rows are one kernel's */
+    eg_cuda_counts counts;
     int64_t rows, cols, items;
     int64_t chunks;
-    int32_t activation, source, propagate, counted;
+    int32_t activation, source, propagate, unused;
 } eg_cuda_act_grad;
 
 enum {
@@ -91,11 +96,27 @@ enum {
     EG_CUDA_REST_BYTES = 3 * 6 * 1024 /* of shared memory, for rows on their way to three warps */
 };
 
+/* The last tiles of a product, of which there are fewer than clusters of blocks to make them, cut along the
+ * depth (hopper_cut.cuh). */
+typedef struct eg_cuda_cut {
+    uint64_t sums; /* of the pieces: room for those of a tile for each cluster */
+    uint64_t
+        counts;    /* EG_CUDA_CUT_COUNTS for each cluster, 0 when the kernel begins: pieces that are there */
+    int32_t tiles; /* that are cut; 0: none */
+    int32_t helpers; /* clusters that multiply what the tiles' own leave */
+    int32_t kept;    /* strips of the depth of a tile that its own cluster multiplies */
+    int32_t unused;
+} eg_cuda_cut;
+
+enum { EG_CUDA_CUT_COUNTS = 2 /* one for each of its blocks */ };
+
 /* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
 typedef struct eg_cuda_hopper {
     eg_cuda_map left, right, in, out, second;
     eg_cuda_gemm gemm;
-    int64_t high;          /* rows of tiles in the block that those of a wave form */
+    int64_t high; /* rows of tiles in the block that those of a wave form */
+    eg_cuda_cut cut;
+    eg_cuda_counts counts; /* to be set to 0 */
     eg_cuda_act_grad rest; /* the last rows of left, where they are the kernel's to make */
 } eg_cuda_hopper;
 
@@ -136,7 +157,8 @@ enum {
     EG_CUDA_RIGHT_ROWS = 1U << 7,
     EG_CUDA_RIGHT_COLS = 1U << 8,
     EG_CUDA_SMALL = 1U << 9, /* sizes below 2^31 */
-    EG_CUDA_REST = 1U << 10  /* left is grad_pre, of which the kernel makes the last rows itself */
+    EG_CUDA_CUT = 1U << 10,  /* the last tiles are cut along the depth (eg_cuda_cut) */
+    EG_CUDA_REST = 1U << 11  /* left is grad_pre, of which the kernel makes the last rows itself */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "../error.h"
+#include "../sizes.h"
 #include "device.h"
 #include "hopper.h"
 
@@ -11,10 +12,8 @@ typedef struct eg_cuda_run {
     const eg_problem *problem;
     uint64_t workspace;
     CUstream stream;
+    eg_cuda_counts counts;
 } eg_cuda_run;
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
 
@@ -57,6 +56,32 @@ static eg_status enqueue(const eg_cuda_run *run, const eg_cuda_kernel *row, int6
     return enqueue_on(run, run->stream, row, blocks, parameter);
 }
 
+/* ---- Counts ---------------------------------------------------------------------------------------- */
+
+/* What blocks of a launch tell each other: of a shared pass, then of the cut tiles of each product. None
+ * where no step counts. */
+static eg_cuda_counts counts_of(const eg_plan *plan, uint64_t workspace) {
+    const eg_region *region = &plan->region[EG_BUFFER_COUNTS];
+    bool counts = eg_cuda_rest_step(plan) != NULL;
+    for (int i = 0; i < plan->steps; i++) counts = counts || plan->step[i].cut > 0;
+    if (!counts) return (eg_cuda_counts){0};
+    return (eg_cuda_counts){workspace + region->offset, (int64_t)(region->bytes / sizeof(uint32_t))};
+}
+
+/* Whether the kernel of the first step sets them to 0 for those that follow. */
+static bool first_clears(const eg_plan *plan) {
+    const eg_cuda_kernel *row = plan->step[0].kernel;
+    return row->family == EG_CUDA_VECTORS || (row->family == EG_CUDA_TMA && plan->step[0].cut == 0);
+}
+
+static eg_status clear_counts(const eg_cuda_run *run) {
+    const eg_cuda_counts *all = &run->counts;
+    if (all->count == 0 || first_clears(run->plan)) return EG_OK;
+    return eg_cuda_check(run->device,
+                         run->device->driver->cuMemsetD32Async(all->data, 0, (size_t)all->count, run->stream),
+                         "cuMemsetD32Async");
+}
+
 /* ---- The element-wise pass ------------------------------------------------------------------------- */
 
 /* x from an item and a row of it on. */
@@ -70,21 +95,18 @@ static eg_cuda_act_grad act_grad_of(const eg_cuda_run *run) {
     const eg_problem *p = run->problem;
     const int multiprocessors = run->device->caps.multiprocessors;
     const uint64_t sums = run->workspace + run->plan->region[EG_BUFFER_SUMS].offset;
-    const uint64_t counts = run->workspace + run->plan->region[EG_BUFFER_SCRATCH].offset;
-    const bool shared = eg_cuda_rest_step(run->plan) != NULL;
     return (eg_cuda_act_grad){.grad = eg_cuda_matrix_of(p, EG_OP_GRAD),
                               .saved = eg_cuda_matrix_of(p, EG_OP_SAVED),
                               .out = eg_cuda_act_grad_out(run->plan, run->workspace),
                               .sums = eg_wants(p, EG_OP_D_BIAS) ? sums : 0,
-                              .counts = shared ? counts : 0,
+                              .counts = run->counts,
                               .rows = eg_cuda_head(multiprocessors, run->plan),
                               .cols = p->n,
                               .items = p->batch,
                               .chunks = eg_cuda_chunks(multiprocessors, run->plan),
                               .activation = (int32_t)p->activation,
                               .source = (int32_t)p->source,
-                              .propagate = p->propagate,
-                              .counted = (int32_t)eg_cuda_counts(run->plan)};
+                              .propagate = p->propagate};
 }
 
 /* The rows after those, and their sums after those. */
@@ -111,11 +133,26 @@ static const eg_cuda_kernel *fallback(const eg_problem *p) {
     return last;
 }
 
-static eg_status launch_tiles(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_cuda_gemm gemm) {
+/* Each product has counts of its own, the last of all. */
+static eg_cuda_cut cut_of(const eg_cuda_run *run, const eg_step *step, const eg_cuda_gemm *x) {
+    const int multiprocessors = run->device->caps.multiprocessors;
+    const int64_t each = eg_cuda_cut_counts(multiprocessors) / EG_PRODUCTS;
+    const int64_t before = run->counts.count - (EG_PRODUCTS - (int64_t)step->product) * each;
+    double saved;
+    if (step->cut == 0) return (eg_cuda_cut){0};
+    eg_cuda_cut cut = eg_cuda_cut_of(multiprocessors, step->kernel, x, true, &saved);
+    cut.sums = run->workspace + run->plan->region[EG_BUFFER_SCRATCH].offset;
+    cut.counts = run->counts.data + (uint64_t)before * sizeof(uint32_t);
+    return cut;
+}
+
+static eg_status launch_tiles(const eg_cuda_run *run, const eg_step *step, const eg_cuda_kernel *row,
+                              eg_cuda_gemm gemm) {
     const int64_t tiles = eg_cuda_tiles(row, &gemm);
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, row, tiles, &gemm);
-    eg_cuda_hopper hopper = {.gemm = gemm, .high = eg_cuda_high(run->plan)};
+    eg_cuda_hopper hopper = {.gemm = gemm, .high = eg_cuda_high(run->plan), .cut = cut_of(run, step, &gemm)};
     int64_t blocks = 0;
+    if (step == &run->plan->step[0] && first_clears(run->plan)) hopper.counts = run->counts;
     if ((row->takes & EG_CUDA_REST) != 0) hopper.rest = rest_of(run);
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     return enqueue(run, row, blocks, &hopper);
@@ -139,7 +176,7 @@ static eg_status sum_columns(const eg_cuda_run *run, CUstream stream, eg_cuda_co
     const eg_step *step = run->plan->step;
     while (step->kind != EG_STEP_COLUMN_SUM) step++;
     const eg_cuda_kernel *row = step->kernel;
-    return enqueue_on(run, stream, row, ceil_div(sum.cols, row->tile_cols), &sum);
+    return enqueue_on(run, stream, row, eg_ceil_div(sum.cols, row->tile_cols), &sum);
 }
 
 /* The sums of a portion, from their buffer to its row of totals. */
@@ -151,16 +188,18 @@ static eg_cuda_column_sum to_total(const eg_cuda_run *run, uint64_t sums, int64_
 }
 
 /* A kernel that makes column sums of its result, in portions that there is room for the sums of. */
-static eg_status launch_summed(const eg_cuda_run *run, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+static eg_status launch_summed(const eg_cuda_run *run, const eg_step *step, const eg_cuda_kernel *row,
+                               const eg_cuda_gemm *x) {
     const int64_t chunk = eg_cuda_sum_rows(row);
     const eg_cuda_portions by = eg_cuda_portions_of(run->plan, x->cols, x->items, x->rows, chunk);
-    if (x->sums == 0 || by.total == 0) return launch_tiles(run, row, *x);
+    if (x->sums == 0 || by.total == 0) return launch_tiles(run, step, row, *x);
     eg_cuda_column_sum sum = to_total(run, x->sums, x->cols, by.total);
     for (int64_t item = 0; item < x->items; item += by.items) {
         for (int64_t first = 0; first < x->rows; first += by.rows) {
-            const int64_t items = least(by.items, x->items - item), rows = least(by.rows, x->rows - first);
-            EG_TRY(launch_tiles(run, row, portion_of(x, item, items, first, rows)));
-            sum.rows = items * ceil_div(rows, chunk);
+            const int64_t items = eg_least(by.items, x->items - item),
+                          rows = eg_least(by.rows, x->rows - first);
+            EG_TRY(launch_tiles(run, step, row, portion_of(x, item, items, first, rows)));
+            sum.rows = items * eg_ceil_div(rows, chunk);
             EG_TRY(sum_columns(run, run->stream, sum));
             sum.accumulate = true;
         }
@@ -181,7 +220,7 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
         if (done) return wait_if_checked(run, run->stream, row->name);
         row = fallback(run->problem);
     }
-    return launch_summed(run, row, &gemm);
+    return launch_summed(run, step, row, &gemm);
 }
 
 /* ---- The element-wise step ------------------------------------------------------------------------- */
@@ -196,13 +235,13 @@ static eg_status launch_vectors(const eg_cuda_run *run, const eg_cuda_kernel *ro
     eg_cuda_column_sum sum = to_total(run, all.sums, all.cols, by.total);
     for (int64_t item = 0; item < all.items; item += by.items) {
         eg_cuda_act_grad x = all;
-        x.items = least(by.items, all.items - item);
+        x.items = eg_least(by.items, all.items - item);
         x.grad = from(all.grad, item, 0);
         x.saved = from(all.saved, item, 0);
         x.out = from(all.out, item, 0);
         sum.rows = x.items * x.chunks;
-        const int64_t blocks = sum.rows * ceil_div(x.cols, row->tile_cols);
-        EG_TRY(enqueue(run, row, blocks > 0 ? blocks : x.counts != 0, &x));
+        const int64_t blocks = sum.rows * eg_ceil_div(x.cols, row->tile_cols);
+        EG_TRY(enqueue(run, row, blocks > 0 ? blocks : x.counts.count != 0, &x));
         if (by.total > 0) EG_TRY(sum_columns(run, run->stream, sum));
         sum.accumulate = true;
     }
@@ -214,7 +253,7 @@ static eg_status launch_act_grad(const eg_cuda_run *run, const eg_step *step) {
     if (empty(run->problem)) return EG_OK;
     if (row->family == EG_CUDA_VECTORS) return launch_vectors(run, row);
     const eg_cuda_gemm gemm = eg_cuda_act_grad_gemm(run->plan, run->workspace);
-    return launch_summed(run, row, &gemm);
+    return launch_summed(run, step, row, &gemm);
 }
 
 static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step, CUstream stream) {
@@ -273,12 +312,17 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_plan *plan) {
 }
 
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t workspace, CUstream stream) {
-    const eg_cuda_run run = {
-        .device = device, .plan = plan, .problem = &plan->problem, .workspace = workspace, .stream = stream};
+    const eg_cuda_run run = {.device = device,
+                             .plan = plan,
+                             .problem = &plan->problem,
+                             .workspace = workspace,
+                             .stream = stream,
+                             .counts = counts_of(plan, workspace)};
     const eg_step *sum = find_column_sum(plan), *rest = eg_cuda_rest_step(plan);
     const eg_step *maker = rest != NULL ? rest : &plan->step[0];
     bool beside = false;
     eg_cuda_name_kernels(device, plan);
+    EG_TRY(clear_counts(&run));
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step == sum && beside) continue;

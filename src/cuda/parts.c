@@ -1,10 +1,7 @@
-/* How steps with column sums are cut: into chunks, and into portions that the workspace has room for. Pure,
- * like select.c. */
+/* How steps are cut: those with column sums into chunks, and into portions that the workspace has room for;
+ * and the last tiles of a product along its depth. Pure, like select.c. */
+#include "../sizes.h"
 #include "device.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
 const eg_step *eg_cuda_rest_step(const eg_plan *plan) {
     for (int i = 1; i < plan->steps; i++) {
@@ -14,11 +11,14 @@ const eg_step *eg_cuda_rest_step(const eg_plan *plan) {
     return NULL;
 }
 
-int64_t eg_cuda_counts(const eg_plan *plan) { return 1 + ceil_div(plan->problem.m, EG_CUDA_REST_BAND); }
+int64_t eg_cuda_pass_counts(const eg_plan *plan) {
+    const int64_t most_rows = 1 << 24, m = plan->problem.m;
+    return m > most_rows ? 0 : 1 + eg_ceil_div(m, EG_CUDA_REST_BAND);
+}
 
 /* Of 8 L2 has the least to read; but what the first wave reads must be made before it. */
 int64_t eg_cuda_high(const eg_plan *plan) {
-    const int64_t high = 8, bands = ceil_div(plan->problem.m, EG_CUDA_REST_BAND);
+    const int64_t high = 8, bands = eg_ceil_div(plan->problem.m, EG_CUDA_REST_BAND);
     return eg_cuda_rest_step(plan) == NULL || bands >= 4 * high ? high : high / 2;
 }
 
@@ -28,14 +28,14 @@ int64_t eg_cuda_head(int multiprocessors, const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const eg_step *rest = eg_cuda_rest_step(plan);
     if (rest == NULL) return p->m;
-    const int64_t across = ceil_div(p->k, rest->tile_cols), high = eg_cuda_high(plan);
+    const int64_t across = eg_ceil_div(p->k, rest->tile_cols), high = eg_cuda_high(plan);
     const int64_t blocks = multiprocessors / 2 / (high * across);
     const int64_t bands = high * (blocks > 0 ? blocks : 1);
-    return EG_CUDA_REST_BAND * lesser(bands, ceil_div(p->m, EG_CUDA_REST_BAND) / 2);
+    return EG_CUDA_REST_BAND * eg_least(bands, eg_ceil_div(p->m, EG_CUDA_REST_BAND) / 2);
 }
 
 int64_t eg_cuda_rest_chunks(int multiprocessors, const eg_plan *plan) {
-    return ceil_div(plan->problem.m - eg_cuda_head(multiprocessors, plan), EG_CUDA_REST_CHUNK);
+    return eg_ceil_div(plan->problem.m - eg_cuda_head(multiprocessors, plan), EG_CUDA_REST_CHUNK);
 }
 
 /* As many chunks as make one wave: four blocks a multiprocessor, as act_grad.cu is built for. And none so
@@ -44,9 +44,9 @@ int64_t eg_cuda_chunks(int multiprocessors, const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const int64_t rows = eg_cuda_head(multiprocessors, plan);
     const eg_cuda_kernel *row = plan->step[0].kernel;
-    const int64_t strips = ceil_div(p->n, row->tile_cols) * p->batch, room = 4 * (int64_t)multiprocessors;
-    const int64_t wave = strips > 0 && room > strips ? room / strips : 1, few = ceil_div(rows, 1 << 14);
-    return lesser(wave > few ? wave : few, ceil_div(rows, row->tile_rows));
+    const int64_t strips = eg_ceil_div(p->n, row->tile_cols) * p->batch, room = 4 * (int64_t)multiprocessors;
+    const int64_t wave = strips > 0 && room > strips ? room / strips : 1, few = eg_ceil_div(rows, 1 << 14);
+    return eg_least(wave > few ? wave : few, eg_ceil_div(rows, row->tile_rows));
 }
 
 /* No row that makes column sums has smaller chunks; and portions are whole tiles of every row. */
@@ -59,7 +59,7 @@ bool eg_cuda_sums_rows(const eg_plan *plan, int64_t cols, int64_t *rows) {
     const int64_t most = (int64_t)(both ? 15 : 30) << 20, least = LEAST_PORTION / LEAST_CHUNK;
     const int64_t fit = cols > 0 ? most / (int64_t)eg_dtype_size(p->compute) / cols : 0;
     const int64_t room = fit > least ? fit : least;
-    if (__builtin_mul_overflow(ceil_div(p->m, LEAST_CHUNK), p->batch, rows)) return false;
+    if (__builtin_mul_overflow(eg_ceil_div(p->m, LEAST_CHUNK), p->batch, rows)) return false;
     if (*rows > room) *rows = room + 1;
     return true;
 }
@@ -67,7 +67,7 @@ bool eg_cuda_sums_rows(const eg_plan *plan, int64_t cols, int64_t *rows) {
 /* Portions of whole items, or else of rows of one. */
 eg_cuda_portions eg_cuda_portions_of(const eg_plan *plan, int64_t cols, int64_t items, int64_t rows,
                                      int64_t chunk_rows) {
-    const int64_t chunks = ceil_div(rows, chunk_rows);
+    const int64_t chunks = eg_ceil_div(rows, chunk_rows);
     int64_t have = 0;
     if (!eg_cuda_sums_rows(plan, cols, &have) || items * chunks <= have)
         return (eg_cuda_portions){items, rows, 0};
@@ -97,6 +97,55 @@ eg_cuda_column_sum eg_cuda_last_sum(int multiprocessors, const eg_plan *plan, ui
     if (maker->kind == EG_STEP_GEMM) items = eg_cuda_product(plan, maker, workspace).items;
     const eg_cuda_portions by = eg_cuda_portions_of(plan, sum.cols, items, rows, chunk_rows);
     sum.sums += (uint64_t)(by.total * sum.cols) * eg_dtype_size(p->compute);
-    sum.rows = by.total > 0 ? 1 : items * ceil_div(rows, chunk_rows);
+    sum.rows = by.total > 0 ? 1 : items * eg_ceil_div(rows, chunk_rows);
     return sum;
+}
+
+/* ---- The last tiles of a product (kernels/hopper_cut.cuh) --------------------------------------------- */
+
+enum { CLUSTER = 2, WIDEST_TILE = 128 * 256 };
+
+int64_t eg_cuda_cut_counts(int multiprocessors) {
+    return EG_PRODUCTS * EG_CUDA_CUT_COUNTS * (int64_t)(multiprocessors / CLUSTER);
+}
+
+size_t eg_cuda_cut_bytes(int multiprocessors) {
+    return (size_t)(multiprocessors / CLUSTER) * CLUSTER * WIDEST_TILE * sizeof(float);
+}
+
+/* The time of a cut tile in strips of its depth, of 1150 clocks at 256 columns: helpers are to be through
+ * with their pieces when the owners are with what they kept. Measured: a piece's sums take 3 us until they
+ * are seen, and 2 to be added. */
+static int64_t cut_time(int64_t strips, int64_t tiles, int64_t helpers, int64_t *kept) {
+    const int64_t leave = 5, add = 3;
+    const int64_t pieces = eg_ceil_div(helpers, tiles) + (helpers % tiles != 0); /* of a tile */
+    *kept = (strips * tiles + leave * (tiles + helpers)) / (tiles + helpers);
+    if (*kept > strips - 1) *kept = strips - 1;
+    return *kept + add * pieces;
+}
+
+eg_cuda_cut eg_cuda_cut_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x, bool always,
+                           double *saved) {
+    const int64_t most_strips = 1 << 16, clusters = multiprocessors / CLUSTER, most_pieces = 8;
+    const int64_t all = eg_ceil_div(x->rows, CLUSTER * (int64_t)row->tile_rows) *
+                        eg_ceil_div(x->cols, row->tile_cols) * x->items;
+    const int64_t strips = eg_ceil_div(x->depth, row->depth) * x->summed;
+    const int64_t tiles = all % clusters, spare = clusters - tiles;
+    eg_cuda_cut cut = {0};
+    *saved = 0;
+    if (tiles == 0 || strips < 2 || strips > most_strips) return cut;
+    int64_t least = strips;
+    for (int64_t pieces = 0; pieces <= most_pieces; pieces++) {
+        const int64_t helpers = pieces == 0 ? spare : pieces * tiles; /* all, or as many for each tile */
+        int64_t kept;
+        if (helpers > spare) break;
+        const int64_t time = cut_time(strips, tiles, helpers, &kept);
+        if (time >= least && !(always && cut.tiles == 0)) continue;
+        least = time;
+        cut.tiles = (int32_t)tiles, cut.helpers = (int32_t)helpers, cut.kept = (int32_t)kept;
+    }
+    const int64_t waves = all / clusters + 1;
+    if (!always && 100 * (strips - least) < waves * strips) return (eg_cuda_cut){0}; /* less than 1% */
+    *saved = (double)(strips - least) / (double)strips;
+    return cut;
 }

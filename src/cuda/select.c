@@ -4,9 +4,8 @@
 #include <string.h>
 
 #include "../error.h"
+#include "../sizes.h"
 #include "device.h"
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /* ---- Products ------------------------------------------------------------------------------------- */
 
@@ -30,7 +29,7 @@ static eg_cuda_matrix transposed(eg_cuda_matrix x) {
 /* Elements from row to row of grad_pre in the workspace: rows start on 16 bytes. */
 static int64_t grad_pre_ld(const eg_problem *p) {
     const int64_t each = 16 / (int64_t)eg_dtype_size(p->dtype);
-    return ceil_div(p->n, each) * each;
+    return eg_ceil_div(p->n, each) * each;
 }
 
 /* grad_pre as the products read it: the caller's own, grad itself where act' is 1, or the workspace's. */
@@ -151,8 +150,9 @@ int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
 }
 
 int64_t eg_cuda_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {
-    gemm->chunks = ceil_div(gemm->rows, eg_cuda_sum_rows(row));
-    gemm->tiles = gemm->items * ceil_div(gemm->rows, row->tile_rows) * ceil_div(gemm->cols, row->tile_cols);
+    gemm->chunks = eg_ceil_div(gemm->rows, eg_cuda_sum_rows(row));
+    gemm->tiles =
+        gemm->items * eg_ceil_div(gemm->rows, row->tile_rows) * eg_ceil_div(gemm->cols, row->tile_cols);
     return gemm->tiles;
 }
 
@@ -230,10 +230,10 @@ static bool makes_rest(const eg_plan *plan, const eg_step *step, const eg_cuda_g
     if (step != &plan->step[1] || step->product != EG_PRODUCT_D_A || first->family != EG_CUDA_VECTORS)
         return false;
     if (x->rows == 0 || x->cols == 0 || x->depth == 0) return false;
-    const int64_t chunks = ceil_div(p->m, EG_CUDA_REST_CHUNK), parts_of_chunk = ceil_div(p->n, 256);
+    const int64_t chunks = eg_ceil_div(p->m, EG_CUDA_REST_CHUNK), parts_of_chunk = eg_ceil_div(p->n, 256);
     return p->activation != EG_ACT_NONE && x->items == 1 && x->summed == 1 &&
            chunks < INT32_MAX / parts_of_chunk && eg_cuda_portions_of(plan, p->n, 1, chunks, 1).total == 0 &&
-           (size_t)eg_cuda_counts(plan) * sizeof(uint32_t) <= plan->region[EG_BUFFER_SCRATCH].bytes;
+           eg_cuda_pass_counts(plan) > 0 && plan->region[EG_BUFFER_COUNTS].bytes > 0;
 }
 
 static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step, const eg_cuda_gemm *x) {
@@ -242,27 +242,50 @@ static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *
     return eg_cuda_takes(row, x) && ((row->takes & EG_CUDA_REST) == 0 || makes_rest(plan, step, x));
 }
 
-/* Whole waves of clusters of two blocks that a product takes. */
-static double tma_waves(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
-                        double *tiles) {
-    const int clusters = ((const eg_cuda_caps *)caps->detail)->multiprocessors / 2;
-    *tiles = (double)ceil_div(x->rows, 2 * (int64_t)row->tile_rows) *
-             (double)ceil_div(x->cols, row->tile_cols) * (double)x->items;
-    return (double)(int64_t)((*tiles + clusters - 1) / clusters);
+static int multiprocessors_of(const eg_caps *caps) {
+    return ((const eg_cuda_caps *)caps->detail)->multiprocessors;
 }
+
+/* How a row that cuts the last tiles of a product does so: wherever it can, if it is asked for by name. Not
+ * where the workspace has no room, nor in portions, which would all count in the same place. */
+static eg_cuda_cut cut_of(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
+                          const eg_cuda_gemm *x, double *saved) {
+    const int multiprocessors = multiprocessors_of(caps);
+    const bool by_name = caps->only_kernel != NULL && strcmp(caps->only_kernel, row->name) == 0;
+    const int64_t sum_rows = eg_cuda_sum_rows(row);
+    *saved = 0;
+    if ((row->takes & EG_CUDA_CUT) == 0 || plan->region[EG_BUFFER_COUNTS].bytes == 0 ||
+        plan->region[EG_BUFFER_SCRATCH].bytes < eg_cuda_cut_bytes(multiprocessors) ||
+        eg_cuda_portions_of(plan, x->cols, x->items, x->rows, sum_rows).total > 0)
+        return (eg_cuda_cut){0};
+    return eg_cuda_cut_of(multiprocessors, row, x, by_name, saved);
+}
+
+/* Waves of clusters of two blocks that a product takes; the last whole, but for what cutting it saves. */
+static double tma_waves(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
+                        const eg_cuda_gemm *x, double *tiles, double *saved) {
+    const int clusters = multiprocessors_of(caps) / 2;
+    *tiles = (double)eg_ceil_div(x->rows, 2 * (int64_t)row->tile_rows) *
+             (double)eg_ceil_div(x->cols, row->tile_cols) * (double)x->items;
+    const double whole = (double)(int64_t)((*tiles + clusters - 1) / clusters);
+    cut_of(caps, plan, row, x, saved);
+    return whole - *saved;
+}
+
+/* Below, the library is faster at a product. */
+static double least_flops(int multiprocessors) { return 1.5e8 * multiprocessors; }
 
 /* Where cublasLt can do a plain product too, it is measured faster: on small ones, on those of short sums, on
  * those that leave some of ours' last wave empty, and on those that fill four to eight waves with tiles of
- * 128 x 128 (lt_prefer).
- */
+ * 128 x 128 (lt_prefer). */
 static bool library_wins(int multiprocessors, const eg_cuda_gemm *x, double fill) {
-    const double least_flops = 1.5e8 * multiprocessors, least_fill = 0.9, least_fill_128 = 0.95;
+    const double least_fill = 0.9, least_fill_128 = 0.95;
     const int64_t most_short = 2048;
     const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
-    const double waves =
-        (double)ceil_div(x->rows, 128) * (double)ceil_div(x->cols, 128) * (double)x->items / multiprocessors;
+    const double waves = (double)eg_ceil_div(x->rows, 128) * (double)eg_ceil_div(x->cols, 128) *
+                         (double)x->items / multiprocessors;
     const double whole = (double)(int64_t)(waves + 0.999);
-    if (flops < least_flops || x->depth <= most_short || fill < least_fill) return true;
+    if (flops < least_flops(multiprocessors) || x->depth <= most_short || fill < least_fill) return true;
     return whole >= 4 && whole <= 8 && waves >= least_fill_128 * whole;
 }
 
@@ -275,27 +298,28 @@ static bool hides_rest(const eg_cuda_gemm *x, double waves, double fill) {
 }
 
 /* Its time in tiles of one column, with what narrow tiles cost in loads. */
-static double tma_cost(const eg_caps *caps, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+static double tma_cost(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
+                       const eg_cuda_gemm *x) {
     const double slow = 2e15, never = 3e15;
-    const int multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors;
-    double tiles;
-    const double waves = tma_waves(caps, row, x, &tiles), cost = waves * (row->tile_cols + 16);
+    const int multiprocessors = multiprocessors_of(caps);
+    double tiles, saved;
+    const double waves = tma_waves(caps, plan, row, x, &tiles, &saved), cost = waves * (row->tile_cols + 16);
     const int clusters = multiprocessors / 2;
     const double fill = tiles / (waves * clusters);
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
     if ((row->takes & EG_CUDA_REST) != 0) return hides_rest(x, waves, fill) ? 0 : never;
+    if ((row->takes & EG_CUDA_CUT) != 0 && saved <= 0) return never;
     return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
 }
 
 /* Lower is better: products of ours where they are faster than the library's, the library, products of ours
- * where they are not, and last the rows that take more, in the table's order. Numbers are exact below 2^53.
- */
-static double cost_of(const eg_caps *caps, const eg_cuda_kernel *row, const eg_step *step,
-                      const eg_cuda_gemm *x, int index) {
+ * where they are not, and last the rows that take more, in the table's order. All are exact below 2^53. */
+static double cost_of(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
+                      const eg_step *step, const eg_cuda_gemm *x, int index) {
     if (step->kind != EG_STEP_GEMM || row->family == EG_CUDA_STRIDED) return 4e15 + index;
     if (row->family == EG_CUDA_BOXES) return 3e15 + index;
     if (row->family == EG_CUDA_LIBRARY) return 1e15 + index;
-    return tma_cost(caps, row, x);
+    return tma_cost(caps, plan, row, x);
 }
 
 static void take_row(const eg_cuda_kernel *row, eg_step *step) {
@@ -314,7 +338,7 @@ static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
     if (step->kind == EG_STEP_GEMM) x = eg_cuda_product(plan, step, 0);
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (!allows(caps, p, row, step) || !named(caps, row) || !fits(plan, row, step, &x)) continue;
-        const double cost = cost_of(caps, row, step, &x, i);
+        const double cost = cost_of(caps, plan, row, step, &x, i);
         if (best == NULL || cost < least) best = row, least = cost;
     }
     if (best == NULL) {
@@ -322,6 +346,7 @@ static eg_status choose(const eg_caps *caps, eg_plan *plan, eg_step *step) {
                        caps->only_kernel != NULL ? caps->only_kernel : "any", eg_dtype_name(p->dtype));
     }
     take_row(best, step);
+    if (step->kind == EG_STEP_GEMM) step->cut = cut_of(caps, plan, best, &x, &least).tiles;
     return EG_OK;
 }
 
@@ -333,11 +358,15 @@ static bool add_sums(eg_plan *plan, eg_buffer_id id, int64_t cols) {
            eg_plan_region(plan, id, rows, cols, eg_dtype_size(plan->problem.compute), 256);
 }
 
+static double flops_of(const eg_problem *p) {
+    return 2.0 * (double)p->m * (double)p->k * (double)p->n * (double)p->batch;
+}
+
 /* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits
  * are mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
-    const double flops = 2.0 * (double)p->m * (double)p->k * (double)p->n * (double)p->batch;
+    const double flops = flops_of(p);
     const bool large =
         eg_dtype_size(p->dtype) == 2 && flops >= 2e10 && (double)p->k * (double)p->n >= 1 << 23;
     return flops < 1e6 ? 0 : (flops < 1e9 || large ? 4 << 20 : 32 << 20);
@@ -353,17 +382,31 @@ static bool may_use_library(const eg_caps *caps, const eg_plan *plan) {
     return false;
 }
 
-/* Room for the library, and for the counts of a pass that two kernels share. */
+/* Whether products may be large enough for their last tiles to be cut: small ones are the library's, and
+ * pieces are not to take half as much room as grad_pre. By name all are. */
+static bool may_cut(const eg_caps *caps, const eg_plan *plan) {
+    const eg_problem *p = &plan->problem;
+    const int multiprocessors = multiprocessors_of(caps);
+    const double grad_pre = 2.0 * (double)p->m * (double)p->n * (double)p->batch;
+    return caps->only_kernel != NULL || (flops_of(p) >= least_flops(multiprocessors) &&
+                                         grad_pre >= 2.0 * (double)eg_cuda_cut_bytes(multiprocessors));
+}
+
+/* Room for the library, for pieces of tiles, and for the counts of those and of a pass that two kernels
+ * share. */
 static bool add_scratch(const eg_caps *caps, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
-    const int64_t most_rows = 1 << 24;
-    const bool shares = p->backward && eg_wants(p, EG_OP_D_A) && plan->step[0].kind == EG_STEP_ACT_GRAD &&
-                        (caps->features & EG_CUDA_SM90A) != 0 && eg_dtype_size(p->dtype) == 2 &&
-                        p->m <= most_rows;
-    const int64_t counts = shares ? eg_cuda_counts(plan) * (int64_t)sizeof(uint32_t) : 0;
+    const int multiprocessors = multiprocessors_of(caps);
+    const bool hopper = (caps->features & EG_CUDA_SM90A) != 0 && eg_dtype_size(p->dtype) == 2;
+    const bool shares = p->backward && eg_wants(p, EG_OP_D_A) && plan->step[0].kind == EG_STEP_ACT_GRAD;
+    const bool cuts = hopper && may_cut(caps, plan);
     const int64_t library = may_use_library(caps, plan) ? library_scratch(plan) : 0;
-    const int64_t bytes = counts > library ? counts : library;
-    return bytes == 0 || eg_plan_region(plan, EG_BUFFER_SCRATCH, 1, bytes, 1, 256);
+    const int64_t pieces = cuts ? (int64_t)eg_cuda_cut_bytes(multiprocessors) : 0;
+    const int64_t bytes = pieces > library ? pieces : library;
+    const int64_t counts =
+        (hopper && shares ? eg_cuda_pass_counts(plan) : 0) + (cuts ? eg_cuda_cut_counts(multiprocessors) : 0);
+    return (bytes == 0 || eg_plan_region(plan, EG_BUFFER_SCRATCH, 1, bytes, 1, 256)) &&
+           (counts == 0 || eg_plan_region(plan, EG_BUFFER_COUNTS, counts, 1, sizeof(uint32_t), 256));
 }
 
 /* grad_pre, and 64 MiB at most beside it (but for a d_bias of a million columns). */
@@ -394,13 +437,8 @@ static void drop_idle_steps(eg_plan *plan) {
 
 /* A saved pre without d_a, d_b or grad_pre still makes d_bias, with no grad_pre written anywhere. */
 eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan) {
-    const eg_problem *p = &plan->problem;
     drop_idle_steps(plan);
-    if (!add_workspace(caps, plan)) {
-        return eg_fail(EG_ERR_OUT_OF_MEMORY,
-                       "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
-                       (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->batch);
-    }
+    if (!add_workspace(caps, plan)) return eg_plan_too_large(&plan->problem);
     for (int i = 0; i < plan->steps; i++) EG_TRY(choose(caps, plan, &plan->step[i]));
     return EG_OK;
 }

@@ -5,12 +5,11 @@
 
 #define STORES    (1U << EG_EPILOGUE_STORE)
 #define EPILOGUES (1U << EG_EPILOGUE_FORWARD | 1U << EG_EPILOGUE_ACT_GRAD | 1U << EG_EPILOGUE_CHAIN)
-/* Of hopper_gemm.cuh: a ring of slots and their barriers; for each of eight warps boxes, column sums, bias.
- */
+/* Of hopper_gemm.cuh: a ring of slots, their barriers; for each of eight warps boxes, column sums, bias. */
 #define EG_HOPPER_SLOT(cols)   (128 * 64 * 2 + 64 * (cols)*2)
 #define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
 #define EG_HOPPER_SHARED(cols)                                                                               \
-    (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 16) +                                                  \
+    (EG_HOPPER_STAGES(cols) * (EG_HOPPER_SLOT(cols) + 24) +                                                  \
      8 * ((cols) / 64 * (16 * 128 + 8) + 4 * (cols) + (cols)))
 /* And of hopper_pass.cuh: other rings instead of sums and bias. */
 #define EG_HOPPER_PASS_SHARED(cols) (EG_HOPPER_SHARED(cols) - 8 * 5 * (cols) + EG_CUDA_REST_BYTES)
@@ -42,7 +41,11 @@
     HOPPER_ROW(#type, storage, left, right, cols, bytes, what, 0)
 /* d_a with the rest of the element-wise pass. */
 #define HOPPER_PASS(type, storage, right)                                                                    \
-    HOPPER_ROW(#type "_pass", storage, r, right, 256, EG_HOPPER_PASS_SHARED(256), STORES, EG_CUDA_REST)
+    HOPPER_ROW(#type "_pass", storage, r, right, 256, EG_HOPPER_PASS_SHARED(256), STORES,                    \
+               EG_CUDA_CUT | EG_CUDA_REST)
+/* Those that cut their last tiles. */
+#define HOPPER_CUT(type, storage, left, right, what)                                                         \
+    HOPPER_ROW(#type "_cut", storage, left, right, 256, EG_HOPPER_SHARED(256), what, EG_CUDA_CUT)
 #define HOPPER_WIDTHS(type, storage, left, right, what)                                                      \
     HOPPER(type, storage, left, right, 256, EG_HOPPER_SHARED(256), what)                                     \
     HOPPER(type, storage, left, right, 192, EG_HOPPER_SHARED(192), STORES)                                   \
@@ -104,8 +107,11 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_WIDTHS(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_WIDTHS(bf16, EG_BF16, r, c, EVERYTHING)
         HOPPER_WIDTHS(bf16, EG_BF16, c, r, STORES) HOPPER_WIDTHS(f16, EG_F16, r, r, EVERYTHING)
             HOPPER_WIDTHS(f16, EG_F16, r, c, EVERYTHING) HOPPER_WIDTHS(f16, EG_F16, c, r, STORES)
-                HOPPER_PASS(bf16, EG_BF16, r) HOPPER_PASS(bf16, EG_BF16, c) HOPPER_PASS(f16, EG_F16, r)
-                    HOPPER_PASS(f16, EG_F16, c)
+                HOPPER_CUT(bf16, EG_BF16, r, r, EVERYTHING) HOPPER_CUT(bf16, EG_BF16, r, c, EVERYTHING)
+                    HOPPER_CUT(bf16, EG_BF16, c, r, STORES) HOPPER_CUT(f16, EG_F16, r, r, EVERYTHING)
+                        HOPPER_CUT(f16, EG_F16, r, c, EVERYTHING) HOPPER_CUT(f16, EG_F16, c, r, STORES)
+                            HOPPER_PASS(bf16, EG_BF16, r) HOPPER_PASS(bf16, EG_BF16, c)
+                                HOPPER_PASS(f16, EG_F16, r) HOPPER_PASS(f16, EG_F16, c)
     /* Those of f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
         HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)

@@ -152,6 +152,12 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+    (void)to, (void)value, (void)count, (void)stream;
+    if (captured == NULL) eg_fake_cuda.clears++;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     *address = (CUdeviceptr)memory;

@@ -7,6 +7,7 @@
 
 typedef struct fake_cuda {
     int kernels;     /* enqueued on a stream, not captured */
+    int clears;      /* of memory, likewise; nothing is written */
     int allocations; /* of device memory */
     int synchronisations;
     int recordings;      /* graphs instantiated */

@@ -386,6 +386,43 @@ static void grad_pre_is_there_once(void **state) {
     close_session(&s);
 }
 
+/* ---- Cut tiles ---------------------------------------------------------------------------------- */
+
+/* How many tiles of each product are cut, as the plan says; and the memory that is cleared for a call. */
+static void assert_cuts(session *s, const eg_backward_args *args, const int cut[3], int clears) {
+    char text[4096], *line = text;
+    assert_ok(eg_backward_plan(s->context, &s->layer, args, text, sizeof text));
+    for (int i = 0; i < 3; i++) {
+        int got = 0;
+        line = strstr(line, "  block ");
+        assert_non_null(line);
+        sscanf(line, "  block %*dx%*dx%*d  last %d cut", &got);
+        assert_int_equal(got, cut[i]);
+        line += sizeof "  block ";
+    }
+    driver->clears = 0;
+    assert_ok(eg_backward(s->context, &s->layer, args));
+    assert_int_equal(driver->clears, clears);
+}
+
+/* What is left for the last wave of 66 clusters: 1792, 512 and 896 tiles leave 10, 50 and 38; 256 leave 58,
+ * too many to gain from. The first product's counts are cleared before it, those of others by it. */
+static void the_last_tiles_are_cut_where_they_leave_clusters_idle(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_backward_args args = far_away();
+    s.layer.m = 8192, s.layer.k = 4096, s.layer.n = 14336;
+    assert_cuts(&s, &args, (const int[]){10, 50, 38}, 1);
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    assert_cuts(&s, &args, (const int[]){0, 0, 0}, 0);
+    s.layer.m = 8192, s.layer.k = 768, s.layer.n = 3072;
+    assert_cuts(&s, &args, (const int[]){0, 0, 36}, 0);
+    s.layer.m = 2048;
+    assert_cuts(&s, &args, (const int[]){0, 0, 0}, 0);
+    close_session(&s);
+}
+
 /* ---- The pass in two kernels -------------------------------------------------------------------- */
 
 /* Whether d_a's kernel makes the last rows of grad_pre itself. */
@@ -573,6 +610,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),
+        cmocka_unit_test(the_last_tiles_are_cut_where_they_leave_clusters_idle),
         cmocka_unit_test(large_layers_share_the_pass),
         cmocka_unit_test(empty_layers_share_no_pass),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),

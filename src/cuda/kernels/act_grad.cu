@@ -73,8 +73,7 @@ struct f64x2 {
 
 /* ---- One activation ---------------------------------------------------------------------------------- */
 
-/* What a thread walks: its vector in the first of its rows, and the bytes from one of its rows to the next.
- */
+/* What a thread walks: its vector in the first of its rows, and the bytes from one row to the next. */
 struct walk {
     const char *grad, *saved;
     char *out; /* NULL: not wanted */
@@ -188,17 +187,12 @@ EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t
     __syncthreads();
 }
 
-EG_DEVICE void clear_counts(const eg_cuda_act_grad &p) {
-    if (p.counts == 0 || blockIdx.x != 0) return;
-    for (int i = threadIdx.x; i < p.counted; i += 32 * WARPS) ((uint32_t *)p.counts)[i] = 0;
-}
-
 template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
     const int64_t strips = (p.cols + width - 1) / width;
     eg_wait_for_predecessor();
     eg_let_successor_start();
-    clear_counts(p);
+    if (blockIdx.x == 0) eg_clear(p.counts, threadIdx.x, 32 * WARPS);
     for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
         const int64_t row_of_sums = index / strips, strip = index % strips * width;
         const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * WARPS + warp;

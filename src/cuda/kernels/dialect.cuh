@@ -147,8 +147,7 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
     for (int i = 0; i < N; i++) values[i] = y[i];
 }
 
-/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. The derivative of none is 1 for NaN as well.
- */
+/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. That of none is 1 for NaN as well. */
 #define EG_SLOPES(derivative)  _Pragma("unroll") for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
 #define EG_SLOPES_OF_Y_0(name) EG_SLOPES(eg_act_grad_##name)
 #define EG_SLOPES_OF_Y_1(name)                                                                               \

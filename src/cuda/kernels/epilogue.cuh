@@ -20,7 +20,8 @@ struct eg_tile {
 
 /* Tiles are numbered down bands of 8 rows of tiles, so that blocks running at once share operands in L2. */
 template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
-    const int64_t down = (p.rows + ROWS - 1) / ROWS, across = (p.cols + COLS - 1) / COLS, each = down * across;
+    const int64_t down = (p.rows + ROWS - 1) / ROWS, across = (p.cols + COLS - 1) / COLS,
+                  each = down * across;
     const int64_t item = index / each, in_item = index - item * each;
     const int64_t band = in_item / (8 * across), in_band = in_item - band * 8 * across;
     const int64_t left = down - band * 8, high = left < 8 ? left : 8;

@@ -36,8 +36,14 @@ template <int V, int N> EG_DEVICE void eg_take_granule(const float (&acc)[N], in
         return;
     switch (granule) {
         EG_CASE(0)
-        EG_CASE(1) EG_CASE(2) EG_CASE(3) EG_CASE(4) EG_CASE(5) EG_CASE(6) EG_CASE(7) EG_CASE(8) EG_CASE(9)
-            EG_CASE(10) EG_CASE(11) EG_CASE(12) EG_CASE(13) EG_CASE(14) EG_CASE(15)
+        EG_CASE(1)
+        EG_CASE(2)
+        EG_CASE(3)
+        EG_CASE(4)
+        EG_CASE(5)
+        EG_CASE(6)
+        EG_CASE(7)
+        EG_CASE(8) EG_CASE(9) EG_CASE(10) EG_CASE(11) EG_CASE(12) EG_CASE(13) EG_CASE(14) EG_CASE(15)
     }
 #undef EG_CASE
 }
@@ -111,8 +117,7 @@ EG_DEVICE void eg_apply(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&p
     }
 }
 
-/* The consumer's part of the bias, asked for before the tile's products and put in shared memory after them.
- */
+/* The consumer's part of the bias, asked for before the tile's products, put in shared memory after them. */
 template <class K> struct eg_bias {
     uint16_t bits[(K::COLS + 127) / 128];
 
@@ -168,7 +173,7 @@ template <class K> struct eg_boxes {
     uint32_t parity = 1; /* of the phase in which `in` of this tile arrives */
     int row = 0, col = 0, item = 0;
 
-    __device__ static bool elected() { return threadIdx.x % 32 == 0; }
+    __device__ static bool elected() { return eg_elect(); }
     __device__ uint32_t box(int i) const {
         return shared + K::STAGING + (warp * K::BOXES + i) * K::BOX_BYTES;
     }
@@ -211,9 +216,7 @@ template <class K> struct eg_boxes {
     }
 };
 
-/* ---- Products without an activation
- * ------------------------------------------------------------------------
- */
+/* ---- Products without an activation --------------------------------------------------------------- */
 
 /* A product as it is, or added to what is there: nothing depends on the column at run time, so all registers
  * are named. */
@@ -256,8 +259,7 @@ EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const float (&acc)[K::
     }
 }
 
-/* ---- Products with an activation --------------------------------------------------------------------------
- */
+/* ---- Products with an activation ------------------------------------------------------------------ */
 
 /* The epilogue in steps of 32 columns. Where two results are stored (`second`), a box of 64 columns is gone
  * through twice. */

@@ -1,5 +1,4 @@
-/* The f16 kernels of hopper_gemm.cuh with narrower tiles, where the widest would leave multiprocessors idle.
- */
+/* The f16 kernels of hopper_gemm.cuh with narrower tiles, where the widest leaves multiprocessors idle. */
 #include "hopper_gemm.cuh"
 
 EG_HOPPER_KERNELS(f16, false, 192, false)

@@ -33,15 +33,16 @@
 #include "order.cuh"
 
 /* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
- * activation (d_b needs none, and they are most of the code), and whether it makes the last rows of left
- * itself (hopper_pass.cuh). */
-template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_,
+ * activation (d_b needs none, and they are most of the code), whether it cuts its last tiles
+ * (hopper_cut.cuh), and whether it makes the last rows of left itself (hopper_pass.cuh). */
+template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_, bool CUTS_ = false,
           bool MAKES_REST_ = false>
 struct eg_hopper {
     static constexpr bool BF16 = BF16_;                 /* else f16 */
     static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
     static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
     static constexpr bool ACTIVATES = ACTIVATES_;
+    static constexpr bool CUTS = CUTS_;
     static constexpr bool MAKES_REST = MAKES_REST_;
     /* Registers of the producer's group and of the two consumers': what three groups of 168 have. */
     static constexpr int FEW = MAKES_REST ? 104 : 40, MANY = MAKES_REST ? 200 : 232;
@@ -57,9 +58,10 @@ struct eg_hopper {
     static constexpr int STAGING = STAGES * SLOT_BYTES;
     static constexpr int SUMS = STAGING + 8 * BOXES * BOX_BYTES; /* of the columns, for each warp */
     static constexpr int BIAS = SUMS + 8 * COLS * 4;             /* for each consumer */
-    /* Neither, but the rings of hopper_pass.cuh, where left is made. Then: slots full, empty, boxes full. */
+    /* Neither, but the rings of hopper_pass.cuh, where left is made. Then: slots full, empty, read; boxes
+     * full. */
     static constexpr int BARRIERS = MAKES_REST ? SUMS + EG_CUDA_REST_BYTES : BIAS + 2 * COLS * 4;
-    static constexpr int IN_FULL = BARRIERS + 2 * STAGES * 8;
+    static constexpr int IN_FULL = BARRIERS + 3 * STAGES * 8;
     static constexpr int SHARED_BYTES = IN_FULL + 8 * BOXES * 8;
     static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
 };
@@ -74,14 +76,15 @@ enum {
 
 /* A position in the ring; `parity` is that of the phase in which the slot is filled. */
 template <class K> struct eg_ring {
-    uint32_t shared;
+    uint32_t shared, neighbour; /* and the other block of the cluster */
     int slot = 0;
     uint32_t parity = 0;
 
-    __device__ explicit eg_ring(uint32_t base) : shared(base) {}
+    __device__ eg_ring(uint32_t base, uint32_t rank) : shared(base), neighbour(rank ^ 1) {}
     __device__ uint32_t address() const { return shared + slot * K::SLOT_BYTES; }
     __device__ uint32_t full() const { return shared + K::BARRIERS + slot * 8; }
     __device__ uint32_t empty() const { return full() + K::STAGES * 8; }
+    __device__ uint32_t read() const { return empty() + K::STAGES * 8; } /* of pieces: by every thread */
     __device__ void advance() {
         if (++slot == K::STAGES) slot = 0, parity ^= 1;
     }
@@ -89,8 +92,8 @@ template <class K> struct eg_ring {
     __device__ void release_last() const {
         if (threadIdx.x % 128 == 0) {
             const uint32_t last = empty() + (slot == 0 ? K::STAGES - 1 : -1) * 8;
-            eg_barrier_arrive(last, 0);
-            eg_barrier_arrive(last, 1);
+            eg_barrier_arrive(last);
+            eg_barrier_arrive(last, neighbour);
         }
     }
 };
@@ -101,8 +104,7 @@ struct eg_hopper_tile {
     int item, row, col; /* of this block's part */
 };
 
-/* All blocks of a wave walk the depth together; their tiles form a compact block, `high` rows of tiles high.
- */
+/* All blocks of a wave walk the depth together; their tiles form a compact block, `high` rows of them. */
 template <class K> struct eg_hopper_tiles {
     uint32_t down, across, most_high, total;
 
@@ -125,6 +127,7 @@ template <class K> EG_DEVICE int eg_hopper_strips(const eg_cuda_gemm &p) {
     return (int)((p.depth + K::DEPTH - 1) / K::DEPTH);
 }
 
+#include "hopper_cut.cuh"
 #include "hopper_epilogue.cuh"
 #include "hopper_pass.cuh"
 
@@ -159,15 +162,18 @@ EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, c
 template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p);
     const int strips = eg_hopper_strips<K>(p.gemm), summed = (int)p.gemm.summed;
-    eg_ring<K> ring(shared);
-    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
-        const eg_hopper_tile tile = tiles.at(i, rank);
+    eg_ring<K> ring(shared, rank);
+    for (eg_hopper_work<K> work(p, tiles.total); work.next();) {
+        const eg_hopper_tile tile = tiles.at(work.tile, rank);
         if (K::MAKES_REST) eg_wait_for_rest(p, tile.row);
-        for (int s = 0; s < summed; s++) {
-            for (int strip = 0; strip < strips; strip++, ring.advance()) {
-                eg_barrier_wait(ring.empty(), ring.parity ^ 1);
-                eg_load_strips(p, ring, tile, strip * K::DEPTH, summed > 1 ? s : tile.item, rank);
-            }
+        int s = work.first / strips, strip = work.first % strips; /* 0, but in a piece */
+        for (int i = work.first; i < work.last; i++, ring.advance()) {
+            eg_barrier_wait(ring.empty(), ring.parity ^ 1);
+            if (eg_elect()) eg_load_strips(p, ring, tile, strip * K::DEPTH, summed > 1 ? s : tile.item, rank);
+            if (++strip == strips) strip = 0, s++;
+        }
+        if constexpr (K::CUTS) {
+            if (work.gathers()) eg_load_pieces(work, ring, rank);
         }
     }
 }
@@ -191,16 +197,16 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
     eg_products_commit();
 }
 
-/* acc = the consumer's part of the tile. A slot is free once the products after it have been asked for and
- * its own are done. What the epilogue reads is asked for when the last tile's results have surely been read.
- */
+/* acc = the consumer's part of the tile, or of a piece of it. A slot is free once the products after it have
+ * been asked for and its own are done. What the epilogue reads is asked for when the last tile's results have
+ * surely been read. */
 template <class K, class F>
 EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, const F &finisher, int slots,
-                                int consumer) {
+                                int consumer, bool owned) {
     for (int i = 0; i < slots; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
         eg_multiply_slot<K>(acc, ring.address(), consumer, i > 0);
-        if (i == min(2, slots - 1)) finisher.boxes.fetch(finisher.p);
+        if (owned && i == min(2, slots - 1)) finisher.boxes.fetch(finisher.p);
         eg_products_wait<1>();
         if (i > 0) ring.release_last();
     }
@@ -209,34 +215,41 @@ EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, con
 }
 
 template <class K, int EPILOGUE>
-EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank) {
+EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
+                          int warp) {
     const eg_hopper_tiles<K> tiles(p);
-    const int slots = eg_hopper_strips<K>(p.gemm) * (int)p.gemm.summed, consumer = threadIdx.x / 128;
-    eg_ring<K> ring(shared);
-    eg_finisher<K, EPILOGUE> finisher(p, memory, shared, threadIdx.x / 32);
+    const int consumer = warp / 4;
+    eg_ring<K> ring(shared, rank);
+    eg_finisher<K, EPILOGUE> finisher(p, memory, shared, warp);
     float acc[K::COLS / 2];
-    for (uint32_t i = blockIdx.x / 2; i < tiles.total; i += gridDim.x / 2) {
-        finisher.boxes.turn_to(tiles.at(i, rank));
+    for (eg_hopper_work<K> work(p, tiles.total); work.next();) {
+        const bool owned = work.first == 0;
+        if (owned) finisher.boxes.turn_to(tiles.at(work.tile, rank));
         const eg_bias<K> bias(p.gemm, finisher.boxes.col);
-        eg_multiply_tile<K>(acc, ring, finisher, slots, consumer);
-        finisher.finish_tile(acc, bias);
+        eg_multiply_tile<K>(acc, ring, finisher, work.last - work.first, consumer, owned);
+        if constexpr (K::CUTS) {
+            if (!owned) eg_leave_piece(work, rank, acc);
+            if (work.gathers()) eg_add_pieces(work, ring, acc);
+        }
+        if (owned) finisher.finish_tile(acc, bias);
     }
     if (eg_boxes<K>::elected()) eg_stores_have_written();
 }
 
 template <class K>
-EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank) {
+EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
+                              int warp) {
     if constexpr (K::ACTIVATES) {
         switch (p.gemm.epilogue) {
         case EG_EPILOGUE_FORWARD:
-            return eg_consume<K, EG_EPILOGUE_FORWARD>(p, memory, shared, rank);
+            return eg_consume<K, EG_EPILOGUE_FORWARD>(p, memory, shared, rank, warp);
         case EG_EPILOGUE_ACT_GRAD:
-            return eg_consume<K, EG_EPILOGUE_ACT_GRAD>(p, memory, shared, rank);
+            return eg_consume<K, EG_EPILOGUE_ACT_GRAD>(p, memory, shared, rank, warp);
         case EG_EPILOGUE_CHAIN:
-            return eg_consume<K, EG_EPILOGUE_CHAIN>(p, memory, shared, rank);
+            return eg_consume<K, EG_EPILOGUE_CHAIN>(p, memory, shared, rank, warp);
         }
     }
-    eg_consume<K, EG_EPILOGUE_STORE>(p, memory, shared, rank);
+    eg_consume<K, EG_EPILOGUE_STORE>(p, memory, shared, rank, warp);
 }
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */
@@ -248,6 +261,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         for (int i = 0; i < K::STAGES; i++) {
             eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
             eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, 2 * EG_HOPPER_CLUSTER);
+            eg_barrier_init(shared + K::BARRIERS + (2 * K::STAGES + i) * 8, 256);
         }
         for (int i = 0; i < 8 * K::BOXES; i++) eg_barrier_init(shared + K::IN_FULL + i * 8, 1);
         eg_barrier_init_fence();
@@ -257,13 +271,15 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     eg_sync_cluster();
     eg_let_successor_start();
     eg_wait_for_predecessor();
-    if (threadIdx.x >= 256) {
+    const int warp = eg_warp();
+    if (warp >= 8) {
         eg_fewer_registers<K::FEW>();
-        if (threadIdx.x == 256) eg_produce<K>(p, shared, rank);
-        if (K::MAKES_REST && threadIdx.x >= 256 + 32) eg_make_rest<K>(p.rest, shared, threadIdx.x / 32 - 9);
+        if (warp == 8) eg_produce<K>(p, shared, rank);
+        if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
+        if (K::MAKES_REST && warp > 8) eg_make_rest<K>(p.rest, shared, warp - 9);
     } else {
         eg_more_registers<K::MANY>();
-        eg_consume_any<K>(p, memory, shared, rank);
+        eg_consume_any<K>(p, memory, shared, rank, warp);
     }
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }
@@ -276,14 +292,16 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
 
 /* d_a with the rest of grad_pre. */
 #define EG_HOPPER_PASS_KERNELS(type, bf16)                                                                   \
-    EG_HOPPER_KERNEL(hopper_##type##_pass_rr_128x256, bf16, false, true, 256, false, true)                   \
-    EG_HOPPER_KERNEL(hopper_##type##_pass_rc_128x256, bf16, false, false, 256, false, true)
+    EG_HOPPER_KERNEL(hopper_##type##_pass_rr_128x256, bf16, false, true, 256, false, true, true)             \
+    EG_HOPPER_KERNEL(hopper_##type##_pass_rc_128x256, bf16, false, false, 256, false, true, true)
 
 /* The layouts of the products of a layer: A·B with B [K, N] (rr) or [N, K] (rc), grad_pre·Bᵀ (the other of
  * the two), Aᵀ·grad_pre (cr). */
-#define EG_HOPPER_KERNELS(type, bf16, cols, activates)                                                       \
-    EG_HOPPER_KERNEL(hopper_##type##_rr_128x##cols, bf16, false, true, cols, activates)                      \
-    EG_HOPPER_KERNEL(hopper_##type##_rc_128x##cols, bf16, false, false, cols, activates)                     \
-    EG_HOPPER_KERNEL(hopper_##type##_cr_128x##cols, bf16, true, true, cols, false)
+#define EG_HOPPER_LAYOUTS(type, bf16, cols, activates, cuts)                                                 \
+    EG_HOPPER_KERNEL(hopper_##type##_rr_128x##cols, bf16, false, true, cols, activates, cuts)                \
+    EG_HOPPER_KERNEL(hopper_##type##_rc_128x##cols, bf16, false, false, cols, activates, cuts)               \
+    EG_HOPPER_KERNEL(hopper_##type##_cr_128x##cols, bf16, true, true, cols, false, cuts)
+#define EG_HOPPER_KERNELS(type, bf16, cols, activates) EG_HOPPER_LAYOUTS(type, bf16, cols, activates, false)
+#define EG_HOPPER_CUT_KERNELS(type, bf16)              EG_HOPPER_LAYOUTS(type##_cut, bf16, 256, true, true)
 
 #endif

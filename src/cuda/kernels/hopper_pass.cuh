@@ -29,7 +29,7 @@ EG_DEVICE uint32_t eg_pass_strips(const eg_cuda_act_grad &p) { return ((uint32_t
 /* The next part is the warp's. */
 EG_DEVICE uint32_t eg_claim_part(const eg_cuda_act_grad &p) {
     uint32_t part = 0;
-    if (threadIdx.x % 32 == 0) part = atomicAdd((uint32_t *)p.counts, 1U);
+    if (threadIdx.x % 32 == 0) part = atomicAdd((uint32_t *)p.counts.data, 1U);
     return __shfl_sync(0xffffffffU, part, 0);
 }
 
@@ -38,7 +38,7 @@ EG_DEVICE void eg_part_is_made(const eg_cuda_act_grad &p, uint32_t chunk) {
     constexpr uint32_t CHUNKS = EG_CUDA_REST_BAND / EG_CUDA_REST_CHUNK;
     eg_fence_async_global();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) eg_count_up((uint32_t *)p.counts + 1 + chunk / CHUNKS);
+    if (threadIdx.x % 32 == 0) eg_count_up((uint32_t *)p.counts.data + 1 + chunk / CHUNKS);
 }
 
 /* Until the rows of left from `row` on, a tile's, are there. */
@@ -48,7 +48,7 @@ EG_DEVICE void eg_wait_for_rest(const eg_cuda_hopper &p, int row) {
     if (row < head) return;
     const uint32_t band = (uint32_t)(row - head) / EG_CUDA_REST_BAND;
     const uint32_t parts = min((uint32_t)p.rest.chunks - band * CHUNKS, CHUNKS) * eg_pass_strips(p.rest);
-    while (eg_count_now((const uint32_t *)p.rest.counts + 1 + band) < parts) __nanosleep(100);
+    while (eg_count_now((const uint32_t *)p.rest.counts.data + 1 + band) < parts) __nanosleep(100);
     eg_fence_async_global();
 }
 

@@ -27,6 +27,11 @@ EG_DEVICE void eg_barrier_expect(uint32_t barrier, uint32_t bytes) {
                  : "memory");
 }
 
+/* One arrival at a barrier of this block. */
+EG_DEVICE void eg_barrier_arrive(uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /* One arrival at the barrier that lies at the same address in block `rank` of the cluster. Of block scope:
  * it orders nothing between the blocks but the arrival itself, since release at cluster scope is a fence of
  * device memory, which costs more than a slot's products. */
@@ -64,6 +69,21 @@ EG_DEVICE uint32_t eg_cluster_rank() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
+}
+
+/* The warp's number in the block, in a way that the compiler knows to be the same in all lanes: what depends
+ * on it alone then stays in uniform registers, which the copy engine's instructions want. */
+EG_DEVICE int eg_warp() { return __shfl_sync(0xffffffffU, (int)threadIdx.x / 32, 0); }
+/* True in one lane; all are there. */
+EG_DEVICE bool eg_elect() {
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred one;\n"
+                 "elect.sync _|one, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, one;\n"
+                 "}"
+                 : "=r"(elected));
+    return elected != 0;
 }
 
 /* Hands registers of the block's pool from one warp group to another. */
@@ -121,6 +141,14 @@ EG_DEVICE void eg_fence_async() { asm volatile("fence.proxy.async.shared::cta;" 
  * signal that it has been stored. */
 EG_DEVICE void eg_fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
+/* Bytes as they lie in device memory; addresses and their number are multiples of 16. */
+EG_DEVICE void eg_load_bytes(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 EG_DEVICE void eg_prefetch_map(const eg_cuda_map &map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -149,8 +177,7 @@ EG_DEVICE void eg_store_box(const eg_cuda_map &map, uint32_t from, int x, int y,
                  : "memory");
 }
 
-/* The box is added to what is there: one rounding, by one unit, so the order of anything else is no matter.
- */
+/* The box is added to what is there: one rounding, by one unit; the order of all else is no matter. */
 EG_DEVICE void eg_add_box(const eg_cuda_map &map, uint32_t from, int x, int y, int item) {
     asm volatile(
         "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];\n"

@@ -11,11 +11,6 @@
 #include "hopper_ptx.cuh"
 #include "order.cuh"
 
-/* An arrival at a barrier of this block. */
-EG_DEVICE void eg_barrier_arrive(uint32_t barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 template <int SLOTS, int BYTES> struct eg_ring {
     uint32_t memory;             /* address of the slots, then of their barriers: full, empty */
     uint32_t slot = 0, turn = 0; /* what a warp reads now, and the parity of its filling */

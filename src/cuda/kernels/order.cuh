@@ -17,4 +17,9 @@ static __device__ __forceinline__ void eg_let_successor_start() {
 #endif
 }
 
+/* By some of a block's threads; seen by the kernels that follow. */
+static __device__ __forceinline__ void eg_clear(const eg_cuda_counts &counts, int thread, int threads) {
+    for (int64_t i = thread; i < counts.count; i += threads) ((uint32_t *)counts.data)[i] = 0;
+}
+
 #endif
