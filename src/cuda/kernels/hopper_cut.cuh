@@ -11,8 +11,8 @@
  * pieces of its tile in order, so that the same call gives the same bits, and finishes it.
  *
  * Owners all walk the same part of the depth together, as the blocks of other waves do, and so do helpers:
- * L2 is not asked for more. Nobody waits but owners for helpers; those have lower numbers, so what is waited
- * for is running, however few of the blocks do. */
+ * L2 is not asked for more. Nobody waits but owners for helpers; those have lower numbers, and blocks begin
+ * in that order: what is waited for is running, however few of the blocks do. */
 #ifndef EG_CUDA_HOPPER_CUT_CUH
 #define EG_CUDA_HOPPER_CUT_CUH
 

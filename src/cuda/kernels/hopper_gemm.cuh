@@ -15,8 +15,8 @@
  *            |  consumer 1   | 64     64 deep, for the 128-byte swizzle: no bank conflicts anywhere
  *            +---------------+
  *
- *   producer    one thread: waits for a free slot, asks the copy engine for the next strips; three of its
- *               group's warps may make the last rows of left meanwhile (hopper_pass.cuh)
+ *   producer    one warp: waits for a free slot; a lane asks the copy engine for the next strips. The group's
+ *               other three may make the last rows of left meanwhile (hopper_pass.cuh)
  *   consumers   two warp groups: multiply full slots (wgmma m64nCOLSk16), then finish their 64 rows alone
  *
  * What overlaps what. The ring holds STAGES slots, so the copy engine is that far ahead, also of the next
@@ -24,7 +24,8 @@
  * run; its results are written over it and stored from there, under the next tile's products. The epilogue's
  * arithmetic is not overlapped: shared memory, read at 80 bytes a clock by the products and filled at 48, has
  * no room for two consumers on different tiles, nor registers for two tiles' accumulators (docs/cuda.md has
- * what was tried).
+ * what was tried). Tiles of the last wave may be cut, so that no cluster is left without work
+ * (hopper_cut.cuh).
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
