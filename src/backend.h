@@ -57,7 +57,6 @@ struct eg_packed {
     eg_region transposed;                      /* for grad_pre·Bᵀ */
     eg_region forward_cells, transposed_cells; /* CPU: the same for matrix units, if calls may use one */
     bool outside_cells;                        /* CPU: B has numbers that they cannot take */
-    const char *kernel;                        /* the row it is laid out for */
 };
 
 /* NULL where the build lacks the backend. */

@@ -154,7 +154,6 @@ static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_pac
     if (packed->data == NULL) EG_TRY(cpu_alloc(context, plans.bytes, &packed->data));
     packed->forward = plans.panels.region[EG_BUFFER_B];
     packed->transposed = plans.panels.region[EG_BUFFER_BT];
-    packed->kernel = plans.cells.step[0].name;
     run_plan(&plans.panels, packed->data);
     if (plans.both) {
         packed->forward_cells = plans.cells.region[EG_BUFFER_B];

@@ -248,7 +248,6 @@ static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_pa
     if (packed->data == NULL) EG_TRY(cuda_alloc(context, (size_t)bytes, &packed->data));
     packed->forward = (eg_region){0, (size_t)bytes};
     packed->transposed.offset = (size_t)ld;
-    packed->kernel = "row-major copy";
     if (problem->batch == 0) return EG_OK; /* there is no b to read */
 
     copy = (eg_problem){.m = problem->k,

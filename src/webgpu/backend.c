@@ -146,7 +146,6 @@ static eg_status webgpu_pack(eg_context *context, const eg_problem *problem, eg_
     EG_TRY(eg_webgpu_select(&context->caps, &nothing));
     if (packed->data == NULL) EG_TRY(webgpu_alloc(context, bytes, &packed->data));
     packed->forward = packed->transposed = (eg_region){0, bytes};
-    packed->kernel = eg_webgpu_finish.name;
     const eg_webgpu_pass pass = eg_webgpu_lower_pack(problem, packed->data);
     eg_webgpu_guard(gpu);
     eg_status status = eg_webgpu_run(gpu, &pass, NULL, 0);
