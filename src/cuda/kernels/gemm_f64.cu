@@ -13,20 +13,15 @@
 #include "order.cuh"
 
 enum { SIDE = 128, TERMS = 16, THREADS = 256, SLOTS = 3, LINE_TERMS = 20, LINE_SIDE = 132 };
-enum {
-    STRIP = SIDE * LINE_TERMS,
-    SLOT = 2 * STRIP,
-    COPIES = SIDE * TERMS / THREADS
-}; /* doubles; [term][row] takes less */
+enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, COPIES = SIDE * TERMS / THREADS }; /* doubles; [term][row] takes less */
 
 /* A strip of an operand as a thread copies it: its first number, and the way to its seven others, down the
  * lines or along the terms. A number that is not there is written as 0 and its address not read. */
 struct strip {
     const double *from, *nothing; /* nothing: an address that may be read, where no number is */
     int64_t term_stride, hop;
-    int to, to_hop, term,
-        lines;    /* place in the slot, and steps there; the thread's term; a bit for each line */
-    bool by_term; /* kept [line][term], else [term][line] */
+    int to, to_hop, term, lines; /* place in the slot, and steps there; the thread's term; a bit for each line */
+    bool by_term;                /* kept [line][term], else [term][line] */
 };
 
 EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
@@ -105,12 +100,10 @@ EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int lef
 #pragma unroll
     for (int t = 0; t < TERMS / 4; t++) {
         if (t + 1 < TERMS / 4)
-            f[(t + 1) % 2].read(l + (t + 1) * 4 * left_term, left_row, r + (t + 1) * 4 * right_term,
-                                right_col);
+            f[(t + 1) % 2].read(l + (t + 1) * 4 * left_term, left_row, r + (t + 1) * 4 * right_term, right_col);
         const fragments &now = f[t % 2];
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            multiply(acc[i / 4][i % 4], now.a[i / 4][0], now.a[i / 4][1], now.b[i % 4]);
+        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], now.a[i / 4][0], now.a[i / 4][1], now.b[i % 4]);
     }
 }
 

@@ -33,8 +33,8 @@ template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_ti
     for (int64_t s = 0; s < p.summed; s++) {
         const int64_t item = p.summed > 1 ? s : at.item;
         for (int64_t term = 0; term < p.depth; term += TERMS) {
-            load_strip(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row,
-                       p.rows, term, p.depth, left);
+            load_strip(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row, p.rows,
+                       term, p.depth, left);
             load_strip(p.right, item * p.right.item_stride, p.right.col_stride, p.right.row_stride, at.col,
                        p.cols, term, p.depth, right);
             __syncthreads();
@@ -42,8 +42,7 @@ template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_ti
             for (int t = 0; t < TERMS; t++) {
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
-                    acc[i / 4][i % 4] =
-                        eg_fma(left[t][row + i / 4], right[t][col + i % 4], acc[i / 4][i % 4]);
+                    acc[i / 4][i % 4] = eg_fma(left[t][row + i / 4], right[t][col + i % 4], acc[i / 4][i % 4]);
                 }
             }
             __syncthreads();
@@ -83,8 +82,7 @@ template <typename T, bool SAVED> EG_DEVICE void run(const eg_cuda_gemm &p) {
 }
 
 #define EG_ENTRY(name, type, saved)                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                    \
-        eg_##name(const __grid_constant__ eg_cuda_gemm p) {                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS) eg_##name(const __grid_constant__ eg_cuda_gemm p) { \
         run<type, saved>(p);                                                                                 \
     }
 EG_ENTRY(ref_f32, float, false)

@@ -1,6 +1,6 @@
 /* The arithmetic peak of Hopper's matrix units (peak.cu): a block of two warp groups, each with a product of
- * 64 x 256 in flight, as the kernels of hopper_gemm.cuh have. Its operands lie in shared memory, as wgmma
- * wants them, and hold numbers of many bits: on zeros the units take less power and run faster. */
+ * 64 x 256 in flight, as the kernels of hopper_gemm.cuh have. Its operands lie in shared memory, as wgmma wants
+ * them, and hold numbers of many bits: on zeros the units take less power and run faster. */
 #include "hopper_ptx.cuh"
 
 template <bool BF16> EG_DEVICE void run(const eg_cuda_peak &p) {
@@ -17,8 +17,7 @@ template <bool BF16> EG_DEVICE void run(const eg_cuda_peak &p) {
     for (int64_t turn = 0; turn < p.turns; turn++) {
         eg_products_begin();
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            eg_multiply<BF16, false, false>(acc, left + i * 2, right + i * 2, turn + i > 0);
+        for (int i = 0; i < 4; i++) eg_multiply<BF16, false, false>(acc, left + i * 2, right + i * 2, turn + i > 0);
         eg_products_commit();
         eg_products_wait<0>();
     }
@@ -27,11 +26,9 @@ template <bool BF16> EG_DEVICE void run(const eg_cuda_peak &p) {
     ((double *)p.out)[(int64_t)blockIdx.x * blockDim.x + threadIdx.x] = sum;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1)
-    eg_peak_wgmma_bf16(const __grid_constant__ eg_cuda_peak p) {
+extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_bf16(const __grid_constant__ eg_cuda_peak p) {
     run<true>(p);
 }
-extern "C" __global__ void __launch_bounds__(256, 1)
-    eg_peak_wgmma_f16(const __grid_constant__ eg_cuda_peak p) {
+extern "C" __global__ void __launch_bounds__(256, 1) eg_peak_wgmma_f16(const __grid_constant__ eg_cuda_peak p) {
     run<false>(p);
 }
