@@ -99,10 +99,9 @@ enum {
 /* The last tiles of a product, of which there are fewer than clusters of blocks to make them, cut along the
  * depth (hopper_cut.cuh). */
 typedef struct eg_cuda_cut {
-    uint64_t sums; /* of the pieces: room for those of a tile for each cluster */
-    uint64_t
-        counts;    /* EG_CUDA_CUT_COUNTS for each cluster, 0 when the kernel begins: pieces that are there */
-    int32_t tiles; /* that are cut; 0: none */
+    uint64_t sums;   /* of the pieces: room for those of a tile for each cluster */
+    uint64_t counts; /* EG_CUDA_CUT_COUNTS for each cluster, 0 when the kernel begins: the pieces there */
+    int32_t tiles;   /* that are cut; 0: none */
     int32_t helpers; /* clusters that multiply what the tiles' own leave */
     int32_t kept;    /* strips of the depth of a tile that its own cluster multiplies */
     int32_t unused;
