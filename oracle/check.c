@@ -253,15 +253,16 @@ static check_result choose_limit(job *j, const question *q, size_t *limit) {
     return bytes <= *limit ? CHECK_PASSED : fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
 }
 
-/* Whether the plan says that it has several slabs. */
-static bool has_slabs(const job *j, const question *q) {
-    char text[64] = "";
+/* Whether the plan says that it has several slabs, and a d_b that is added up in halves. */
+static void look_at_slabs(const job *j, const question *q) {
+    char text[1024] = "";
     if (q->forward != NULL) {
         eg_forward_plan(j->context, q->layer, q->forward, text, sizeof text);
     } else {
         eg_backward_plan(j->context, q->layer, q->backward, text, sizeof text);
     }
-    return strncmp(text, "slabs of", 8) == 0;
+    j->report->slabs = strncmp(text, "slabs of", 8) == 0;
+    j->report->halves = strstr(text, "in d_b's own memory") != NULL;
 }
 
 /* ---- The two calls ------------------------------------------------------------------------------ */
@@ -287,7 +288,7 @@ static check_result call_forward(job *j, memory_place place) {
     const question q = {.layer = &layer, .forward = &args};
     const check_result limited = choose_limit(j, &q, &args.workspace_limit);
     if (limited != CHECK_PASSED) return limited;
-    j->report->slabs = has_slabs(j, &q);
+    look_at_slabs(j, &q);
     if (j->c->own_workspace) {
         size_t bytes = 0;
         const eg_status sized = eg_forward_workspace(j->context, &layer, &args, &bytes);
@@ -328,7 +329,7 @@ static check_result call_backward(job *j, memory_place place) {
     const question q = {.layer = &layer, .backward = &args};
     const check_result limited = choose_limit(j, &q, &args.workspace_limit);
     if (limited != CHECK_PASSED) return limited;
-    j->report->slabs = has_slabs(j, &q);
+    look_at_slabs(j, &q);
     if (j->c->own_workspace) {
         size_t bytes = 0;
         const eg_status sized = eg_backward_workspace(j->context, &layer, &args, &bytes);

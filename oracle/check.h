@@ -112,7 +112,8 @@ typedef struct check_options {
 
 typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
-    bool slabs;         /* the call was cut into several */
+    bool slabs;         /* the call was cut into several, */
+    bool halves;        /* with half of d_b added up in its own memory */
     char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 

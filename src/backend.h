@@ -8,6 +8,7 @@
 struct eg_caps {
     eg_backend backend;
     bool packs;               /* operands are packed before they are multiplied */
+    bool rounds_grad_pre;     /* products read a grad_pre of 16 bits; else one of f32 */
     eg_addressing addressing; /* of eg_matrix.data */
     uint32_t features;        /* bits of the backend's own meaning */
     int threads;              /* CPU */

@@ -55,7 +55,8 @@ static const sizes samples[] = {
     {700, 300, 90, 7, EG_F32, true, false, false},   {700, 300, 90, 7, EG_F16, false, false, false},
     {400, 64, 64, 50, EG_F64, false, false, false},  {3000, 33, 200, 3, EG_F32, false, true, false},
     {900, 120, 120, 4, EG_BF16, false, false, true}, {65, 500, 500, 1, EG_F16, false, false, false},
-    {100000, 16, 16, 2, EG_F32, true, false, false},
+    {100000, 16, 16, 2, EG_F32, true, false, false}, {5000, 500, 60, 1, EG_BF16, false, false, false},
+    {2000, 30, 700, 3, EG_F16, true, false, false},
 };
 
 /* What the refusal of a limit says would be enough. */
@@ -113,6 +114,7 @@ static void every_limit_is_kept(void **state) {
                 assert_ok(eg_slabs_make(&caps, &problem, limit, &slabs));
                 assert_true(slabs.workspace <= limit && slabs.threads <= threads[j] && slabs.threads > 0);
                 assert_true(slabs.rows == first.rows && slabs.items == first.items);
+                assert_true(slabs.halves == first.halves);
             }
         }
     }
@@ -206,6 +208,77 @@ static void regions_are_what_is_kept(void **state) {
     }
 }
 
+/* ---- d_b in halves ------------------------------------------------------------------------------ */
+
+static const sizes halved = {9000, 500, 60, 1, EG_BF16, false, false, false};
+
+/* The same call with gaps in d_b, which is never in halves. */
+static eg_problem gapped(const eg_problem *problem) {
+    eg_problem p = *problem;
+    p.operands[EG_OP_D_B].row_stride++;
+    return p;
+}
+
+/* They are taken where a slab has twice the rows, or where there is none else; and by the tight limits. */
+static void halves_double_the_rows(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(1);
+    const eg_problem problem = problem_of(&halved), other = gapped(&problem);
+    eg_slabs slabs, unsplit;
+    int alone = 0, taller = 0, neither = 0;
+    for (size_t limit = least_limit(&caps, &problem); limit < 8 * MIB; limit += limit / 64) {
+        assert_ok(eg_slabs_make(&caps, &problem, limit, &slabs));
+        assert_true(slabs.workspace <= limit);
+        const bool fits = eg_slabs_make(&caps, &other, limit, &unsplit) == EG_OK;
+        assert_true(!unsplit.halves && (fits || slabs.halves));
+        alone += !fits;
+        taller += fits && slabs.halves;
+        neither += !slabs.halves;
+        if (fits && slabs.halves) assert_true(slabs.rows >= 2 * unsplit.rows);
+        if (!slabs.halves) assert_true(slabs.rows == unsplit.rows && slabs.workspace == unsplit.workspace);
+    }
+    assert_true(alone > 0 && taller > 0 && neither > 0);
+    assert_true(least_limit(&caps, &problem) < least_limit(&caps, &other));
+}
+
+/* A query does not know where d_b begins: the workspace is the same anywhere, and the half in its memory lies
+ * in it. Both halves of an operand are aligned as it is. */
+static void halves_are_the_same_wherever_d_b_begins(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    for (int64_t k = 496; k <= 513; k++) {
+        const sizes s = {9000, k, 61, 1, EG_BF16, false, false, false};
+        eg_problem problem = problem_of(&s);
+        const size_t limit = least_limit(&caps, &problem) + 5000;
+        eg_slabs even, odd;
+        assert_ok(eg_slabs_make(&caps, &problem, limit, &even));
+        problem.operands[EG_OP_D_B].offset = 2;
+        assert_ok(eg_slabs_make(&caps, &problem, limit, &odd));
+        assert_true(even.halves && odd.halves && even.rows == odd.rows && even.workspace == odd.workspace);
+        assert_true(even.kept % 8 == 0 && odd.kept % 8 == 0 && even.kept <= k / 2 + 8);
+        assert_true((k - even.kept) * 61 * 4 <= k * 61 * 2 && (k - odd.kept) * 61 * 4 + 2 <= k * 61 * 2);
+        assert_true(odd.kept * 61 * 4 <= (int64_t)even.sum[EG_SUM_D_B].bytes);
+    }
+}
+
+/* The text has the half, and the products that make it. */
+static void the_text_says_halves(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(1);
+    const eg_problem problem = problem_of(&halved);
+    eg_slabs slabs;
+    char text[4096];
+    assert_ok(eg_slabs_make(&caps, &problem, least_limit(&caps, &problem), &slabs));
+    eg_slabs_print(&slabs, text, sizeof text);
+    assert_non_null(
+        strstr(text, "\n    256 of 500 lines of d_b are added up there, the others in d_b's own memory\n"));
+    const char *half = strstr(text, "\nbackward bf16 none recompute  M=64 K=256 N=60 ");
+    assert_true(half != NULL && strstr(half, "d_b = aT.grad_pre") != NULL);
+    assert_true(half > strstr(text, "d_a = grad_pre.bT"));
+}
+
+/* ---- On the CPU, once more ---------------------------------------------------------------------- */
+
 /* A call in slabs may have room for few threads; the calls after it have all of them again. */
 static void other_calls_keep_their_threads(void **state) {
     (void)state;
@@ -284,16 +357,16 @@ static void the_text_says_how_many(void **state) {
 
 /* ---- Any number of rows ------------------------------------------------------------------------- */
 
-static void check_any_rows(const eg_caps *caps, bool wide, size_t limit) {
+static void check_any_rows(const eg_caps *caps, bool wide, size_t limit, int64_t least_rows) {
     size_t workspace = 0;
-    int64_t rows = 0;
-    for (int power = 31; power <= 40; power++) {
-        const sizes s = {(int64_t)1 << power, 4096, 14336, 1, EG_BF16, false, false, wide};
+    int64_t rows = 256;
+    for (int power = 22; power <= 32; power++) { /* whole slabs, but for the first time */
+        const sizes s = {rows << power, 4096, 14336, 1, EG_BF16, false, false, wide};
         const eg_problem problem = problem_of(&s);
         eg_slabs slabs;
         assert_ok(eg_slabs_make(caps, &problem, limit, &slabs));
-        assert_true(slabs.workspace <= limit && slabs.rows >= 256);
-        if (power > 31) assert_true(slabs.workspace == workspace && slabs.rows == rows);
+        assert_true(slabs.workspace <= limit && slabs.rows >= least_rows);
+        if (power > 23) assert_true(slabs.workspace == workspace && slabs.rows == rows);
         workspace = slabs.workspace;
         rows = slabs.rows;
     }
@@ -302,8 +375,8 @@ static void check_any_rows(const eg_caps *caps, bool wide, size_t limit) {
 static void workspace_is_the_same_for_any_rows(void **state) {
     (void)state;
     const eg_caps caps = cpu(2);
-    check_any_rows(&caps, true, 1024 * MIB);
-    check_any_rows(&caps, false, 1024 * MIB);
+    check_any_rows(&caps, true, 1024 * MIB, 256);
+    check_any_rows(&caps, false, 1024 * MIB, 256);
 }
 
 /* A workspace that no memory could hold is no obstacle, and leaves no message behind. */
@@ -349,14 +422,17 @@ static void more_slabs_than_can_be_counted(void **state) {
 #ifdef EG_HAVE_CUDA
 #include "cuda/device.h"
 
-/* An H200, of which only the figures are needed. d_b in bf16 is added up in 224 MiB of f32. */
+/* An H200, of which only the figures are needed. d_b in bf16 is added up in 112 MiB of f32, and its own
+ * memory. */
 static void workspace_is_the_same_for_any_rows_on_cuda(void **state) {
     (void)state;
     const eg_cuda_caps detail = {.multiprocessors = 132, .shared = 227 << 10};
-    const eg_caps caps = {
-        .backend = EG_BACKEND_CUDA, .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT, .detail = &detail};
-    check_any_rows(&caps, true, 256 * MIB);
-    check_any_rows(&caps, false, 272 * MIB);
+    const eg_caps caps = {.backend = EG_BACKEND_CUDA,
+                          .rounds_grad_pre = true,
+                          .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT,
+                          .detail = &detail};
+    check_any_rows(&caps, true, 256 * MIB, 8192);
+    check_any_rows(&caps, false, 256 * MIB, 4096);
 }
 #endif
 
@@ -369,6 +445,9 @@ int main(void) {
         cmocka_unit_test(the_last_slab_finds_room),
         cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
         cmocka_unit_test(regions_are_what_is_kept),
+        cmocka_unit_test(halves_double_the_rows),
+        cmocka_unit_test(halves_are_the_same_wherever_d_b_begins),
+        cmocka_unit_test(the_text_says_halves),
         cmocka_unit_test(other_calls_keep_their_threads),
         cmocka_unit_test(sums_of_a_batch_that_stays_together),
         cmocka_unit_test(the_text_says_how_many),

@@ -15,7 +15,7 @@
 enum { SKIPPED = 77 };
 
 typedef struct totals {
-    int passed, failed, unsupported, slabs;
+    int passed, failed, unsupported, slabs, halves;
     double worst;
 } totals;
 
@@ -47,6 +47,7 @@ static void run_case(eg_context *context, eg_dtype compute, int index, totals *s
     }
     if (report.worst > sum->worst) sum->worst = report.worst;
     sum->slabs += report.slabs;
+    sum->halves += report.halves;
 }
 
 static void run_all(eg_context *context, const char *label, eg_dtype compute, totals *sum) {
@@ -57,13 +58,16 @@ static void run_all(eg_context *context, const char *label, eg_dtype compute, to
     for (int i = 0; i < cases || (here.passed + here.failed < cases / 2 && i < 8 * cases); i++) {
         if (only == NULL || atoi(only) == i) run_case(context, compute, i, &here);
     }
-    printf("%-24s %s  %4d passed (%d in slabs)  %d failed  %d unsupported  worst error %.2f of its bound\n",
-           label, eg_dtype_name(compute), here.passed, here.slabs, here.failed, here.unsupported, here.worst);
+    printf("%-24s %s  %4d passed (%d in slabs, %d in halves)  %d failed  %d unsupported  worst error %.2f of "
+           "its bound\n",
+           label, eg_dtype_name(compute), here.passed, here.slabs, here.halves, here.failed, here.unsupported,
+           here.worst);
     fflush(stdout);
     sum->passed += here.passed;
     sum->failed += here.failed;
     sum->unsupported += here.unsupported;
     sum->slabs += here.slabs;
+    sum->halves += here.halves;
 }
 
 static eg_context *open_backend(eg_backend backend, const char *kernel) {

@@ -43,6 +43,12 @@ def refuse(code, *arguments, says=(), **options):
     return lines[0]
 
 
+def least_limit(*arguments):
+    """What the command says the smallest slab needs, in bytes."""
+    line = refuse(2, *arguments, "--workspace-limit", 1, says="expected at least ")
+    return int(line.split("expected at least ")[1].split(",")[0])
+
+
 def write(path, tensors):
     """A .safetensors file, or a folder of .npy files, as the path's name says."""
     if path.suffix == ".safetensors":

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conftest import DTYPES, read, succeed, write
+from conftest import DTYPES, least_limit, read, succeed, write
 from reference import ACTIVATIONS, FROM_Y, Wide, backward, check, forward, plus
 
 M, K, N = 19, 37, 23
@@ -120,6 +120,17 @@ def test_slabs(tmp_path, inputs, dtype):
     results = call(tmp_path, "backward", x, *options)
     expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="mish")
     check_all(results, expected, dtype, ["d_a", "d_b", "d_bias"])
+
+
+def test_slabs_with_d_b_in_halves(tmp_path, inputs):
+    x = inputs("bf16", m=3000, k=400, n=30)
+    plan = ["plan", write(tmp_path / "in.safetensors", x), "--backward"]
+    options = ["--activation", "mish", "--threads", 1]
+    options += ["--workspace-limit", least_limit(*plan, *options)]
+    assert "d_b's own memory" in succeed(*plan, *options)
+    results = call(tmp_path, "backward", x, *options)
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="mish")
+    check_all(results, expected, "bf16", ["d_a", "d_b", "d_bias"])
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from conftest import refuse, succeed
+from conftest import least_limit, refuse, succeed
 
 BENCH_KEYS = ["backend", "device", "dtype", "m", "k", "n", "batch", "activation", "mode", "threads", "median_ms", "min_ms",
               "gflops", "peak_pct", "kernels"]
@@ -104,6 +104,17 @@ def test_plan_in_slabs():
     same = succeed("plan", "--shape", "1000000x100x200", "--backward", "--activation", "gelu", "--workspace-limit", "8192K")
     assert same == text
     assert "slabs" not in succeed("plan", "--shape", "64x100x200", "--workspace-limit", "1G")
+
+
+def test_plan_with_d_b_in_halves():
+    """Three products a slab: without d_b, and each half of it."""
+    options = ["--shape", "3000x400x30", "--dtype", "bf16", "--backward", "--activation", "mish", "--threads", 1]
+    text = succeed("plan", *options, "--workspace-limit", least_limit("plan", *options))
+    kept = int(re.search(r"\n    (\d+) of 400 lines of d_b are added up there, the others in d_b's own memory\n", text).group(1))
+    half = text[text.index("\nbackward bf16 none") :]
+    assert 200 <= kept <= 208 and f" K={kept} N=30 " in half and "d_b = aT.grad_pre" in half
+    assert text.count("aT.grad_pre") == 1
+    assert "own memory" not in succeed("plan", *options, "--workspace-limit", "1M")
 
 
 def test_plan_computes_nothing():
