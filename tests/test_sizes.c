@@ -135,18 +135,41 @@ static void check_small(eg_context *context, eg_dtype dtype) {
     }
 }
 
-static void small_sizes_on_every_row(void **state) {
-    (void)state;
+/* Panels that are kept apart for the sake of caches, of several passes and in the last panel narrow; and a B
+ * too large to be copied for so few rows. */
+static void check_past_caches(eg_context *context, eg_dtype dtype) {
+    static const int64_t sizes[][3] = {{1400, 400, 9}, {1400, 9, 100}, {33, 900, 150}, {130, 140, 500}};
+    enum { SIZES = LENGTH(sizes) };
+    for (int i = 0; i < SIZES * 4; i++) {
+        const unsigned col_major = i & 1 ? CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) : 0;
+        const int64_t *size = sizes[i / 4];
+        const check_case c = small_case(dtype, size[0], size[1], size[2], col_major, (i & 2) != 0);
+        check_report report;
+        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+    }
+}
+
+static void check_every_row(void (*check)(eg_context *context, eg_dtype dtype)) {
     eg_context *table = open_cpu(1);
     eg_kernel_info row = {.size = sizeof row};
     for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
         if (!row.usable || strstr(row.name, "amx") != NULL) continue; /* which copies everything */
         eg_context *context = NULL;
         assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
-        check_small(context, row.compute);
+        check(context, row.compute);
         eg_close(context);
     }
     eg_close(table);
+}
+
+static void small_sizes_on_every_row(void **state) {
+    (void)state;
+    check_every_row(check_small);
+}
+
+static void sizes_past_caches_on_every_row(void **state) {
+    (void)state;
+    check_every_row(check_past_caches);
 }
 
 /* ---- Long --------------------------------------------------------------------------------------- */
@@ -317,6 +340,7 @@ int main(void) {
         cmocka_unit_test(d_a_over_nothing_is_0),
         cmocka_unit_test(no_depth_leaves_the_bias),
         cmocka_unit_test(small_sizes_on_every_row),
+        cmocka_unit_test(sizes_past_caches_on_every_row),
         cmocka_unit_test(long_column_sums_are_made_in_pairs),
         cmocka_unit_test(elements_far_apart),
         cmocka_unit_test(sizes_past_32_bits_are_counted_right),

@@ -24,6 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "apart.h"
+
 enum { EG_CELL = 32, EG_CELL_TERM_BYTES = EG_CELL * EG_CELL * 2 };
 #define EG_CELL_DEEPEST ((int64_t)1 << 26)
 
@@ -34,20 +36,23 @@ typedef struct eg_cells {
 
 /* X [rows, cols] in cells. */
 typedef struct eg_cell_grid {
-    int64_t rows, cols; /* of cells */
-    size_t cell;        /* bytes */
+    int64_t rows, cols;   /* of cells */
+    int64_t across, down; /* cells from one strip to the next, in layouts of either kind */
+    size_t cell;          /* bytes */
 } eg_cell_grid;
 
 static inline eg_cell_grid eg_cell_grid_of(int terms, int64_t rows, int64_t cols) {
-    return (eg_cell_grid){(rows + EG_CELL - 1) / EG_CELL, (cols + EG_CELL - 1) / EG_CELL,
-                          (size_t)terms * EG_CELL_TERM_BYTES};
+    const int64_t cell = terms * EG_CELL_TERM_BYTES, down = (rows + EG_CELL - 1) / EG_CELL,
+                  across = (cols + EG_CELL - 1) / EG_CELL;
+    return (eg_cell_grid){down, across, eg_units_apart(across, cell), eg_units_apart(down, cell),
+                          (size_t)cell};
 }
 
 /* Where cell (row, col) of the batch's matrix `item` goes, `first` being where the first one goes. */
 static inline eg_cells eg_cells_at(const eg_cells *first, const eg_cell_grid *grid, int64_t item, int64_t row,
                                    int64_t col) {
-    const size_t across = (size_t)((item * grid->rows + row) * grid->cols + col) * grid->cell;
-    const size_t down = (size_t)((item * grid->cols + col) * grid->rows + row) * grid->cell;
+    const size_t across = (size_t)((item * grid->rows + row) * grid->across + col) * grid->cell;
+    const size_t down = (size_t)((item * grid->cols + col) * grid->down + row) * grid->cell;
     return (eg_cells){.across = first->across != NULL ? first->across + across : NULL,
                       .across_t = first->across_t != NULL ? first->across_t + across : NULL,
                       .down = first->down != NULL ? first->down + down : NULL,

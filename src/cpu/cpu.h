@@ -26,12 +26,15 @@ eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan);
 /* The row that computes the problem's dtype, math and size here; NULL: none. */
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_problem *problem);
 
-/* Elements of X [rows, cols] in panels; `rows` padded so that left-hand tiles may read whole. */
+/* X [rows, cols] in panels: `rows` padded so that left-hand tiles may read whole, and `apart` from a panel's
+ * first row to the next one's. */
 typedef struct eg_panels {
-    int64_t rows, panels;
+    int64_t rows, apart, panels;
 } eg_panels;
 static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols) {
-    return (eg_panels){eg_ceil_div(rows, kernel->mr) * kernel->mr, eg_ceil_div(cols, kernel->nr)};
+    const int64_t mr = kernel->mr, tiles = eg_ceil_div(rows, mr);
+    const int64_t size = mr * kernel->nr * (int64_t)eg_size_of(kernel->compute);
+    return (eg_panels){tiles * mr, eg_units_apart(tiles, size) * mr, eg_ceil_div(cols, kernel->nr)};
 }
 
 /* The same processor, as if it had no kernel that splits numbers; for calls whose numbers have no split. */
@@ -100,7 +103,9 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 typedef struct eg_part {
     int64_t term, depth, col, cols;
 } eg_part;
-/* x, terms x columns: the part of it to cells, as they would be of an operand that has no others. */
+/* x, terms x columns: the part of it to a panel, or to cells as they would be of an operand that has no
+ * others.
+ */
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);

@@ -170,7 +170,7 @@ static void bias_row(eg_rows *rows, const eg_ending *e, const eg_tile *tile, voi
 
 char *eg_cpu_ending_panel(const eg_ending *e, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
-    const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).rows;
+    const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).apart;
     return e->panels + size_of(e, (tile->item * e->width + tile->col) * rows + tile->row * kernel->nr);
 }
 

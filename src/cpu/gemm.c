@@ -93,23 +93,23 @@ static side side_of(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_buffe
     if (kernel->terms > 0) {
         const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, count, terms);
         s.term = (int64_t)grid.cell / EG_CELL;
-        s.panels = grid.cols * (int64_t)grid.cell;
+        s.panels = grid.across * (int64_t)grid.cell;
         s.in_panel = s.panels / EG_CELL;
         s.panel = INT64_MAX;
         s.item = grid.rows * s.panels;
     } else if (role == PLAIN) { /* [count, terms]: rows of nr terms, panel after panel of terms */
         const eg_panels panels = eg_cpu_panels(kernel, count, terms);
-        s.term = panels.rows * size; /* terms come by whole panels */
+        s.term = panels.apart * size; /* terms come by whole panels */
         s.in_panel = nr * size;
         s.panel = INT64_MAX;
-        s.item = panels.panels * panels.rows * nr * size;
-        s.factor = (eg_factor){.index = nr, .term = 1, .group = panels.rows * nr};
+        s.item = panels.panels * panels.apart * nr * size;
+        s.factor = (eg_factor){.index = nr, .term = 1, .group = panels.apart * nr};
     } else { /* [terms, count] */
         const eg_panels panels = eg_cpu_panels(kernel, terms, count);
         s.term = nr * size;
         s.in_panel = size;
         s.panel = nr;
-        s.panels = panels.rows * nr * size;
+        s.panels = panels.apart * nr * size;
         s.item = panels.panels * s.panels;
         s.factor = (eg_factor){.index = 1, .term = nr, .group = nr * nr};
     }
@@ -161,6 +161,8 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
         break;
     }
     if (step->product != EG_PRODUCT_PRE && out->batch_stride == 0) x.items = 1, x.summed = p->batch;
+    const int64_t nr = x.kernel->nr;
+    if (step->packs) x.right.factor = (eg_factor){.index = 1, .term = nr, .group = nr * nr};
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
     x.asked = asked_operand(&x);
     if (x.kernel->terms == 0) x.read = eg_cpu_ending_reads(&x.ending);
@@ -191,7 +193,8 @@ typedef struct block {
 } block;
 
 /* The terms [term, term + depth) of product number `summand`. Lines that are to be read or stored to have
- * to be fetched first: each pass asks for its share of a tile's rows, [ask, ask_end). */
+ * to be fetched first: each pass asks for its share of a tile's rows, [ask, ask_end). Panels leave the time
+ * for all of them in the last pass; asked for before, they would be gone by then, or something else would. */
 typedef struct pass {
     int64_t summand, term, depth, slices;
     int64_t ask, ask_end;
@@ -269,7 +272,7 @@ static eg_asked panel_rows(const product *x, const eg_tile *tile, int64_t row) {
                       tile->cols * (int64_t)x->size};
 }
 
-/* The rows of B that a panel will be laid out from, a share of them with each tile. */
+/* Cells: the rows of B that a panel will be laid out from, a share of them with each tile. */
 static void ask_for_rows(eg_ahead *ahead, const product *x, int64_t item, const eg_part *part,
                          int64_t tiles) {
     const bool down = x->b.col_stride == 1;
@@ -282,22 +285,26 @@ static void ask_for_rows(eg_ahead *ahead, const product *x, int64_t item, const 
                           (down ? part->cols : part->depth) * size};
 }
 
-/* What is fetched meanwhile, a slice with each tile: the next panel; cells of the left operand, which have no
- * other prefetcher, for the next pass or again for the next block; rows that the end of a tile touches. */
-static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
-                       const eg_tile *tile) {
+/* Cells: the next panel, and strips of the left operand, which have no other prefetcher, for the next pass or
+ * again for the next block. */
+static void ask_for_cells(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
+                          int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t tiles_down = eg_ceil_div(b->rows, kernel->mr);
-    const eg_part next = panel_after(x, b, pass, tile->col);
+    const eg_part next = panel_after(x, b, pass, col);
     if (x->step->packs) {
         ask_for_rows(ahead, x, item, &next, tiles_down);
-    } else if (!x->right.in_place) {
+    } else {
         ahead->right = side_at(&x->right, item, next.col, next.term);
         ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);
-        ahead->right_slice = eg_div((int64_t)ahead->right_bytes, pass->slices);
     }
-    if (kernel->terms > 0)
-        ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
+    ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
+}
+
+/* What is fetched meanwhile, a slice with each tile: cells, and rows that the end of a tile touches. */
+static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
+                       const eg_tile *tile) {
+    if (x->kernel->terms > 0) ask_for_cells(ahead, x, b, pass, item, tile->col);
     ahead->row_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
     if (pass->ask >= tile->rows) return;
     if (x->asked != NULL) {
@@ -306,6 +313,81 @@ static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const 
         ahead->out = panel_rows(x, tile, pass->ask);
     }
     if (x->read != NULL) ahead->in = rows_of(x->read, tile, pass->ask);
+}
+
+/* Panels: what comes next of an operand, as lists of rows that are as long as a panel's. Each of some tiles
+ * asks for a share of one list. */
+typedef struct wanted {
+    const char *list;       /* the first row of this list, */
+    int64_t lists, apart;   /* of so many, so many bytes apart */
+    int64_t length, stride; /* its rows, and bytes from one to the next; no rows: nothing is wanted */
+    const char *at;         /* of this list the next share's, */
+    int64_t left;           /* and what is left of it */
+    int64_t share, slice;
+} wanted;
+
+/* Tiles before `tile`, of so many, have had their shares. As many rows with every slice of a tile: what goes
+ * past the share costs less than a branch that is guessed wrong. */
+static void share_out(wanted *w, int64_t tile, int64_t tiles, int64_t slices) {
+    if (w->length == 0) return;
+    const int64_t a_list = tiles > w->lists ? eg_div(tiles, w->lists) : 1, before = eg_div(tile, a_list);
+    w->share = eg_ceil_div(w->length, a_list);
+    w->slice = eg_ceil_div(w->share, slices);
+    w->lists -= before;
+    w->list += before * w->apart;
+    const int64_t row = eg_least((tile - before * a_list) * w->share, w->length);
+    w->at = w->list + row * w->stride;
+    w->left = w->length - row;
+}
+
+static void next_share(eg_share *share, wanted *w) {
+    if (w->length == 0) return;
+    share->at = w->at, share->stride = w->stride, share->slice = w->lists > 0 ? w->slice : 0;
+    w->at += w->share * w->stride;
+    w->left -= w->share;
+    if (w->left > 0) return;
+    w->lists--;
+    w->at = w->list += w->apart;
+    w->left = w->length;
+}
+
+/* The panel that comes next, or the part of B that it will be laid out from: rows of it, or of its transpose
+ * pieces of rows. */
+static wanted next_right(const product *x, const block *b, const pass *pass, int64_t item, int64_t col) {
+    const eg_part next = panel_after(x, b, pass, col);
+    const int64_t line = x->kernel->nr * (int64_t)x->size, size = (int64_t)eg_size_of(x->b.dtype);
+    if (!x->step->packs && x->right.in_place) return (wanted){.length = 0};
+    if (!x->step->packs)
+        return (wanted){.list = side_at(&x->right, item, next.col, next.term),
+                        .lists = 1,
+                        .length = next.depth,
+                        .stride = line};
+    wanted w = {.list = eg_cpu_at(&x->b, item, next.term, next.col), .lists = 1, .length = next.depth};
+    if (x->b.col_stride != 1) {
+        w.lists = eg_ceil_div(next.depth * size, line);
+        w.apart = line;
+        w.length = x->b.row_stride == 1 ? next.cols : 0;
+    }
+    if (w.length > 1) w.stride = (x->b.col_stride == 1 ? x->b.row_stride : x->b.col_stride) * size;
+    return w;
+}
+
+/* The left operand of the next pass, or of the next block's first one; a single pass reads the same again. A
+ * prefetcher sees a row or a column of it at a time, of a few lines. */
+static wanted next_left(const product *x, const block *b, const pass *pass, int64_t item) {
+    const side *left = &x->left;
+    if (left->in_place || x->depth <= x->step->depth) return (wanted){.length = 0};
+    const int64_t nr = x->kernel->nr, term = pass->last ? 0 : pass->term + pass->depth;
+    const int64_t depth = eg_least(x->step->depth, x->depth - term);
+    const bool transposed = left->panel == nr;
+    const int64_t past = transposed ? b->row - eg_div(b->row, nr) * nr : 0; /* of a panel's columns */
+    return (wanted){
+        .list = side_at(left, item, b->row - past, term),
+        .lists = eg_ceil_div(transposed ? past + b->rows : depth, nr),
+        .apart = transposed ? left->panels : nr * left->term,
+        .length = transposed ? depth : b->rows,
+        .stride = nr * (int64_t)x->size,
+    };
 }
 
 static void next_rows(eg_ahead *ahead, int64_t rows) {
@@ -343,11 +425,20 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
                     .spare = b->spare};
     eg_ahead ahead = {.right = right.at};
     look_ahead(&ahead, x, b, pass, item, &tile);
+    wanted next = {.length = 0}, next_pass = next;
+    if (kernel->terms == 0) {
+        next = next_right(x, b, pass, item, col);
+        next_pass = next_left(x, b, pass, item);
+        share_out(&next, 0, tiles_down, pass->slices);
+        share_out(&next_pass, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->slices);
+    }
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
         if (tile.row > b->row) next_rows(&ahead, mr);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
         rows.at = left.at;
+        next_share(&ahead.next_right, &next);
+        next_share(&ahead.next_left, &next_pass);
         run_tile(x, b, pass, &rows, &right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
@@ -358,7 +449,10 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
 
 static void run_pass(const product *x, const block *b, pass *pass) {
     pass->slices = pass->depth > 0 ? eg_ceil_div(pass->depth, x->kernel->nr) : 1;
-    if (pass->depth > 0) {
+    if (x->kernel->terms == 0) {
+        pass->ask = pass->last ? 0 : x->kernel->mr;
+        pass->ask_end = x->kernel->mr;
+    } else if (pass->depth > 0) {
         pass->ask = eg_div(x->kernel->mr * pass->term, x->depth);
         pass->ask_end = eg_div(x->kernel->mr * (pass->term + pass->depth), x->depth);
     }

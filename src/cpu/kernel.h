@@ -40,14 +40,21 @@ typedef struct eg_asked {
     int64_t stride, bytes;
 } eg_asked;
 
+/* A share of what is asked for: rows as long as a panel's, so many of them with every nr terms. */
+typedef struct eg_share {
+    const char *at;
+    int64_t stride, slice;
+} eg_share;
+
 /* What can be done on the way. Memory that will be wanted soon is asked for in slices: what products after
  * this one read, and the rows that the tile will be stored to. And a matrix unit leaves the vector units free
  * for the end of the tile before: steps of it, as often as they are called. */
 typedef struct eg_ahead {
-    const char *right, *left;
+    const char *right, *left; /* cells: of the next strips */
     size_t right_bytes, left_bytes;
-    int64_t right_slice, row_slice; /* panels: bytes, and rows, with every nr terms */
+    eg_share next_right, next_left; /* panels: of the next panel, and of the next pass */
     int64_t rows;                   /* of `out`, and for panels of `in`, which the tile's end reads */
+    int64_t row_slice;              /* panels: with every nr terms */
     eg_asked out, in;
     int64_t b_rows; /* cells: rows of B that the next panel will be laid out from */
     eg_asked b;
@@ -104,6 +111,7 @@ typedef struct eg_cpu_kernel {
     int lanes;      /* numbers of a vector */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
+    int only_rows;              /* and if the block then has all rows, and lays out B for itself */
     double least;               /* from so many multiply-adds of a product it is the faster choice, */
     double uses;                /* if they are so many for a number that is packed, */
     bool one_panel;             /* and, where this is set, if K and N are nr */

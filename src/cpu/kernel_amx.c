@@ -376,6 +376,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .kc = KC,                                                                                            \
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
+        .only_rows = BLOCK_ROWS,                                                                             \
         .least = LEAST,                                                                                      \
         .uses = USES,                                                                                        \
         .thread_work = 0x1p25 / (PRODUCTS),                                                                  \

@@ -37,8 +37,11 @@ EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64
 }
 
 /* Memory that will be wanted, a slice of it: more at a time would stand in the way of the loads. */
-EG_INLINE const char *EG_V(ask)(const char *at, int64_t bytes) {
-    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+EG_INLINE const char *EG_V(ask)(const eg_share *of, const char *at) {
+    for (int64_t rows = of->slice; rows > 0; rows--, at += of->stride) {
+        EG_UNROLL(8)
+        for (int64_t j = 0; j < EG_NV * EG_VECTOR_BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
+    }
     return at;
 }
 
@@ -76,10 +79,12 @@ EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, 
                                  const bool transposed) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left->at, *b = right->at;
-    const char *next = ahead->right, *out = ahead->out.at, *in = ahead->in.at;
+    const char *out = ahead->out.at, *in = ahead->in.at;
+    const char *right_ahead = ahead->next_right.at, *left_ahead = ahead->next_left.at;
     int64_t rows = ahead->rows;
     for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
-        next = EG_V(ask)(next, ahead->right_slice);
+        right_ahead = EG_V(ask)(&ahead->next_right, right_ahead);
+        left_ahead = EG_V(ask)(&ahead->next_left, left_ahead);
         const int64_t some = rows < ahead->row_slice ? rows : ahead->row_slice;
         if (out != NULL) out = EG_V(ask_rows)(&ahead->out, out, some, nv);
         if (in != NULL) in = EG_V(ask_rows)(&ahead->in, in, some, nv);
@@ -150,6 +155,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .kc = EG_KC,
     .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
     .block_cols = 240,
+    .only_rows = 256,
     .thread_work = 1 << 22,
     .one_panel = EG_ONE_PANEL,
     .unscale = 1,

@@ -30,7 +30,7 @@ static void to_panels(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t 
     const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
     for (const int64_t end = col + cols; col < end; col += kernel->nr) {
         const int64_t panel = item * panels.panels + eg_div(col, kernel->nr);
-        const int64_t element = (panel * panels.rows + row) * kernel->nr, next = col + kernel->nr;
+        const int64_t element = (panel * panels.apart + row) * kernel->nr, next = col + kernel->nr;
         if (x->col_stride == 1 && next < end)
             ask_for_rows(x, item, row, rows, next, eg_least(kernel->nr, end - next));
         kernel->load(to + element * (int64_t)eg_size_of(kernel->compute), eg_cpu_at(x, item, row, col),
@@ -117,8 +117,8 @@ static void pack_cells(const eg_cpu_run *run, const eg_step *step, eg_operand x,
 
 /* ---- For one block ------------------------------------------------------------------------------ */
 
-void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
-                      const eg_part *part, char *to) {
+static void cells_of_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x,
+                          int64_t item, const eg_part *part, char *to) {
     const bool turn = x->row_stride == 1 && x->col_stride != 1;
     const eg_operand from = turn ? eg_cpu_transpose(*x) : *x;
     const int64_t row = turn ? part->col : part->term, row_end = row + (turn ? part->cols : part->depth);
@@ -137,6 +137,16 @@ void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
         }
     }
     if (!fits) eg_cpu_refuse(run);
+}
+
+void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
+                      const eg_part *part, char *to) {
+    if (kernel->terms > 0) {
+        cells_of_part(run, kernel, x, item, part, to);
+    } else {
+        kernel->load(to, eg_cpu_at(x, item, part->term, part->col), x->dtype, x->row_stride, x->col_stride,
+                     part->depth, part->cols, part->depth);
+    }
 }
 
 /* ---- The step ----------------------------------------------------------------------------------- */

@@ -64,6 +64,51 @@ static int threads_for(int threads, double work, double work_a_thread, int64_t u
     return threads > 1 ? threads : 1;
 }
 
+/* ---- Operands where they are -------------------------------------------------------------------- */
+
+/* A copy pays by how often it is read: FEW or SOME times. Without one, numbers that are read one after the
+ * other lie a line apart, and beyond NEAR bytes each is on a page, and in a cache set, with few others.
+ * Measured: docs/cpu.md. */
+enum { FEW = 32, SOME = 128, NEAR = 2048 };
+
+/* Heights of tiles and lengths of vectors are powers of two. */
+static bool divides(int power, int64_t size) { return (size & (power - 1)) == 0; }
+
+static bool is_read_often(const eg_problem *p, const eg_operand *x, int64_t reads, int64_t few) {
+    return reads > few || (x->batch_stride == 0 && p->batch > few) ||
+           (x->batch_stride == 0 && p->batch * reads > few);
+}
+
+/* Whether a product reads A or B where its caller has it. It has to be of the kernel's type and in whole
+ * tiles and vectors, which kernels read without a look at where the matrix ends; and the right operand's
+ * columns have to be neighbours. */
+static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_operand_id id,
+                           eg_product product) {
+    const eg_operand *x = &p->operands[id];
+    if (kernel->terms > 0 || x->dtype != kernel->compute) return false;
+    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    const bool near = line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
+    if (id == EG_OP_A) {
+        return near && !is_read_often(p, x, p->n, SOME) && divides(kernel->mr, p->m) &&
+               divides(kernel->mr, p->k);
+    }
+    const bool pre = product == EG_PRODUCT_PRE;
+    return !is_read_often(p, x, p->m, near ? SOME : FEW) && (pre ? x->col_stride : x->row_stride) == 1 &&
+           divides(kernel->lanes, pre ? p->n : p->k);
+}
+
+/* Whether each block may lay out B for itself, a panel at a time just before it is used: a panel, if a copy
+ * of all B is too large for L2; cells, if they are larger than the numbers they are of, and the call can be
+ * made anew should B have numbers without cells (y may lie where residual was). Measured: docs/cpu.md. */
+static bool may_pack_as_it_goes(const eg_cpu_kernel *kernel, const eg_problem *p, eg_product product) {
+    enum { TERMS = 3, LARGE = 512 << 10 };
+    const bool shared = p->batch > 1 && p->operands[EG_OP_B].batch_stride == 0;
+    if (product == EG_PRODUCT_D_B || p->packed_b != NULL || shared) return false;
+    if (kernel->terms > 0) return kernel->terms >= TERMS && !eg_wants(p, EG_OP_RESIDUAL);
+    return (double)p->k * (double)p->n * (double)eg_size_of(kernel->compute) > LARGE &&
+           !reads_in_place(kernel, p, EG_OP_B, product);
+}
+
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
 
 /* A block of the product is held in a thread's scratch (L2) over the whole depth. Against it, kc terms at
@@ -134,6 +179,11 @@ static cut even_cut(const eg_cpu_kernel *kernel, const extent *x, int threads, c
     return best;
 }
 
+static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
+    const bool only = p->m <= kernel->only_rows && may_pack_as_it_goes(kernel, p, step->product);
+    return only ? kernel->only_rows : kernel->block_rows;
+}
+
 static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
     const extent x = extent_of(p, step->product);
     const double work =
@@ -141,7 +191,7 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const int64_t panels = at_least_one(eg_ceil_div(x.cols, kernel->nr)),
                   chunks = at_least_one(eg_ceil_div(x.rows, EG_CPU_CHUNK));
     const int64_t strips = at_least_one(eg_ceil_div(panels, kernel->block_cols / kernel->nr)),
-                  bands = at_least_one(eg_ceil_div(chunks, kernel->block_rows / EG_CPU_CHUNK));
+                  bands = at_least_one(eg_ceil_div(chunks, most_rows(kernel, p, step) / EG_CPU_CHUNK));
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
     cut cut = cut_of(&x, eg_ceil_div(chunks, bands) * EG_CPU_CHUNK, eg_ceil_div(panels, strips) * kernel->nr);
     if (threads > 1) cut = even_cut(kernel, &x, threads, cut);
@@ -174,48 +224,7 @@ static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
     step->threads = threads_for(threads, numbers, numbers_a_thread, INT64_MAX);
 }
 
-/* ---- Operands where they are -------------------------------------------------------------------- */
-
-/* A copy pays by how often it is read: FEW or SOME times. Without one, numbers that are read one after the
- * other lie a line apart, and beyond NEAR bytes each is on a page, and in a cache set, with few others.
- * Measured: docs/cpu.md. */
-enum { FEW = 32, SOME = 128, NEAR = 2048 };
-
-/* Heights of tiles and lengths of vectors are powers of two. */
-static bool divides(int power, int64_t size) { return (size & (power - 1)) == 0; }
-
-static bool is_read_often(const eg_problem *p, const eg_operand *x, int64_t reads, int64_t few) {
-    return reads > few || (x->batch_stride == 0 && p->batch > few) ||
-           (x->batch_stride == 0 && p->batch * reads > few);
-}
-
-/* Whether a product reads A or B where its caller has it. It has to be of the kernel's type and in whole
- * tiles and vectors, which kernels read without a look at where the matrix ends; and the right operand's
- * columns have to be neighbours. */
-static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_operand_id id,
-                           eg_product product) {
-    const eg_operand *x = &p->operands[id];
-    if (kernel->terms > 0 || x->dtype != kernel->compute) return false;
-    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
-    const bool near = line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
-    if (id == EG_OP_A) {
-        return near && !is_read_often(p, x, p->n, SOME) && divides(kernel->mr, p->m) &&
-               divides(kernel->mr, p->k);
-    }
-    const bool pre = product == EG_PRODUCT_PRE;
-    return !is_read_often(p, x, p->m, near ? SOME : FEW) && (pre ? x->col_stride : x->row_stride) == 1 &&
-           divides(kernel->lanes, pre ? p->n : p->k);
-}
-
-/* Whether each block lays out B for itself, a panel at a time just before it is used: where no other block
- * reads the panel, its cells are larger than the numbers they are of, and the call can be made anew if B has
- * numbers without cells (y may lie where residual was). Measured: docs/cpu.md. */
-static bool packs_as_it_goes(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
-    enum { TERMS = 3 };
-    const bool shared = p->batch > 1 && p->operands[EG_OP_B].batch_stride == 0;
-    return kernel->terms >= TERMS && step->product != EG_PRODUCT_D_B && p->packed_b == NULL && !shared &&
-           step->tile_rows >= p->m && !eg_wants(p, EG_OP_RESIDUAL);
-}
+/* ---- Steps that are not needed ------------------------------------------------------------------------ */
 
 /* The products of the plan that need no copy of a pack's operand. */
 static unsigned without_pack(const eg_plan *plan, const eg_cpu_kernel *kernel, const eg_step *pack) {
@@ -245,17 +254,21 @@ static void skip_packs(eg_plan *plan, const eg_cpu_kernel *kernel) {
 
 /* ---- Workspace ---------------------------------------------------------------------------------- */
 
-/* A matrix as the kernels read it. */
+/* A matrix as the kernels read it; cells, in strips of either kind. */
 static bool add_matrix(eg_plan *plan, eg_buffer_id id, const eg_cpu_kernel *kernel, int64_t items,
                        int64_t rows, int64_t cols) {
     int64_t count;
     if (kernel->terms > 0) {
         const eg_cell_grid grid = eg_cell_grid_of(kernel->terms, rows, cols);
-        return !__builtin_mul_overflow(grid.rows, grid.cols, &count) &&
-               eg_plan_region(plan, id, count, items, grid.cell, 64);
+        int64_t down;
+        if (__builtin_mul_overflow(grid.rows, grid.across, &count) ||
+            __builtin_mul_overflow(grid.cols, grid.down, &down))
+            return false;
+        if (down > count) count = down;
+        return eg_plan_region(plan, id, count, items, grid.cell, 64);
     }
     const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
-    return !__builtin_mul_overflow(panels.rows, panels.panels * kernel->nr, &count) &&
+    return !__builtin_mul_overflow(panels.apart, panels.panels * kernel->nr, &count) &&
            eg_plan_region(plan, id, count, items, eg_size_of(kernel->compute), 64);
 }
 
@@ -303,7 +316,7 @@ static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
         if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step)) return false;
         /* The accumulators of a block, and perhaps a panel. */
         int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
-        if (step->packs) need += step->depth * kernel->nr * kernel->terms / 2;
+        if (step->packs) need += step->depth * kernel->nr * (kernel->terms > 0 ? kernel->terms : 2) / 2;
         if (need > scratch) scratch = need;
         if (step->threads > threads) threads = step->threads;
     }
@@ -333,7 +346,8 @@ static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel,
         step->name = kernel->name;
         if (step->kind == EG_STEP_GEMM) {
             choose_block(kernel, caps->threads, p, step);
-            step->packs = packs_as_it_goes(kernel, p, step);
+            /* It does where no other block reads the panel. */
+            step->packs = step->tile_rows >= p->m && may_pack_as_it_goes(kernel, p, step->product);
         } else {
             choose_threads(caps->threads, p, step);
         }
