@@ -43,7 +43,7 @@
  *   EG_POW2(n)            2^n for an integral n in the normal range
  *
  * A dialect whose device has an exponential within the contract's error may define
- * EG_EXP(x), for x <= 0, itself.
+ * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with its ends.
  *
  * Rules that keep every formula finite (docs/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow;
@@ -149,12 +149,22 @@ EG_RETURN(EG_STEP(0.09441064261, EG_STEP(-0.1703977203, EG_STEP(0.1243791601, EG
 #endif
 EG_END
 
-/* sigmoid(v) as s, from p = sigmoid(|v|) and q = sigmoid(-|v|) = 1 - p; sigmoid'(v) = p q. */
+/* sigmoid(v) as s, from p = sigmoid(|v|) and q = sigmoid(-|v|) = 1 - p; sigmoid'(v) = p q. Arguments are
+ * clamped to where s is 0 or 1 and p q is 0: to |v| = 750, and for gelu to |x| = 24, where |v| = 1025. A
+ * dialect with another way to s and p q has other ends, and may take v in another unit. */
+#ifndef EG_LET_SIGMOID
+#define EG_SIGMOID_END  750.0
+#define EG_SIGMOID_UNIT 1.0
+#define EG_GELU_END     24.0
+#define EG_BOUNDED(x)   (x) /* to where the exponential can be taken: anywhere */
 #define EG_LET_SIGMOID(v)                                                                                  \
     EG_LET(e, EG_EXP(-EG_ABS(v)))                                                                          \
     EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))                                                                 \
     EG_LET(q, e * p)                                                                                       \
     EG_LET(s, EG_SELECT((v) < EG_C(0.0), q, p))
+#define EG_SIGMOID_IS_OURS
+#endif
+#define EG_CLAMP(x, end) EG_MAX(EG_MIN(x, EG_C(end)), EG_C(-end))
 
 /* none */
 EG_FN(act_none, x) EG_RETURN(x) EG_END
@@ -166,14 +176,14 @@ EG_FN(act_relu, x) EG_RETURN(EG_MAX(x, EG_C(0.0))) EG_END
 EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x > EG_C(0.0), EG_C(1.0), EG_C(0.0))) EG_END
 EG_FN(act_grad_y_relu, y) EG_RETURN(EG_SELECT(y > EG_C(0.0), EG_C(1.0), EG_C(0.0))) EG_END
 
-/* gelu: with v = 2 sqrt(2/pi) (x + 0.044715 x^3), y = x sigmoid(v) and y' = sigmoid(v) + x v' p q.
- * |x| = 24 makes |v| = 1025, where both exponentials are 0. */
+/* gelu: with v = 2 sqrt(2/pi) (x + 0.044715 x^3), y = x sigmoid(v) and y' = sigmoid(v) + x v' p q */
 #define EG_LET_GELU(x)                                                                                     \
-    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(24.0)), EG_C(-24.0)))                                                  \
+    EG_LET(c, EG_CLAMP(x, EG_GELU_END))                                                                    \
     EG_LET(c2, c * c)                                                                                      \
-    EG_LET(v, c * EG_FMA(c2, EG_C(7.1354816272600250e-2), EG_C(1.5957691216057307117598)))                 \
+    EG_LET(v, c * EG_FMA(c2, EG_C(7.1354816272600250e-2 * EG_SIGMOID_UNIT),                                \
+                         EG_C(1.5957691216057307117598 * EG_SIGMOID_UNIT)))                                \
     EG_LET_SIGMOID(v)
-EG_FN(act_gelu, x) EG_LET_GELU(x) EG_RETURN(EG_MAX(x, EG_C(-24.0)) * s) EG_END
+EG_FN(act_gelu, x) EG_LET_GELU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
 EG_FN(act_grad_gelu, x)
 EG_LET_GELU(x)
 EG_LET(slope, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
@@ -182,14 +192,14 @@ EG_END
 
 /* silu: y' = s + x p q */
 #define EG_LET_SILU(x)                                                                                     \
-    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(750.0)), EG_C(-750.0)))                                                \
-    EG_LET_SIGMOID(c)
-EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-750.0)) * s) EG_END
+    EG_LET(c, EG_CLAMP(x, EG_SIGMOID_END))                                                                 \
+    EG_LET_SIGMOID(c * EG_C(EG_SIGMOID_UNIT))
+EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_SIGMOID_END)) * s) EG_END
 EG_FN(act_grad_silu, x) EG_LET_SILU(x) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
 
 /* sigmoid */
-EG_FN(act_sigmoid, x) EG_LET_SIGMOID(x) EG_RETURN(s) EG_END
-EG_FN(act_grad_sigmoid, x) EG_LET_SIGMOID(x) EG_RETURN(p * q) EG_END
+EG_FN(act_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
+EG_FN(act_grad_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(p * q) EG_END
 EG_FN(act_grad_y_sigmoid, y) EG_RETURN(y * (EG_C(1.0) - y)) EG_END
 
 /* tanh: from expm1, so that a small x keeps its relative accuracy; tanh' = sech^2 = 4 p q at 2x */
@@ -207,7 +217,7 @@ EG_FN(act_grad_y_tanh, y) EG_RETURN((EG_C(1.0) - y) * (EG_C(1.0) + y)) EG_END
 
 /* gelu_erf: y = x Phi(x) and y' = Phi(x) + x phi(x); bell = exp(-x^2/2) is 0 from |x| = 40 on */
 #define EG_LET_PHI(x)                                                                                      \
-    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(40.0)), EG_C(-40.0)))                                                  \
+    EG_LET(c, EG_CLAMP(x, 40.0))                                                                           \
     EG_LET(bell, EG_EXP(EG_C(-0.5) * c * c))                                                               \
     EG_LET(tail, bell * EG_CALL(phi_tail, EG_ABS(c)))                                                      \
     EG_LET(phi, EG_SELECT(c < EG_C(0.0), tail, EG_C(1.0) - tail))
@@ -219,10 +229,9 @@ EG_END
 
 /* quick_gelu */
 #define EG_LET_QUICK(x)                                                                                    \
-    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(750.0)), EG_C(-750.0)))                                                \
-    EG_LET(v, EG_C(1.702) * c)                                                                             \
-    EG_LET_SIGMOID(v)
-EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-750.0)) * s) EG_END
+    EG_LET(v, EG_CLAMP(EG_C(1.702) * x, EG_SIGMOID_END))                                                   \
+    EG_LET_SIGMOID(v * EG_C(EG_SIGMOID_UNIT))
+EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_SIGMOID_END)) * s) EG_END
 EG_FN(act_grad_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_FMA(v * p, q, s)) EG_END
 
 /* relu2 */
@@ -233,7 +242,7 @@ EG_FN(act_grad_relu2, x) EG_RETURN(EG_C(2.0) * EG_MAX(x, EG_C(0.0))) EG_END
 EG_FN(act_softplus, x)
 EG_RETURN(EG_MAX(x, EG_C(0.0)) + EG_CALL(log1p_unit, EG_EXP(-EG_ABS(x))))
 EG_END
-EG_FN(act_grad_softplus, x) EG_LET_SIGMOID(x) EG_RETURN(s) EG_END
+EG_FN(act_grad_softplus, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
 
 /* hardswish */
 EG_FN(act_hardswish, x)
@@ -251,7 +260,7 @@ EG_END
  *     x >= 0:  n = 1 + 2e,  d = n + 2 e^2        x < 0:  n = e (e + 2),  d = n + 2
  * and its derivative is 4 e^2 (1 + e) / d^2 and 4 e (1 + e) / d^2. */
 #define EG_LET_MISH(x)                                                                                     \
-    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(750.0)), EG_C(-750.0)))                                                \
+    EG_LET(c, EG_CLAMP(x, 750.0))                                                                          \
     EG_LET(e, EG_EXP(-EG_ABS(c)))                                                                          \
     EG_LET(n, EG_SELECT(c < EG_C(0.0), e * (e + EG_C(2.0)), EG_FMA(EG_C(2.0), e, EG_C(1.0))))              \
     EG_LET(d, EG_FMA(EG_C(2.0), EG_SELECT(c < EG_C(0.0), EG_C(1.0), e * e), n))                            \
@@ -264,10 +273,10 @@ EG_RETURN(EG_FMA(c, dw, w))
 EG_END
 
 #undef EG_STEP
+#undef EG_CLAMP
 #undef EG_EXP_MIN
 #undef EG_LN2_HIGH
 #undef EG_LN2_LOW
-#undef EG_LET_SIGMOID
 #undef EG_LET_GELU
 #undef EG_LET_SILU
 #undef EG_LET_PHI
@@ -276,6 +285,14 @@ EG_END
 #ifdef EG_EXP_IS_OURS
 #undef EG_EXP
 #undef EG_EXP_IS_OURS
+#endif
+#ifdef EG_SIGMOID_IS_OURS
+#undef EG_LET_SIGMOID
+#undef EG_SIGMOID_END
+#undef EG_SIGMOID_UNIT
+#undef EG_GELU_END
+#undef EG_BOUNDED
+#undef EG_SIGMOID_IS_OURS
 #endif
 
 #endif /* EG_ACTIVATION_FORMULAS */
