@@ -15,7 +15,7 @@ typedef struct eg_cuda_caps {
 typedef struct eg_cuda_lt eg_cuda_lt;           /* cublasLt and what it chose so far: lt.c */
 typedef struct eg_cuda_records eg_cuda_records; /* calls recorded as graphs: record.c */
 
-enum { EG_CUDA_MAX_KERNELS = 64, EG_CUDA_MAX_MODULES = 16 };
+enum { EG_CUDA_MAX_KERNELS = 64, EG_CUDA_MAX_MODULES = 24 };
 
 typedef struct eg_cuda_device {
     const eg_cuda_driver *driver;
@@ -65,6 +65,11 @@ eg_cuda_gemm eg_cuda_act_grad_gemm(const eg_plan *plan, uint64_t workspace);
  *
  * The product whose kernel makes the last rows of grad_pre itself; NULL: there is none. */
 const eg_step *eg_cuda_rest_step(const eg_plan *plan);
+/* Whether that kernel makes all that follows, too (hopper_pool.cuh); the clusters of it that make grad_pre
+ * before they multiply; and whether that is faster than a kernel for each step. */
+bool eg_cuda_pools(const eg_plan *plan);
+int64_t eg_cuda_passers(int multiprocessors, const eg_problem *p);
+bool eg_cuda_pool_pays(int multiprocessors, const eg_problem *p);
 /* Rows of tiles in the block that those of a wave form, in a persistent product. */
 int64_t eg_cuda_high(const eg_plan *plan);
 /* Rows of an item that the element-wise step makes, and in how many chunks (eg_cuda_act_grad). */

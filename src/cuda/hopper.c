@@ -4,7 +4,7 @@
 
 #include "../error.h"
 
-enum { LINE = 128, CLUSTER = 2, WARP_ROWS = 16 };
+enum { LINE = 128, WARP_ROWS = 16 };
 
 static CUtensorMapDataType map_type(int32_t dtype) {
     switch (dtype) {
@@ -77,9 +77,10 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     EG_TRY(make_map(device, row, &x->second, x->rows, x->cols, x->items, WARP_ROWS, &hopper->second));
 
     /* A cluster of two blocks makes a tile of two blocks' rows; as many clusters as there is room for. */
-    const int64_t rows = (int64_t)CLUSTER * row->tile_rows, room = device->caps.multiprocessors / CLUSTER;
+    const int64_t rows = (int64_t)EG_CUDA_CLUSTER * row->tile_rows,
+                  room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
     const int64_t tiles =
         (x->rows + rows - 1) / rows * ((x->cols + row->tile_cols - 1) / row->tile_cols) * x->items;
-    *blocks = CLUSTER * (tiles < room && hopper->cut.tiles == 0 ? tiles : room);
+    *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->cut.tiles == 0 ? tiles : room);
     return EG_OK;
 }

@@ -109,6 +109,8 @@ typedef struct eg_cuda_cut {
 
 enum { EG_CUDA_CUT_COUNTS = 2 /* one for each of its blocks */ };
 
+enum { EG_CUDA_CLUSTER = 2 /* blocks that make a tile together, in the persistent kernels */ };
+
 /* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
 typedef struct eg_cuda_hopper {
     eg_cuda_map left, right, in, out, second;
@@ -127,6 +129,19 @@ typedef struct eg_cuda_column_sum {
     int32_t accumulate, unused;
 } eg_cuda_column_sum;
 
+/* The rest of grad_pre, d_b, d_a and d_bias in one launch (hopper_pool.cuh). */
+typedef struct eg_cuda_pool {
+    eg_cuda_hopper d_b, d_a; /* a result each; d_a's has the rest */
+    eg_cuda_column_sum sum;  /* of d_bias; no `sums`: not wanted */
+    uint64_t next_tile;      /* a count, 0 when the kernel begins: of d_b's tiles, then d_a's */
+    int64_t passers;         /* clusters that make grad_pre before they multiply */
+} eg_cuda_pool;
+
+enum {
+    EG_CUDA_POOL_MAIL = 24, /* bytes of shared memory, after those of a product */
+    EG_CUDA_POOL_STRIPS = 8 /* of the depth of a tile, at least */
+};
+
 /* The parameter of the kernels that measure the peak: a number of each thread goes to `out`. */
 typedef struct eg_cuda_peak {
     uint64_t out;
@@ -139,6 +154,7 @@ typedef enum eg_cuda_family {
     EG_CUDA_STRIDED, /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_TMA,     /* eg_cuda_hopper; persistent, a block a multiprocessor */
     EG_CUDA_BOXES,   /* eg_cuda_hopper with maps of left and right; a block a tile */
+    EG_CUDA_POOL,    /* eg_cuda_pool: d_a, d_b and d_bias at once; persistent */
     EG_CUDA_VECTORS, /* eg_cuda_act_grad: rows of 16-byte vectors */
     EG_CUDA_SUMS     /* eg_cuda_column_sum */
 } eg_cuda_family;

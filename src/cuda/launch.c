@@ -15,6 +15,8 @@ typedef struct eg_cuda_run {
     eg_cuda_counts counts;
 } eg_cuda_run;
 
+static bool empty(const eg_problem *p) { return p->m == 0 || p->n == 0 || p->batch == 0; }
+
 static int row_index(const eg_cuda_kernel *row) { return (int)(row - eg_cuda_kernel_row(0)); }
 
 /* Where every kernel is to be waited for, so that one that fails is named: EPIGRAD_CUDA_CHECK. */
@@ -121,6 +123,17 @@ static eg_cuda_act_grad rest_of(const eg_cuda_run *run) {
     return x;
 }
 
+/* d_bias, or that of the layer below, from the sums of rows that a step has left. */
+static eg_cuda_column_sum sum_of(const eg_cuda_run *run, eg_buffer_id buffer) {
+    const eg_problem *p = run->problem;
+    eg_cuda_column_sum sum =
+        eg_cuda_last_sum(run->device->caps.multiprocessors, run->plan, run->workspace, buffer);
+    sum.out = eg_cuda_matrix_of(p, buffer == EG_BUFFER_SUMS ? EG_OP_D_BIAS : EG_OP_D_BIAS_BELOW);
+    sum.accumulate = p->accumulate;
+    if (empty(p)) sum.rows = 0;
+    return sum;
+}
+
 /* ---- Products ------------------------------------------------------------------------------------- */
 
 /* The last row for a step takes any product. */
@@ -156,6 +169,28 @@ static eg_status launch_tiles(const eg_cuda_run *run, const eg_step *step, const
     if ((row->takes & EG_CUDA_REST) != 0) hopper.rest = rest_of(run);
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     return enqueue(run, row, blocks, &hopper);
+}
+
+static eg_status prepare_pooled(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_product product,
+                                eg_cuda_hopper *hopper) {
+    const eg_step step = {.kind = EG_STEP_GEMM, .product = product, .epilogue = EG_EPILOGUE_STORE};
+    int64_t blocks;
+    hopper->gemm = eg_cuda_product(run->plan, &step, run->workspace);
+    hopper->high = eg_cuda_high(run->plan);
+    return eg_cuda_hopper_prepare(run->device, row, hopper, &blocks);
+}
+
+/* Both products and d_bias. */
+static eg_status launch_pool(const eg_cuda_run *run, const eg_cuda_kernel *row) {
+    const int multiprocessors = run->device->caps.multiprocessors;
+    const int64_t last = eg_cuda_pass_counts(run->plan) - 1;
+    eg_cuda_pool pool = {.next_tile = run->counts.data + (uint64_t)last * sizeof(uint32_t),
+                         .passers = eg_cuda_passers(multiprocessors, run->problem)};
+    EG_TRY(prepare_pooled(run, row, EG_PRODUCT_D_B, &pool.d_b));
+    EG_TRY(prepare_pooled(run, row, EG_PRODUCT_D_A, &pool.d_a));
+    pool.d_a.rest = rest_of(run);
+    if (eg_wants(run->problem, EG_OP_D_BIAS)) pool.sum = sum_of(run, EG_BUFFER_SUMS);
+    return enqueue(run, row, multiprocessors / EG_CUDA_CLUSTER * EG_CUDA_CLUSTER, &pool);
 }
 
 /* Some items and rows of a product's result. */
@@ -212,6 +247,8 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
     eg_cuda_gemm gemm = eg_cuda_product(run->plan, step, run->workspace);
     gemm.multiprocessors = run->device->caps.multiprocessors;
     if (gemm.rows == 0 || gemm.cols == 0 || gemm.items == 0) return EG_OK;
+    if (row->family == EG_CUDA_POOL)
+        return step == eg_cuda_rest_step(run->plan) ? launch_pool(run, row) : EG_OK;
     if (row->family == EG_CUDA_LIBRARY) {
         const eg_region *scratch = &run->plan->region[EG_BUFFER_SCRATCH];
         bool done = false;
@@ -224,8 +261,6 @@ static eg_status launch_gemm(const eg_cuda_run *run, const eg_step *step) {
 }
 
 /* ---- The element-wise step ------------------------------------------------------------------------- */
-
-static bool empty(const eg_problem *p) { return p->m == 0 || p->n == 0 || p->batch == 0; }
 
 /* Rows of vectors, in portions of items. */
 static eg_status launch_vectors(const eg_cuda_run *run, const eg_cuda_kernel *row) {
@@ -257,13 +292,9 @@ static eg_status launch_act_grad(const eg_cuda_run *run, const eg_step *step) {
 }
 
 static eg_status launch_column_sum(const eg_cuda_run *run, const eg_step *step, CUstream stream) {
-    const eg_problem *p = run->problem;
-    eg_cuda_column_sum sum =
-        eg_cuda_last_sum(run->device->caps.multiprocessors, run->plan, run->workspace, step->buffer);
-    sum.out = eg_cuda_matrix_of(p, step->buffer == EG_BUFFER_SUMS ? EG_OP_D_BIAS : EG_OP_D_BIAS_BELOW);
-    sum.accumulate = p->accumulate;
-    if (empty(p)) sum.rows = 0;
-    return sum_columns(run, stream, sum);
+    const eg_cuda_kernel *row = step->kernel;
+    if (row->family == EG_CUDA_POOL) return EG_OK;
+    return sum_columns(run, stream, sum_of(run, step->buffer));
 }
 
 /* ---- Beside the products --------------------------------------------------------------------------- */
@@ -327,7 +358,7 @@ eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_plan *plan, uint64_t 
         const eg_step *step = &plan->step[i];
         if (step == sum && beside) continue;
         EG_TRY(launch_step(&run, step));
-        if (step == maker && sum != NULL && sum != step + 1) { /* products follow */
+        if (step == maker && sum != NULL && sum != step + 1 && !eg_cuda_pools(plan)) { /* products follow */
             EG_TRY(launch_beside(&run, sum));
             beside = true;
         }

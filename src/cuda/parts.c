@@ -11,9 +11,15 @@ const eg_step *eg_cuda_rest_step(const eg_plan *plan) {
     return NULL;
 }
 
+bool eg_cuda_pools(const eg_plan *plan) {
+    const eg_step *rest = eg_cuda_rest_step(plan);
+    return rest != NULL && ((const eg_cuda_kernel *)rest->kernel)->family == EG_CUDA_POOL;
+}
+
+/* Of parts begun, bands finished, and the tiles of a pool. */
 int64_t eg_cuda_pass_counts(const eg_plan *plan) {
     const int64_t most_rows = 1 << 24, m = plan->problem.m;
-    return m > most_rows ? 0 : 1 + eg_ceil_div(m, EG_CUDA_REST_BAND);
+    return m > most_rows ? 0 : 1 + eg_ceil_div(m, EG_CUDA_REST_BAND) + 1;
 }
 
 /* Of 8 L2 has the least to read; but what the first wave reads must be made before it. */
@@ -22,15 +28,15 @@ int64_t eg_cuda_high(const eg_plan *plan) {
     return eg_cuda_rest_step(plan) == NULL || bands >= 4 * high ? high : high / 2;
 }
 
-/* The bands that the first wave of tiles reads, a cluster of two multiprocessors each making a tile; but not
- * more than half of all. */
+/* The bands that the first wave of tiles reads, a cluster of two multiprocessors each making a tile; or those
+ * that a pool's tiles of d_b read while its first parts are made. But not more than half of all. */
 int64_t eg_cuda_head(int multiprocessors, const eg_plan *plan) {
     const eg_problem *p = &plan->problem;
     const eg_step *rest = eg_cuda_rest_step(plan);
     if (rest == NULL) return p->m;
     const int64_t across = eg_ceil_div(p->k, rest->tile_cols), high = eg_cuda_high(plan);
-    const int64_t blocks = multiprocessors / 2 / (high * across);
-    const int64_t bands = high * (blocks > 0 ? blocks : 1);
+    const int64_t blocks = multiprocessors / EG_CUDA_CLUSTER / (high * across), of_pool = 6;
+    const int64_t bands = eg_cuda_pools(plan) ? of_pool : high * (blocks > 0 ? blocks : 1);
     return EG_CUDA_REST_BAND * eg_least(bands, eg_ceil_div(p->m, EG_CUDA_REST_BAND) / 2);
 }
 
@@ -101,16 +107,43 @@ eg_cuda_column_sum eg_cuda_last_sum(int multiprocessors, const eg_plan *plan, ui
     return sum;
 }
 
+/* ---- All in one launch (kernels/hopper_pool.cuh) ------------------------------------------------------ */
+
+static int64_t tiles_of_d_b(const eg_problem *p) { return eg_ceil_div(p->k, 256) * eg_ceil_div(p->n, 256); }
+
+/* As many as make grad_pre before d_b's tiles come to need it. */
+static int64_t least_passers(const eg_problem *p) { return eg_ceil_div(p->n, 136); }
+
+/* And those that d_b has no tile for. */
+int64_t eg_cuda_passers(int multiprocessors, const eg_problem *p) {
+    const int64_t clusters = multiprocessors / EG_CUDA_CLUSTER, tiles = tiles_of_d_b(p),
+                  least = least_passers(p);
+    const int64_t idle = tiles < clusters ? clusters - tiles : 0;
+    const int64_t passers = idle > least ? idle : least;
+    return passers < clusters ? passers : clusters - 1;
+}
+
+/* Where a tile of d_b and one of d_a after it take not much longer than the whole shared out evenly. A strip
+ * of a tile is the unit; 128 x 256 elements of grad_pre take a cluster as long as three. */
+bool eg_cuda_pool_pays(int multiprocessors, const eg_problem *p) {
+    const int64_t clusters = multiprocessors / EG_CUDA_CLUSTER, d_b = tiles_of_d_b(p);
+    const int64_t d_a = eg_ceil_div(p->m, 256) * eg_ceil_div(p->k, 256);
+    const int64_t of_d_b = eg_ceil_div(p->m, 64), of_d_a = eg_ceil_div(p->n, 64) + 3;
+    const int64_t pass = 3 * eg_ceil_div(p->m, 128) * eg_ceil_div(p->n, 256);
+    const int64_t even = (d_b * of_d_b + d_a * of_d_a + pass) / clusters;
+    return d_b + least_passers(p) <= clusters && 10 * (of_d_b + of_d_a) <= 11 * even;
+}
+
 /* ---- The last tiles of a product (kernels/hopper_cut.cuh) --------------------------------------------- */
 
-enum { CLUSTER = 2, WIDEST_TILE = 128 * 256 };
+enum { WIDEST_TILE = 128 * 256 };
 
 int64_t eg_cuda_cut_counts(int multiprocessors) {
-    return EG_PRODUCTS * EG_CUDA_CUT_COUNTS * (int64_t)(multiprocessors / CLUSTER);
+    return EG_PRODUCTS * EG_CUDA_CUT_COUNTS * (int64_t)(multiprocessors / EG_CUDA_CLUSTER);
 }
 
 size_t eg_cuda_cut_bytes(int multiprocessors) {
-    return (size_t)(multiprocessors / CLUSTER) * CLUSTER * WIDEST_TILE * sizeof(float);
+    return (size_t)(multiprocessors / EG_CUDA_CLUSTER) * EG_CUDA_CLUSTER * WIDEST_TILE * sizeof(float);
 }
 
 /* The time of a cut tile in strips of its depth, of 1150 clocks at 256 columns: helpers are to be through
@@ -126,8 +159,8 @@ static int64_t cut_time(int64_t strips, int64_t tiles, int64_t helpers, int64_t 
 
 eg_cuda_cut eg_cuda_cut_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x, bool always,
                            double *saved) {
-    const int64_t most_strips = 1 << 16, clusters = multiprocessors / CLUSTER, most_pieces = 8;
-    const int64_t all = eg_ceil_div(x->rows, CLUSTER * (int64_t)row->tile_rows) *
+    const int64_t most_strips = 1 << 16, clusters = multiprocessors / EG_CUDA_CLUSTER, most_pieces = 8;
+    const int64_t all = eg_ceil_div(x->rows, EG_CUDA_CLUSTER * (int64_t)row->tile_rows) *
                         eg_ceil_div(x->cols, row->tile_cols) * x->items;
     const int64_t strips = eg_ceil_div(x->depth, row->depth) * x->summed;
     const int64_t tiles = all % clusters, spare = clusters - tiles;

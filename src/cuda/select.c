@@ -236,7 +236,21 @@ static bool makes_rest(const eg_plan *plan, const eg_step *step, const eg_cuda_g
            eg_cuda_pass_counts(plan) > 0 && plan->region[EG_BUFFER_COUNTS].bytes > 0;
 }
 
+/* Whether that kernel may make d_b as well, and in tiles as deep as it needs. */
+static bool pools(const eg_plan *plan, const eg_cuda_kernel *row) {
+    const eg_problem *p = &plan->problem;
+    const int64_t least = EG_CUDA_POOL_STRIPS * (int64_t)row->depth;
+    const eg_step d_b = {.kind = EG_STEP_GEMM, .product = EG_PRODUCT_D_B, .epilogue = EG_EPILOGUE_STORE};
+    eg_cuda_kernel of_d_b = *row;
+    of_d_b.takes &= ~(EG_CUDA_LEFT_ROWS | EG_CUDA_RIGHT_COLS);
+    of_d_b.takes |= EG_CUDA_LEFT_COLS | EG_CUDA_RIGHT_ROWS;
+    if (!eg_wants(p, EG_OP_D_B) || p->batch > 1 || p->m < least || p->n < least) return false;
+    const eg_cuda_gemm x = eg_cuda_product(plan, &d_b, 0);
+    return eg_cuda_takes(&of_d_b, &x);
+}
+
 static bool fits(const eg_plan *plan, const eg_cuda_kernel *row, const eg_step *step, const eg_cuda_gemm *x) {
+    if (row->family == EG_CUDA_POOL && !pools(plan, row)) return false;
     if (step->kind == EG_STEP_ACT_GRAD) return row->family != EG_CUDA_VECTORS || vectors(plan, row);
     if (step->kind != EG_STEP_GEMM) return true;
     return eg_cuda_takes(row, x) && ((row->takes & EG_CUDA_REST) == 0 || makes_rest(plan, step, x));
@@ -264,7 +278,7 @@ static eg_cuda_cut cut_of(const eg_caps *caps, const eg_plan *plan, const eg_cud
 /* Waves of clusters of two blocks that a product takes; the last whole, but for what cutting it saves. */
 static double tma_waves(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
                         const eg_cuda_gemm *x, double *tiles, double *saved) {
-    const int clusters = multiprocessors_of(caps) / 2;
+    const int clusters = multiprocessors_of(caps) / EG_CUDA_CLUSTER;
     *tiles = (double)eg_ceil_div(x->rows, 2 * (int64_t)row->tile_rows) *
              (double)eg_ceil_div(x->cols, row->tile_cols) * (double)x->items;
     const double whole = (double)(int64_t)((*tiles + clusters - 1) / clusters);
@@ -304,9 +318,10 @@ static double tma_cost(const eg_caps *caps, const eg_plan *plan, const eg_cuda_k
     const int multiprocessors = multiprocessors_of(caps);
     double tiles, saved;
     const double waves = tma_waves(caps, plan, row, x, &tiles, &saved), cost = waves * (row->tile_cols + 16);
-    const int clusters = multiprocessors / 2;
+    const int clusters = multiprocessors / EG_CUDA_CLUSTER;
     const double fill = tiles / (waves * clusters);
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
+    if (row->family == EG_CUDA_POOL) return eg_cuda_pool_pays(multiprocessors, &plan->problem) ? -1 : never;
     if ((row->takes & EG_CUDA_REST) != 0) return hides_rest(x, waves, fill) ? 0 : never;
     if ((row->takes & EG_CUDA_CUT) != 0 && saved <= 0) return never;
     return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
@@ -439,6 +454,12 @@ static void drop_idle_steps(eg_plan *plan) {
 eg_status eg_cuda_select(const eg_caps *caps, eg_plan *plan) {
     drop_idle_steps(plan);
     if (!add_workspace(caps, plan)) return eg_plan_too_large(&plan->problem);
-    for (int i = 0; i < plan->steps; i++) EG_TRY(choose(caps, plan, &plan->step[i]));
+    for (int i = 0; i < plan->steps; i++) {
+        if (eg_cuda_pools(plan)) {
+            take_row(eg_cuda_rest_step(plan)->kernel, &plan->step[i]);
+        } else {
+            EG_TRY(choose(caps, plan, &plan->step[i]));
+        }
+    }
     return EG_OK;
 }

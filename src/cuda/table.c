@@ -43,6 +43,22 @@
 #define HOPPER_PASS(type, storage, right)                                                                    \
     HOPPER_ROW(#type "_pass", storage, r, right, 256, EG_HOPPER_PASS_SHARED(256), STORES,                    \
                EG_CUDA_CUT | EG_CUDA_REST)
+/* And with d_b and d_bias (hopper_pool.cuh). */
+#define HOPPER_POOL(type, storage, right)                                                                    \
+    {.name = "hopper_" #type "_pool_" #right "_128x256",                                                     \
+     .kind = EG_STEP_GEMM,                                                                                   \
+     .family = EG_CUDA_POOL,                                                                                 \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM90A,                                                                                 \
+     .epilogues = STORES,                                                                                    \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL |                   \
+              EG_CUDA_NO_REDUCTION | r_LEFT | right##_RIGHT | EG_CUDA_REST,                                  \
+     .tile_rows = 128,                                                                                       \
+     .tile_cols = 256,                                                                                       \
+     .depth = 64,                                                                                            \
+     .threads = 384,                                                                                         \
+     .shared = EG_HOPPER_PASS_SHARED(256) + EG_CUDA_POOL_MAIL},
 /* Those that cut their last tiles. */
 #define HOPPER_CUT(type, storage, left, right, what)                                                         \
     HOPPER_ROW(#type "_cut", storage, left, right, 256, EG_HOPPER_SHARED(256), what, EG_CUDA_CUT)
@@ -112,6 +128,8 @@ static const eg_cuda_kernel rows[] = {
                         HOPPER_CUT(f16, EG_F16, r, c, EVERYTHING) HOPPER_CUT(f16, EG_F16, c, r, STORES)
                             HOPPER_PASS(bf16, EG_BF16, r) HOPPER_PASS(bf16, EG_BF16, c)
                                 HOPPER_PASS(f16, EG_F16, r) HOPPER_PASS(f16, EG_F16, c)
+                                    HOPPER_POOL(bf16, EG_BF16, r) HOPPER_POOL(bf16, EG_BF16, c)
+                                        HOPPER_POOL(f16, EG_F16, r) HOPPER_POOL(f16, EG_F16, c)
     /* Those of f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
         HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)

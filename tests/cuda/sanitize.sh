@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools, and a pass that two
-# kernels share, which the backend chooses for large layers only.
+# Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools, and what the backend
+# chooses for large layers only: a pass that two kernels share, and one kernel for most of a call.
 #
 #     tests/cuda/sanitize.sh BUILD_DIRECTORY
 #
@@ -10,7 +10,8 @@ set -eu
 build=${1:?usage: $0 BUILD_DIRECTORY}
 table=$build/tests/test_table
 device=$build/tests/cuda/test_cuda_device
-for program in "$table" "$device"; do
+exact=$build/tests/cuda/test_cuda_exact
+for program in "$table" "$device" "$exact"; do
     test -x "$program" || { echo "$program is not built" >&2; exit 1; }
 done
 command -v compute-sanitizer > /dev/null || { echo "compute-sanitizer is not installed" >&2; exit 1; }
@@ -19,4 +20,5 @@ for tool in memcheck racecheck initcheck synccheck; do
     echo "== $tool"
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$table" --backend cuda
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$device" 'a_shared_pass*'
+    compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$exact" 'a_pool*'
 done

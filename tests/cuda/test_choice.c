@@ -209,6 +209,48 @@ static void large_layers_share_the_pass(void **state) {
     close_session(&s);
 }
 
+/* ---- All in one launch -------------------------------------------------------------------------- */
+
+static bool pools(const session *s, const eg_layer *layer, const eg_backward_args *args) {
+    char text[4096];
+    assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
+    return strstr(text, "hopper_bf16_pool_c_128x256") != NULL;
+}
+
+/* Small weights and many rows; one kernel for the first rows of grad_pre, one for all else. */
+static void small_weights_are_pooled(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = 8192, s.layer.k = 768, s.layer.n = 3072;
+    eg_backward_args args = far_away();
+    args.source = EG_SOURCE_PRE;
+    args.pre.data = (void *)((uintptr_t)100 << 40);
+    assert_true(pools(&s, &s.layer, &args));
+    driver->kernels = 0;
+    assert_ok(eg_backward(s.context, &s.layer, &args));
+    assert_int_equal(driver->kernels, 2);
+    args.accumulate = true;
+    assert_true(pools(&s, &s.layer, &args));
+
+    eg_layer few = s.layer, wide = s.layer, narrow = s.layer, linear = s.layer, many = s.layer,
+             tiny = s.layer;
+    few.m = 2048, wide.k = wide.n = 4096, narrow.k = 256, linear.activation = EG_ACT_NONE, many.batch = 2;
+    tiny.m = 511, tiny.n = 511;
+    assert_false(pools(&s, &few, &args));
+    assert_false(pools(&s, &wide, &args));
+    assert_false(pools(&s, &narrow, &args)); /* 12 tiles of d_b would take as long as all the rest */
+    assert_false(pools(&s, &linear, &args));
+    assert_false(pools(&s, &tiny, &args));
+    args.b.batch_stride = args.d_b.batch_stride = 768 * 3072;
+    args.a.batch_stride = args.d_a.batch_stride = 8192 * 768;
+    args.grad.batch_stride = args.pre.batch_stride = 8192 * 3072;
+    assert_false(pools(&s, &many, &args));
+    args.d_a.data = NULL;
+    assert_false(pools(&s, &s.layer, &args));
+    close_session(&s);
+}
+
 /* Not even by name: there is nothing to share. */
 static void empty_layers_share_no_pass(void **state) {
     (void)state;
@@ -239,6 +281,7 @@ int main(void) {
         cmocka_unit_test(the_last_tiles_are_cut_where_they_leave_clusters_idle),
         cmocka_unit_test(large_layers_share_the_pass),
         cmocka_unit_test(empty_layers_share_no_pass),
+        cmocka_unit_test(small_weights_are_pooled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ EG_DEVICE void eg_leave_piece(const eg_hopper_work<K> &work, uint32_t rank, cons
 /* The owner's producer: after the strips it kept, the pieces come through the ring as well. They are the last
  * that does, and this block's own: the slots that they free are no matter to its neighbour. */
 template <class K>
-EG_DEVICE void eg_load_pieces(const eg_hopper_work<K> &work, eg_ring<K> &ring, uint32_t rank) {
+EG_DEVICE void eg_load_pieces(const eg_hopper_work<K> &work, eg_ring_of<K> &ring, uint32_t rank) {
     const uint32_t last = work.last_piece();
     int chunk = 0;
     for (uint32_t piece = work.first_piece(); piece <= last; piece++) {
@@ -135,7 +135,7 @@ EG_DEVICE void eg_load_pieces(const eg_hopper_work<K> &work, eg_ring<K> &ring, u
 
 /* The owner's consumers. */
 template <class K>
-EG_DEVICE void eg_add_pieces(const eg_hopper_work<K> &work, eg_ring<K> &ring, float (&acc)[K::COLS / 2]) {
+EG_DEVICE void eg_add_pieces(const eg_hopper_work<K> &work, eg_ring_of<K> &ring, float (&acc)[K::COLS / 2]) {
     const uint32_t last = work.last_piece();
 #pragma unroll 1
     for (uint32_t piece = work.first_piece(); piece <= last; piece++) {

@@ -33,17 +33,9 @@
 #include "hopper_ptx.cuh"
 #include "order.cuh"
 
-/* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
- * activation (d_b needs none, and they are most of the code), whether it cuts its last tiles
- * (hopper_cut.cuh), and whether it makes the last rows of left itself (hopper_pass.cuh). */
-template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_, bool CUTS_ = false,
-          bool MAKES_REST_ = false>
-struct eg_hopper {
-    static constexpr bool BF16 = BF16_;                 /* else f16 */
-    static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
-    static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
-    static constexpr bool ACTIVATES = ACTIVATES_;
-    static constexpr bool CUTS = CUTS_;
+/* What a block's shared memory is, by the width of its tile and whether three warps of the producer's group make
+ * rows of left (hopper_pass.cuh). */
+template <int COLS_, bool MAKES_REST_> struct eg_hopper_shape {
     static constexpr bool MAKES_REST = MAKES_REST_;
     /* Registers of the producer's group and of the two consumers': what three groups of 168 have. */
     static constexpr int FEW = MAKES_REST ? 104 : 40, MANY = MAKES_REST ? 200 : 232;
@@ -64,40 +56,54 @@ struct eg_hopper {
     static constexpr int BARRIERS = MAKES_REST ? SUMS + EG_CUDA_REST_BYTES : BIAS + 2 * COLS * 4;
     static constexpr int IN_FULL = BARRIERS + 3 * STAGES * 8;
     static constexpr int SHARED_BYTES = IN_FULL + 8 * BOXES * 8;
-    static_assert(SHARED_BYTES <= 227 * 1024, "what a block can have");
+    static_assert(SHARED_BYTES + EG_CUDA_POOL_MAIL <= 227 * 1024, "what a block can have");
+};
+
+/* A product: the type and layouts of its operands, the shape of its blocks, whether it has the epilogues with
+ * an activation (d_b needs none, and they are most of the code), and whether it cuts its last tiles
+ * (hopper_cut.cuh). */
+template <bool BF16_, bool LEFT_ACROSS_, bool RIGHT_ACROSS_, int COLS_, bool ACTIVATES_, bool CUTS_ = false,
+          bool MAKES_REST_ = false>
+struct eg_hopper : eg_hopper_shape<COLS_, MAKES_REST_> {
+    using shape = eg_hopper_shape<COLS_, MAKES_REST_>;
+    static constexpr bool BF16 = BF16_;                 /* else f16 */
+    static constexpr bool LEFT_ACROSS = LEFT_ACROSS_;   /* left is column-major */
+    static constexpr bool RIGHT_ACROSS = RIGHT_ACROSS_; /* right is row-major */
+    static constexpr bool ACTIVATES = ACTIVATES_;
+    static constexpr bool CUTS = CUTS_;
 };
 
 enum {
     EG_HOPPER_THREADS = 384, /* two consumers, the producer's warp group */
-    EG_HOPPER_CLUSTER = 2,
     EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */
 };
 
 /* ---- The ring --------------------------------------------------------------------------------------- */
 
 /* A position in the ring; `parity` is that of the phase in which the slot is filled. */
-template <class K> struct eg_ring {
+template <class S> struct eg_ring {
     uint32_t shared, neighbour; /* and the other block of the cluster */
     int slot = 0;
     uint32_t parity = 0;
 
     __device__ eg_ring(uint32_t base, uint32_t rank) : shared(base), neighbour(rank ^ 1) {}
-    __device__ uint32_t address() const { return shared + slot * K::SLOT_BYTES; }
-    __device__ uint32_t full() const { return shared + K::BARRIERS + slot * 8; }
-    __device__ uint32_t empty() const { return full() + K::STAGES * 8; }
-    __device__ uint32_t read() const { return empty() + K::STAGES * 8; } /* of pieces: by every thread */
+    __device__ uint32_t address() const { return shared + slot * S::SLOT_BYTES; }
+    __device__ uint32_t full() const { return shared + S::BARRIERS + slot * 8; }
+    __device__ uint32_t empty() const { return full() + S::STAGES * 8; }
+    __device__ uint32_t read() const { return empty() + S::STAGES * 8; } /* of pieces: by every thread */
     __device__ void advance() {
-        if (++slot == K::STAGES) slot = 0, parity ^= 1;
+        if (++slot == S::STAGES) slot = 0, parity ^= 1;
     }
     /* The slot before this one is free. Both blocks write to it, so both producers must hear of it. */
     __device__ void release_last() const {
         if (threadIdx.x % 128 == 0) {
-            const uint32_t last = empty() + (slot == 0 ? K::STAGES - 1 : -1) * 8;
+            const uint32_t last = empty() + (slot == 0 ? S::STAGES - 1 : -1) * 8;
             eg_barrier_arrive(last);
             eg_barrier_arrive(last, neighbour);
         }
     }
 };
+template <class K> using eg_ring_of = eg_ring<typename K::shape>;
 
 /* ---- The tiles ---------------------------------------------------------------------------------------- */
 
@@ -136,7 +142,7 @@ template <class K> EG_DEVICE int eg_hopper_strips(const eg_cuda_gemm &p) {
 
 /* The block's strip of left, and for both blocks its half of the strip of right. */
 template <class K>
-EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, const eg_hopper_tile &tile,
+EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring_of<K> &ring, const eg_hopper_tile &tile,
                               int depth, int item, uint32_t rank) {
     const uint32_t left = ring.address(), right = left + K::LEFT_BYTES;
     const int left_item = p.gemm.left.item_stride == 0 ? 0 : item;
@@ -163,14 +169,14 @@ EG_DEVICE void eg_load_strips(const eg_cuda_hopper &p, const eg_ring<K> &ring, c
 template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
     const eg_hopper_tiles<K> tiles(p);
     const int strips = eg_hopper_strips<K>(p.gemm), summed = (int)p.gemm.summed;
-    eg_ring<K> ring(shared, rank);
+    eg_ring_of<K> ring(shared, rank);
     for (eg_hopper_work<K> work(p, tiles.total); work.next();) {
         const eg_hopper_tile tile = tiles.at(work.tile, rank);
         if (K::MAKES_REST) eg_wait_for_rest(p, tile.row);
         int s = work.first / strips, strip = work.first % strips; /* 0, but in a piece */
         for (int i = work.first; i < work.last; i++, ring.advance()) {
             eg_barrier_wait(ring.empty(), ring.parity ^ 1);
-            if (eg_elect()) eg_load_strips(p, ring, tile, strip * K::DEPTH, summed > 1 ? s : tile.item, rank);
+            if (eg_elect()) eg_load_strips<K>(p, ring, tile, strip * K::DEPTH, summed > 1 ? s : tile.item, rank);
             if (++strip == strips) strip = 0, s++;
         }
         if constexpr (K::CUTS) {
@@ -202,7 +208,7 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
  * been asked for and its own are done. What the epilogue reads is asked for when the last tile's results have
  * surely been read. */
 template <class K, class F>
-EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring<K> &ring, const F &finisher, int slots,
+EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring_of<K> &ring, const F &finisher, int slots,
                                 int consumer, bool owned) {
     for (int i = 0; i < slots; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
@@ -220,7 +226,7 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
                           int warp) {
     const eg_hopper_tiles<K> tiles(p);
     const int consumer = warp / 4;
-    eg_ring<K> ring(shared, rank);
+    eg_ring_of<K> ring(shared, rank);
     eg_finisher<K, EPILOGUE> finisher(p, memory, shared, warp);
     float acc[K::COLS / 2];
     for (eg_hopper_work<K> work(p, tiles.total); work.next();) {
@@ -255,16 +261,21 @@ EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */
 
+/* By one thread. */
+template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
+    for (int i = 0; i < S::STAGES; i++) {
+        eg_barrier_init(shared + S::BARRIERS + i * 8, 1);
+        eg_barrier_init(shared + S::BARRIERS + (S::STAGES + i) * 8, 2 * EG_CUDA_CLUSTER);
+        eg_barrier_init(shared + S::BARRIERS + (2 * S::STAGES + i) * 8, 256);
+    }
+    for (int i = 0; i < 8 * S::BOXES; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
+}
+
 template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < K::STAGES; i++) {
-            eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
-            eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, 2 * EG_HOPPER_CLUSTER);
-            eg_barrier_init(shared + K::BARRIERS + (2 * K::STAGES + i) * 8, 256);
-        }
-        for (int i = 0; i < 8 * K::BOXES; i++) eg_barrier_init(shared + K::IN_FULL + i * 8, 1);
+        eg_hopper_barriers<K>(shared);
         eg_barrier_init_fence();
         eg_prefetch_map(p.left);
         eg_prefetch_map(p.right);
@@ -286,7 +297,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
 }
 
 #define EG_HOPPER_KERNEL(name, ...)                                                                          \
-    extern "C" __global__ void __cluster_dims__(EG_HOPPER_CLUSTER, 1, 1)                                     \
+    extern "C" __global__ void __cluster_dims__(EG_CUDA_CLUSTER, 1, 1)                                     \
         __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
         eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                           \
     }

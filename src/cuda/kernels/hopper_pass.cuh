@@ -16,10 +16,9 @@
 #define EG_CUDA_HOPPER_PASS_CUH
 
 enum {
-    EG_PASS_WARPS = 3,
-    EG_PASS_ROWS = 2,                   /* that a thread works on at once, to hide its latencies */
-    EG_PASS_SLOT = EG_PASS_ROWS * 1024, /* bytes of those of a warp, of both operands */
-    EG_PASS_SLOTS = EG_CUDA_REST_BYTES / EG_PASS_SLOT / EG_PASS_WARPS
+    EG_PASS_WARPS = 3,                 /* beside the products */
+    EG_PASS_ROWS = 2,                  /* that a thread works on at once, to hide its latencies */
+    EG_PASS_SLOT = EG_PASS_ROWS * 1024 /* bytes of those of a warp, of both operands */
 };
 
 /* ---- Who has made what ------------------------------------------------------------------------------ */
@@ -41,15 +40,18 @@ EG_DEVICE void eg_part_is_made(const eg_cuda_act_grad &p, uint32_t chunk) {
     if (threadIdx.x % 32 == 0) eg_count_up((uint32_t *)p.counts.data + 1 + chunk / CHUNKS);
 }
 
+/* Until a band is complete. */
+EG_DEVICE void eg_wait_for_band(const eg_cuda_act_grad &p, uint32_t band) {
+    constexpr uint32_t CHUNKS = EG_CUDA_REST_BAND / EG_CUDA_REST_CHUNK;
+    const uint32_t parts = min((uint32_t)p.chunks - band * CHUNKS, CHUNKS) * eg_pass_strips(p);
+    while (eg_count_now((const uint32_t *)p.counts.data + 1 + band) < parts) __nanosleep(100);
+    eg_fence_async_global();
+}
+
 /* Until the rows of left from `row` on, a tile's, are there. */
 EG_DEVICE void eg_wait_for_rest(const eg_cuda_hopper &p, int row) {
-    constexpr uint32_t CHUNKS = EG_CUDA_REST_BAND / EG_CUDA_REST_CHUNK;
     const int head = (int)(p.gemm.rows - p.rest.rows);
-    if (row < head) return;
-    const uint32_t band = (uint32_t)(row - head) / EG_CUDA_REST_BAND;
-    const uint32_t parts = min((uint32_t)p.rest.chunks - band * CHUNKS, CHUNKS) * eg_pass_strips(p.rest);
-    while (eg_count_now((const uint32_t *)p.rest.counts.data + 1 + band) < parts) __nanosleep(100);
-    eg_fence_async_global();
+    if (row >= head) eg_wait_for_band(p.rest, (uint32_t)(row - head) / EG_CUDA_REST_BAND);
 }
 
 /* ---- A part ----------------------------------------------------------------------------------------- */
@@ -75,11 +77,11 @@ EG_DEVICE eg_pass_walk eg_pass_walk_of(const eg_cuda_act_grad &p, int64_t row, i
 
 /* Rows on their way, in a ring of the warp's in shared memory; each thread has its own 16 bytes of a row of
  * either operand. Registers would need code for every slot, more than the instruction cache has room for. */
-struct eg_pass_ring {
+template <int SLOTS> struct eg_pass_ring {
     uint32_t shared; /* the thread's place in the first slot */
     uint64_t policy; /* eg_read_once */
 
-    __device__ uint32_t slot(int step) const { return shared + step % EG_PASS_SLOTS * EG_PASS_SLOT; }
+    __device__ uint32_t slot(int step) const { return shared + step % SLOTS * EG_PASS_SLOT; }
     /* Zeros for rows past the last. */
     __device__ void fetch(const eg_pass_walk &w, int step) const {
 #pragma unroll
@@ -104,22 +106,22 @@ template <bool BF16> EG_DEVICE void eg_store_row(char *to, const float *v) {
 }
 
 /* The sums are of the unrounded products. */
-template <bool BF16>
-EG_DEVICE void eg_walk_rows(const eg_cuda_act_grad &p, const eg_pass_walk &w, const eg_pass_ring &ring,
+template <bool BF16, int SLOTS>
+EG_DEVICE void eg_walk_rows(const eg_cuda_act_grad &p, const eg_pass_walk &w, const eg_pass_ring<SLOTS> &ring,
                             float (&sums)[8]) {
     const int steps = (w.rows + EG_PASS_ROWS - 1) / EG_PASS_ROWS;
-    for (int step = 0; step < EG_PASS_SLOTS; step++) ring.fetch(w, step);
+    for (int step = 0; step < SLOTS; step++) ring.fetch(w, step);
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
         float product[EG_PASS_ROWS * 8], from[EG_PASS_ROWS * 8];
-        eg_copies_wait<EG_PASS_SLOTS - 1>();
+        eg_copies_wait<SLOTS - 1>();
 #pragma unroll
         for (int i = 0; i < EG_PASS_ROWS; i++) {
             eg_load_row<BF16>(ring.slot(step) + i * 1024, product + i * 8);
             eg_load_row<BF16>(ring.slot(step) + i * 1024 + 512, from + i * 8);
         }
         eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, product, from);
-        ring.fetch(w, step + EG_PASS_SLOTS);
+        ring.fetch(w, step + SLOTS);
 #pragma unroll
         for (int i = 0; i < EG_PASS_ROWS * 8; i++) sums[i % 8] += product[i];
 #pragma unroll
@@ -131,8 +133,8 @@ EG_DEVICE void eg_walk_rows(const eg_cuda_act_grad &p, const eg_pass_walk &w, co
     eg_copies_wait<0>(); /* zeros: they must not arrive over rows of the next part */
 }
 
-template <bool BF16>
-EG_DEVICE void eg_make_part(const eg_cuda_act_grad &p, const eg_pass_ring &ring, int64_t chunk,
+template <bool BF16, int SLOTS>
+EG_DEVICE void eg_make_part(const eg_cuda_act_grad &p, const eg_pass_ring<SLOTS> &ring, int64_t chunk,
                             uint32_t strip) {
     const int64_t col = strip * 256 + threadIdx.x % 32 * 8;
     if (col >= p.cols) return;
@@ -144,16 +146,21 @@ EG_DEVICE void eg_make_part(const eg_cuda_act_grad &p, const eg_pass_ring &ring,
     to[1] = make_float4(sums[4], sums[5], sums[6], sums[7]);
 }
 
-/* `warp`: of those that make parts. */
-template <class K> EG_DEVICE void eg_make_rest(const eg_cuda_act_grad &p, uint32_t shared, int warp) {
-    const eg_pass_ring ring = {shared + K::SUMS + warp * EG_PASS_SLOTS * EG_PASS_SLOT + threadIdx.x % 32 * 16,
-                               eg_read_once()};
+/* By a warp, with SLOTS slots from `shared` on. */
+template <bool BF16, int SLOTS> EG_DEVICE void eg_make_parts(const eg_cuda_act_grad &p, uint32_t shared) {
+    const eg_pass_ring<SLOTS> ring = {shared + threadIdx.x % 32 * 16, eg_read_once()};
     const uint32_t strips = eg_pass_strips(p), parts = (uint32_t)p.chunks * strips;
     for (uint32_t part = eg_claim_part(p); part < parts; part = eg_claim_part(p)) {
-        eg_make_part<K::BF16>(p, ring, part / strips, part % strips);
+        eg_make_part<BF16>(p, ring, part / strips, part % strips);
         __syncwarp();
         eg_part_is_made(p, part / strips);
     }
+}
+
+/* Beside the products. `warp`: of those that make parts. */
+template <class K> EG_DEVICE void eg_make_rest(const eg_cuda_act_grad &p, uint32_t shared, int warp) {
+    constexpr int SLOTS = EG_CUDA_REST_BYTES / EG_PASS_SLOT / EG_PASS_WARPS;
+    eg_make_parts<K::BF16, SLOTS>(p, shared + K::SUMS + warp * SLOTS * EG_PASS_SLOT);
 }
 
 #endif

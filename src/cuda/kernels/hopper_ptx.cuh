@@ -45,6 +45,23 @@ EG_DEVICE void eg_barrier_arrive(uint32_t barrier, uint32_t rank) {
                  : "memory");
 }
 
+/* A number to the same address in block `rank` of the cluster, as 4 of the bytes that its barrier expects. */
+EG_DEVICE void eg_send(uint32_t to, uint32_t barrier, uint32_t rank, uint32_t number) {
+    asm volatile("{\n"
+                 ".reg .b32 there, bell;\n"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n"
+                 "mapa.shared::cluster.u32 bell, %1, %2;\n"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [bell];\n"
+                 "}" ::"r"(to),
+                 "r"(barrier), "r"(rank), "r"(number)
+                 : "memory");
+}
+EG_DEVICE uint32_t eg_load_number(uint32_t from) {
+    uint32_t number;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(number) : "r"(from) : "memory");
+    return number;
+}
+
 /* Waits for the end of the phase of this parity. */
 EG_DEVICE void eg_barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
