@@ -192,12 +192,11 @@ typedef struct block {
     eg_finish *finish; /* the end of the last tile that is through */
 } block;
 
-/* The terms [term, term + depth) of product number `summand`. Lines that are to be read or stored to have
- * to be fetched first: each pass asks for its share of a tile's rows, [ask, ask_end). Panels leave the time
- * for all of them in the last pass; asked for before, they would be gone by then, or something else would. */
+/* The terms [term, term + depth) of product number `summand`. The last pass has the time to ask for the lines
+ * that the end of a tile reads and stores to; asked for before, they would be gone by then, or something else
+ * would. */
 typedef struct pass {
     int64_t summand, term, depth, slices;
-    int64_t ask, ask_end;
     bool first, last;
 } pass;
 
@@ -229,7 +228,7 @@ static bool ends_in_place(const product *x, const eg_tile *tile) {
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_factor *left,
                      const eg_factor *right, eg_ahead *ahead, const eg_tile *tile) {
     if (pass->last && x->read == NULL) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
-    ahead->rows = eg_least(pass->ask_end, tile->rows) - pass->ask;
+    ahead->rows = pass->last ? tile->rows : 0;
     ahead->of = b->finish;
     ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
     const bool in_place = pass->last && ends_in_place(x, tile);
@@ -258,17 +257,16 @@ static eg_part panel_after(const product *x, const block *b, const pass *pass, i
     return next;
 }
 
-/* The operand's rows from `row` of the tile on. */
-static eg_asked rows_of(const eg_operand *x, const eg_tile *tile, int64_t row) {
+/* The operand's rows of the tile. */
+static eg_asked rows_of(const eg_operand *x, const eg_tile *tile) {
     const int64_t size = (int64_t)eg_size_of(x->dtype);
-    return (eg_asked){eg_cpu_at(x, tile->item, tile->row + row, tile->col), times(x->row_stride, size),
+    return (eg_asked){eg_cpu_at(x, tile->item, tile->row, tile->col), times(x->row_stride, size),
                       tile->cols * size};
 }
 
 /* Those of the panel of grad_pre that it goes to. */
-static eg_asked panel_rows(const product *x, const eg_tile *tile, int64_t row) {
-    const int64_t stride = x->kernel->nr * (int64_t)x->size;
-    return (eg_asked){eg_cpu_ending_panel(&x->ending, tile) + row * stride, stride,
+static eg_asked panel_rows(const product *x, const eg_tile *tile) {
+    return (eg_asked){eg_cpu_ending_panel(&x->ending, tile), x->kernel->nr * (int64_t)x->size,
                       tile->cols * (int64_t)x->size};
 }
 
@@ -305,14 +303,14 @@ static void ask_for_cells(eg_ahead *ahead, const product *x, const block *b, con
 static void look_ahead(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
                        const eg_tile *tile) {
     if (x->kernel->terms > 0) ask_for_cells(ahead, x, b, pass, item, tile->col);
-    ahead->row_slice = eg_ceil_div(pass->ask_end - pass->ask, pass->slices);
-    if (pass->ask >= tile->rows) return;
+    if (!pass->last) return;
+    ahead->row_slice = eg_ceil_div(x->kernel->mr, pass->slices);
     if (x->asked != NULL) {
-        ahead->out = rows_of(x->asked, tile, pass->ask);
+        ahead->out = rows_of(x->asked, tile);
     } else if (x->ending.panels != NULL) {
-        ahead->out = panel_rows(x, tile, pass->ask);
+        ahead->out = panel_rows(x, tile);
     }
-    if (x->read != NULL) ahead->in = rows_of(x->read, tile, pass->ask);
+    if (x->read != NULL) ahead->in = rows_of(x->read, tile);
 }
 
 /* Panels: what comes next of an operand, as lists of rows that are as long as a panel's. Each of some tiles
@@ -449,13 +447,6 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
 
 static void run_pass(const product *x, const block *b, pass *pass) {
     pass->slices = pass->depth > 0 ? eg_ceil_div(pass->depth, x->kernel->nr) : 1;
-    if (x->kernel->terms == 0) {
-        pass->ask = pass->last ? 0 : x->kernel->mr;
-        pass->ask_end = x->kernel->mr;
-    } else if (pass->depth > 0) {
-        pass->ask = eg_div(x->kernel->mr * pass->term, x->depth);
-        pass->ask_end = eg_div(x->kernel->mr * (pass->term + pass->depth), x->depth);
-    }
     for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr) run_panel(x, b, pass, col);
 }
 
