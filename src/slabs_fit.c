@@ -170,6 +170,18 @@ static eg_status choose_halves(search *x, int alone, extent *best) {
     return EG_OK;
 }
 
+/* As many slabs, but no longer than that takes, so that the last is not a short one. */
+static eg_status even_out(search *x, int alone, extent *best) {
+    const int64_t m = x->slabs->whole.m, unit = best->rows % COARSE == 0 ? COARSE : FINE;
+    if (best->rows >= m) return EG_OK;
+    const int64_t each = eg_ceil_div(m, eg_ceil_div(m, best->rows));
+    const extent even = {best->items, eg_ceil_div(each, unit) * unit};
+    bool fits = false;
+    EG_TRY(try_slab(x, alone, even, &fits));
+    if (fits) *best = even;
+    return EG_OK;
+}
+
 static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
     search x = {.caps = *caps, .limit = limit, .slabs = s};
     const int alone = caps->threads > 0 ? 1 : 0;
@@ -178,6 +190,7 @@ static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
     EG_TRY(choose_slab(&x, alone, &best));
     EG_TRY(choose_halves(&x, alone, &best));
     if (best.rows < 0) return refuse(&x, alone);
+    EG_TRY(even_out(&x, alone, &best));
     /* With as many of the threads as do find room. */
     EG_TRY(try_slab(&x, caps->threads, best, &fits));
     for (int threads = caps->threads / 2; !fits; threads /= 2) EG_TRY(try_slab(&x, threads, best, &fits));

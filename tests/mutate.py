@@ -125,6 +125,8 @@ MUTATIONS = [
     ("slabs: d_b of every item is rounded to the first", "src/slabs.c", "advance(&out, false, item, 0);", ""),
     ("slabs: b of the first item is packed for all", "src/slabs.c",
      "(item == 0 || s->whole.operands[EG_OP_B].batch_stride != 0)", "item == 0"),
+    ("the last slab may be a short one", "src/slabs_fit.c",
+     "    EG_TRY(even_out(&x, alone, &best));\n", ""),
     ("slabs: they depend on the number of threads", "src/slabs_fit.c",
      "EG_TRY(choose_slab(&x, alone, &best));", "EG_TRY(choose_slab(&x, caps->threads, &best));"),
     ("slabs: the limit is passed by a byte", "src/slabs_fit.c",

@@ -261,7 +261,7 @@ typedef struct eg_backward_args {
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
     /* Low-memory mode, bytes; 0: no limit. A call that would need more workspace goes through its rows (and
-     * its batch) in slabs, the largest that fit, so that the workspace stays within the limit for any M. What
+     * its batch) in slabs, as few as fit, so that the workspace stays within the limit for any M. What
      * is summed over slabs is kept in f32, and rounded once: a d_b in f16 or bf16 takes 4KN bytes of the
      * limit, or 2KN where the other half of the sums is in d_b's own memory (docs/low-memory.md); one in f32
      * none. Slabs do not depend on the number of threads. If a call in slabs fails on its way, its outputs
