@@ -8,13 +8,13 @@
  *
  * d_b is summed over the rows of grad_pre, so its tiles need not wait for all of it, but follow it. Where the
  * weights are small d_b has few tiles, and leaves many clusters idle: those make grad_pre, and run ahead. The
- * tiles of d_a come last, to whoever is free. So do three warps of each block, which make parts of grad_pre
- * where others multiply, and then add up d_bias.
+ * tiles of d_a come last, to whoever is free. Three warps of each block, which have no part in the products,
+ * make parts of grad_pre as long as there are some, and then add up d_bias.
  *
- * Tiles are handed out by a count. The first block's producer asks for the next, some strips before the last
- * of this one, and tells all of the cluster by a message to either block; there are two mailboxes in turn.
- * Nobody reads a message later than all strips but a few of its tile have been multiplied, so the next but
- * one cannot overtake it: tiles are EG_CUDA_POOL_STRIPS deep at least.
+ * Tiles are handed out by a count. The first block's producer takes the next, some strips before the last of
+ * this one, and tells all of the cluster by a message to either block; there are two mailboxes in turn. By
+ * then all have read the message of this tile, for its first strips have been multiplied, and the mailbox
+ * before it is free: so a tile is EG_CUDA_POOL_STRIPS deep at least, more than the ring.
  *
  * Nobody waits for ever: who waits does so for rows, rows are made by whoever asks for some, and nobody who
  * makes them waits. */
