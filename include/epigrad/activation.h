@@ -43,7 +43,7 @@
  *   EG_POW2(n)            2^n for an integral n in the normal range
  *
  * A dialect whose device has an exponential within the contract's error may define
- * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with its ends.
+ * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED.
  *
  * Rules that keep every formula finite (docs/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow;
@@ -73,31 +73,31 @@ EG_RETURN(t * series)
 EG_END
 
 /* exp and expm1 for x <= 0: x = n ln 2 + t with n integral. ln 2 is split so that n * LN2_HIGH is exact.
- * Below the smallest normal number the result is 0 (and -1). */
+ * At -EXP_END n is the exponent below that of the smallest normal number, where EG_POW2 is 0. */
 #if EG_REAL_BITS == 64
-#define EG_EXP_MIN (-708.39641853226410622)
+#define EG_EXP_END  709.0
 #define EG_LN2_HIGH 6.93147180369123816490e-1
-#define EG_LN2_LOW 1.90821492927058770002e-10
+#define EG_LN2_LOW  1.90821492927058770002e-10
 #else
-#define EG_EXP_MIN (-87.336544750553108986)
+#define EG_EXP_END  88.2
 #define EG_LN2_HIGH 6.933593750e-1
-#define EG_LN2_LOW (-2.12194440054690583e-4)
+#define EG_LN2_LOW  (-2.12194440054690583e-4)
 #endif
 
 #ifndef EG_EXP
-EG_FN(exp_nonpositive, x)
-EG_LET(bounded, EG_MAX(x, EG_C(EG_EXP_MIN)))
-EG_LET(n, EG_ROUND(bounded * EG_C(1.4426950408889634074)))
-EG_LET(t, EG_FMA(n, EG_C(-EG_LN2_LOW), EG_FMA(n, EG_C(-EG_LN2_HIGH), bounded)))
+EG_FN(exp_bounded, x)
+EG_LET(n, EG_ROUND(x * EG_C(1.4426950408889634074)))
+EG_LET(t, EG_FMA(n, EG_C(-EG_LN2_LOW), EG_FMA(n, EG_C(-EG_LN2_HIGH), x)))
 EG_LET(power, EG_POW2(n))
-EG_RETURN(EG_SELECT(x < EG_C(EG_EXP_MIN), EG_C(0.0), EG_FMA(power, EG_CALL(expm1_near_0, t), power)))
+EG_RETURN(EG_FMA(power, EG_CALL(expm1_near_0, t), power))
 EG_END
-#define EG_EXP(x) EG_CALL(exp_nonpositive, x)
+#define EG_EXP_BOUNDED(x) EG_CALL(exp_bounded, x)
+#define EG_EXP(x) EG_EXP_BOUNDED(EG_MAX(x, EG_C(-EG_EXP_END)))
 #define EG_EXP_IS_OURS
 #endif
 
 EG_FN(expm1_nonpositive, x)
-EG_LET(bounded, EG_MAX(x, EG_C(EG_EXP_MIN)))
+EG_LET(bounded, EG_MAX(x, EG_C(-EG_EXP_END)))
 EG_LET(n, EG_ROUND(bounded * EG_C(1.4426950408889634074)))
 EG_LET(t, EG_FMA(n, EG_C(-EG_LN2_LOW), EG_FMA(n, EG_C(-EG_LN2_HIGH), bounded)))
 EG_LET(power, EG_POW2(n))
@@ -150,15 +150,18 @@ EG_RETURN(EG_STEP(0.09441064261, EG_STEP(-0.1703977203, EG_STEP(0.1243791601, EG
 EG_END
 
 /* sigmoid(v) as s, from p = sigmoid(|v|) and q = sigmoid(-|v|) = 1 - p; sigmoid'(v) = p q. Arguments are
- * clamped to where s is 0 or 1 and p q is 0: to |v| = 750, and for gelu to |x| = 24, where |v| = 1025. A
- * dialect with another way to s and p q has other ends, and may take v in another unit. */
+ * clamped to where s is 0 or 1 and p q is 0: |v| to EXP_END, for which |x| of gelu is clamped to GELU_END. A
+ * dialect may have another way to s and p q, and take v in another unit. */
+#if EG_REAL_BITS == 64
+#define EG_GELU_END 21.152
+#else
+#define EG_GELU_END 10.04
+#endif
 #ifndef EG_LET_SIGMOID
-#define EG_SIGMOID_END  750.0
 #define EG_SIGMOID_UNIT 1.0
-#define EG_GELU_END     24.0
-#define EG_BOUNDED(x)   (x) /* to where the exponential can be taken: anywhere */
+#define EG_BOUNDED(x)   EG_CLAMP(x, EG_EXP_END)
 #define EG_LET_SIGMOID(v)                                                                                  \
-    EG_LET(e, EG_EXP(-EG_ABS(v)))                                                                          \
+    EG_LET(e, EG_EXP_BOUNDED(-EG_ABS(v)))                                                                  \
     EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))                                                                 \
     EG_LET(q, e * p)                                                                                       \
     EG_LET(s, EG_SELECT((v) < EG_C(0.0), q, p))
@@ -192,9 +195,9 @@ EG_END
 
 /* silu: y' = s + x p q */
 #define EG_LET_SILU(x)                                                                                     \
-    EG_LET(c, EG_CLAMP(x, EG_SIGMOID_END))                                                                 \
+    EG_LET(c, EG_CLAMP(x, EG_EXP_END))                                                                 \
     EG_LET_SIGMOID(c * EG_C(EG_SIGMOID_UNIT))
-EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_SIGMOID_END)) * s) EG_END
+EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
 EG_FN(act_grad_silu, x) EG_LET_SILU(x) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
 
 /* sigmoid */
@@ -229,9 +232,9 @@ EG_END
 
 /* quick_gelu */
 #define EG_LET_QUICK(x)                                                                                    \
-    EG_LET(v, EG_CLAMP(EG_C(1.702) * x, EG_SIGMOID_END))                                                   \
+    EG_LET(v, EG_CLAMP(EG_C(1.702) * x, EG_EXP_END))                                                   \
     EG_LET_SIGMOID(v * EG_C(EG_SIGMOID_UNIT))
-EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_SIGMOID_END)) * s) EG_END
+EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
 EG_FN(act_grad_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_FMA(v * p, q, s)) EG_END
 
 /* relu2 */
@@ -274,7 +277,8 @@ EG_END
 
 #undef EG_STEP
 #undef EG_CLAMP
-#undef EG_EXP_MIN
+#undef EG_EXP_END
+#undef EG_GELU_END
 #undef EG_LN2_HIGH
 #undef EG_LN2_LOW
 #undef EG_LET_GELU
@@ -284,13 +288,12 @@ EG_END
 #undef EG_LET_MISH
 #ifdef EG_EXP_IS_OURS
 #undef EG_EXP
+#undef EG_EXP_BOUNDED
 #undef EG_EXP_IS_OURS
 #endif
 #ifdef EG_SIGMOID_IS_OURS
 #undef EG_LET_SIGMOID
-#undef EG_SIGMOID_END
 #undef EG_SIGMOID_UNIT
-#undef EG_GELU_END
 #undef EG_BOUNDED
 #undef EG_SIGMOID_IS_OURS
 #endif

@@ -87,10 +87,8 @@ EG_DEVICE bool eg_is_nan(double x) {
 #define EG_EXP(x)             eg_exp2_fast((x)*1.4426950408889634f)
 /* An f32 has room for both ends of the exponential: s = 1 / (1 + e) for either sign of v, and p q = s (e s).
  * At v = -88.2 e is 2^127.2, whose reciprocal is flushed to 0. v is in binary digits, as ex2 takes it. */
-#define EG_SIGMOID_END  88.2
 #define EG_SIGMOID_UNIT -1.4426950408889634
-#define EG_GELU_END     10.04
-#define EG_BOUNDED(x)   eg_max(x, EG_C(-EG_SIGMOID_END))
+#define EG_BOUNDED(x)   eg_max(x, EG_C(-EG_EXP_END))
 #define EG_LET_SIGMOID(v)                                                                                    \
     EG_LET(e, eg_exp2_fast(v))                                                                               \
     EG_LET(p, eg_reciprocal(EG_C(1.0) + e))                                                                  \
@@ -103,9 +101,7 @@ EG_DEVICE bool eg_is_nan(double x) {
 #undef EG_SELECT
 #undef EG_EXP
 #undef EG_LET_SIGMOID
-#undef EG_SIGMOID_END
 #undef EG_SIGMOID_UNIT
-#undef EG_GELU_END
 #undef EG_BOUNDED
 
 /* A double whose division is eg_divide: the formulas' own. Who calls them passes a double. */
