@@ -173,7 +173,7 @@ static eg_status choose_halves(search *x, int alone, extent *best) {
 /* As many slabs, but no longer than that takes, so that the last is not a short one. */
 static eg_status even_out(search *x, int alone, extent *best) {
     const int64_t m = x->slabs->whole.m, unit = best->rows % COARSE == 0 ? COARSE : FINE;
-    if (best->rows >= m) return EG_OK;
+    if (best->rows <= 0 || best->rows >= m) return EG_OK;
     const int64_t each = eg_ceil_div(m, eg_ceil_div(m, best->rows));
     const extent even = {best->items, eg_ceil_div(each, unit) * unit};
     bool fits = false;
