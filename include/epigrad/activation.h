@@ -40,13 +40,14 @@
  *   EG_C(number)          a constant                           + - * / and < > are written as such
  *   EG_FMA(a, b, c)       a*b + c, fused where the device can
  *   EG_ABS, EG_MIN, EG_MAX, EG_ROUND (to nearest), EG_SELECT(condition, if_true, if_false)
- *   EG_POW2(n)            2^n for an integral n in the normal range
+ *   EG_POW2(n)            2^n for an integral n in the normal range; 0 for the exponent just below it
  *
  * A dialect whose device has an exponential within the contract's error may define
  * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED.
  *
  * Rules that keep every formula finite (docs/numerics.md has the errors):
- *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow;
+ *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
+ *     EG_LET_SIGMOID);
  *   - x is clamped before it is multiplied by something that vanishes: never inf * 0;
  *   - 1 - sigmoid is computed as sigmoid of the negative, never by subtraction.
  * A NaN needs no care here: the epilogues test pre for it.

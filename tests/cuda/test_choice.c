@@ -171,11 +171,16 @@ static void the_last_tiles_are_cut_where_they_leave_clusters_idle(void **state) 
 
 /* ---- The pass in two kernels -------------------------------------------------------------------- */
 
-/* Whether d_a's kernel makes the last rows of grad_pre itself. */
-static bool shares_the_pass(const session *s, const eg_layer *layer, const eg_backward_args *args) {
+static bool takes_kernel(const session *s, const eg_layer *layer, const eg_backward_args *args,
+                         const char *kernel) {
     char text[4096];
     assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
-    return strstr(text, "hopper_bf16_pass_rc_128x256") != NULL;
+    return strstr(text, kernel) != NULL;
+}
+
+/* Whether d_a's kernel makes the last rows of grad_pre itself. */
+static bool shares_the_pass(const session *s, const eg_layer *layer, const eg_backward_args *args) {
+    return takes_kernel(s, layer, args, "hopper_bf16_pass_rc_128x256");
 }
 
 static void large_layers_share_the_pass(void **state) {
@@ -212,9 +217,7 @@ static void large_layers_share_the_pass(void **state) {
 /* ---- All in one launch -------------------------------------------------------------------------- */
 
 static bool pools(const session *s, const eg_layer *layer, const eg_backward_args *args) {
-    char text[4096];
-    assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
-    return strstr(text, "hopper_bf16_pool_c_128x256") != NULL;
+    return takes_kernel(s, layer, args, "hopper_bf16_pool_c_128x256");
 }
 
 /* Small weights and many rows; one kernel for the first rows of grad_pre, one for all else. */

@@ -297,7 +297,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
 }
 
 #define EG_HOPPER_KERNEL(name, ...)                                                                          \
-    extern "C" __global__ void __cluster_dims__(EG_CUDA_CLUSTER, 1, 1)                                     \
+    extern "C" __global__ void __cluster_dims__(EG_CUDA_CLUSTER, 1, 1)                                       \
         __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
         eg_hopper_gemm<eg_hopper<__VA_ARGS__>>(p);                                                           \
     }
