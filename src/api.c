@@ -67,6 +67,7 @@ static void dispose(eg_context *context) {
     eg_host_free(context, context->name);
     eg_host_free(context, context->features);
     eg_host_free(context, context->only_kernel);
+    eg_host_free(context, context->slabs_seen);
     allocator.free(context, allocator.user);
 }
 
@@ -189,7 +190,7 @@ static eg_status forward_slabs(eg_context *context, bool query, const eg_layer *
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
-    return eg_slabs_make(&context->caps, &problem, args->workspace_limit, slabs);
+    return eg_slabs_recall(context, &problem, args->workspace_limit, slabs);
 }
 
 static eg_status backward_slabs(eg_context *context, bool query, const eg_layer *layer,
@@ -198,7 +199,7 @@ static eg_status backward_slabs(eg_context *context, bool query, const eg_layer 
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, &problem));
     EG_TRY(check_packed(context, &problem));
-    return eg_slabs_make(&context->caps, &problem, args->workspace_limit, slabs);
+    return eg_slabs_recall(context, &problem, args->workspace_limit, slabs);
 }
 
 /* The context's own workspace only grows; what is enqueued may still use the old one. */

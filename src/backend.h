@@ -36,6 +36,8 @@ typedef struct eg_backend_ops {
     eg_status (*measure_peak)(eg_context *context, eg_dtype dtype, double *gflops);
 } eg_backend_ops;
 
+typedef struct eg_slabs_seen eg_slabs_seen; /* slabs_seen.c */
+
 struct eg_context {
     const eg_backend_ops *ops;
     eg_caps caps;
@@ -46,6 +48,7 @@ struct eg_context {
     void *device; /* the backend's own state */
     void *workspace;
     size_t workspace_bytes;
+    eg_slabs_seen *slabs_seen; /* NULL until a call has a limit */
 };
 
 /* B in the layouts that the products read it in. */

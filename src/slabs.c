@@ -231,11 +231,12 @@ static eg_problem sum_problem(const eg_slabs *s, int sum, int64_t item, bool bef
 }
 
 /* Lines of d_b's own half to their sums (`before`), or back: both are in one place, so they go through the
- * workspace. */
+ * workspace, in the type of d_b. */
 static void move_problems(const eg_slabs *s, int64_t first, int64_t count, bool before, eg_problem move[2]) {
     const eg_operand out = some_lines(own_half(s), first, count),
                      sums = some_lines(own_sums(s), first, count);
-    const eg_operand way = dense_at(s, out, s->data, s->offset + s->way.offset);
+    eg_operand way = dense_at(s, out, s->data, s->offset + s->way.offset);
+    way.dtype = out.dtype;
     move[0] = copy_problem(s, 1, before ? out : sums, way);
     move[1] = copy_problem(s, 1, way, before ? sums : out);
 }
@@ -351,7 +352,7 @@ static bool size_grad_pre(const eg_caps *caps, eg_slabs *s) {
  * more. */
 static eg_status lay_out_halves(const eg_caps *caps, eg_slabs *s) {
     const eg_operand *d_b = &s->whole.operands[EG_OP_D_B];
-    const size_t line = (size_t)length_of(d_b) * sizeof(float);
+    const size_t line = (size_t)length_of(d_b) * eg_size_of(d_b->dtype);
     size_t room = 0, other = 0;
     EG_TRY(take_slabs(caps, s, &room));
     const size_t fitting = (room + s->grad_pre.bytes) / line;
@@ -364,7 +365,7 @@ static eg_status lay_out_halves(const eg_caps *caps, eg_slabs *s) {
     bool fits = add_region(s, &s->slab, most(room, other)) && add_region(s, &s->grad_pre, s->grad_pre.bytes);
     const size_t end = s->workspace;
     s->workspace = s->slab.offset + other;
-    fits = fits && add_region(s, &s->way, (size_t)s->moved * line);
+    fits = fits && add_region(s, &s->way, ((size_t)s->moved * line + 3) / 4 * 4); /* of words, for WebGPU */
     s->workspace = most(s->workspace, end);
     return fits ? EG_OK : eg_plan_too_large(&s->whole);
 }

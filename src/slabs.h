@@ -49,6 +49,13 @@ typedef struct eg_slabs {
 /* Pure. `limit` 0: none, and one slab. */
 eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs);
 
+/* Pure: the slabs that eg_slabs_make has chosen for such a problem. */
+eg_status eg_slabs_take(const eg_caps *caps, const eg_problem *problem, size_t limit, int64_t items,
+                        int64_t rows, bool halves, eg_slabs *slabs);
+
+/* As eg_slabs_make, which the context's next calls of the kind are spared. */
+eg_status eg_slabs_recall(eg_context *context, const eg_problem *problem, size_t limit, eg_slabs *slabs);
+
 /* Pure: slabs of so many items and rows, in halves as slabs->halves says; their regions and plans. */
 eg_status eg_slabs_lay_out(const eg_caps *caps, int64_t items, int64_t rows, eg_slabs *slabs);
 

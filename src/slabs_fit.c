@@ -182,25 +182,41 @@ static eg_status even_out(search *x, int alone, extent *best) {
     return EG_OK;
 }
 
-static eg_status choose(const eg_caps *caps, size_t limit, eg_slabs *s) {
-    search x = {.caps = *caps, .limit = limit, .slabs = s};
-    const int alone = caps->threads > 0 ? 1 : 0;
-    extent best;
+/* With as many of the threads as find room. One does. */
+static eg_status lay_out(search *x, int threads, extent slab) {
     bool fits = false;
-    EG_TRY(choose_slab(&x, alone, &best));
-    EG_TRY(choose_halves(&x, alone, &best));
-    if (best.rows < 0) return refuse(&x, alone);
-    EG_TRY(even_out(&x, alone, &best));
-    /* With as many of the threads as do find room. */
-    EG_TRY(try_slab(&x, caps->threads, best, &fits));
-    for (int threads = caps->threads / 2; !fits; threads /= 2) EG_TRY(try_slab(&x, threads, best, &fits));
+    do {
+        EG_TRY(try_slab(x, threads, slab, &fits));
+        threads /= 2;
+    } while (!fits && threads > 0);
     return EG_OK;
 }
 
-eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs) {
+static eg_status choose(search *x, extent *best) {
+    const int alone = x->caps.threads > 0 ? 1 : 0;
+    EG_TRY(choose_slab(x, alone, best));
+    EG_TRY(choose_halves(x, alone, best));
+    return best->rows < 0 ? refuse(x, alone) : even_out(x, alone, best);
+}
+
+static search begin(const eg_caps *caps, const eg_problem *problem, size_t limit, bool halves,
+                    eg_slabs *slabs) {
     slabs->whole = *problem;
-    slabs->halves = false;
+    slabs->halves = halves;
     eg_plan_fold(&slabs->whole);
-    if (limit > 0) return choose(caps, limit, slabs);
-    return eg_slabs_lay_out(caps, slabs->whole.batch, slabs->whole.m, slabs);
+    return (search){.caps = *caps, .limit = limit, .slabs = slabs};
+}
+
+eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_slabs *slabs) {
+    search x = begin(caps, problem, limit, false, slabs);
+    extent best = {slabs->whole.batch, slabs->whole.m};
+    if (limit == 0) return eg_slabs_lay_out(caps, best.items, best.rows, slabs);
+    EG_TRY(choose(&x, &best));
+    return lay_out(&x, caps->threads, best);
+}
+
+eg_status eg_slabs_take(const eg_caps *caps, const eg_problem *problem, size_t limit, int64_t items,
+                        int64_t rows, bool halves, eg_slabs *slabs) {
+    search x = begin(caps, problem, limit, halves, slabs);
+    return lay_out(&x, caps->threads, (extent){items, rows});
 }

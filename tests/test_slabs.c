@@ -422,6 +422,49 @@ static void more_slabs_than_can_be_counted(void **state) {
     }
 }
 
+/* ---- Calls seen before -------------------------------------------------------------------------- */
+
+static void assert_same_slabs(const eg_slabs *x, const eg_slabs *y) {
+    assert_true(x->items == y->items && x->rows == y->rows && x->halves == y->halves);
+    assert_true(x->workspace == y->workspace && x->threads == y->threads);
+}
+
+/* More calls than are kept, again and again, with limits of their own; wherever their operands are. */
+static void a_call_seen_before_has_its_slabs(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(3);
+    for (int i = 0; i < 100; i++) {
+        eg_problem problem = problem_of(&samples[i % (int)LENGTH(samples)]);
+        const size_t least = least_limit(&context->caps, &problem);
+        eg_slabs made, recalled, elsewhere;
+        for (int j = 0; j < 3; j++) {
+            const size_t limit = least * (size_t)(1 + (i + j) % 3);
+            assert_ok(eg_slabs_make(&context->caps, &problem, limit, &made));
+            assert_ok(eg_slabs_recall(context, &problem, limit, &recalled));
+            assert_same_slabs(&made, &recalled);
+        }
+        problem.operands[EG_OP_GRAD].data = (char *)problem.operands[EG_OP_GRAD].data + 256;
+        assert_ok(eg_slabs_recall(context, &problem, least * (size_t)(1 + (i + 2) % 3), &elsewhere));
+        assert_same_slabs(&made, &elsewhere);
+        assert_ok(eg_slabs_recall(context, &problem, 0, &elsewhere));
+        assert_true(elsewhere.rows == elsewhere.whole.m && elsewhere.items == elsewhere.whole.batch);
+    }
+    eg_close(context);
+}
+
+static void a_refused_limit_is_refused_again(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    const eg_problem problem = problem_of(&samples[0]);
+    const size_t least = least_limit(&context->caps, &problem);
+    eg_slabs slabs;
+    for (int i = 0; i < 3; i++) {
+        assert_status(eg_slabs_recall(context, &problem, least - 1, &slabs), EG_ERR_ARGUMENT);
+        assert_ok(eg_slabs_recall(context, &problem, least, &slabs));
+    }
+    eg_close(context);
+}
+
 #ifdef EG_HAVE_CUDA
 #include "cuda/device.h"
 
@@ -457,6 +500,8 @@ int main(void) {
         cmocka_unit_test(workspace_is_the_same_for_any_rows),
         cmocka_unit_test(even_more_rows_than_memory_could_hold),
         cmocka_unit_test(more_slabs_than_can_be_counted),
+        cmocka_unit_test(a_call_seen_before_has_its_slabs),
+        cmocka_unit_test(a_refused_limit_is_refused_again),
 #ifdef EG_HAVE_CUDA
         cmocka_unit_test(workspace_is_the_same_for_any_rows_on_cuda),
 #endif

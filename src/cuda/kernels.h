@@ -173,7 +173,8 @@ enum {
     EG_CUDA_RIGHT_COLS = 1U << 8,
     EG_CUDA_SMALL = 1U << 9, /* sizes below 2^31 */
     EG_CUDA_CUT = 1U << 10,  /* the last tiles are cut along the depth (eg_cuda_cut) */
-    EG_CUDA_REST = 1U << 11  /* left is grad_pre, of which the kernel makes the last rows itself */
+    EG_CUDA_REST = 1U << 11, /* left is grad_pre, of which the kernel makes the last rows itself */
+    EG_CUDA_COPY = 1U << 12  /* depth 0, and out = in: no bias, activation or second */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

@@ -176,6 +176,11 @@ static bool small(const eg_cuda_gemm *x) {
            x->summed < most;
 }
 
+static bool copies(const eg_cuda_gemm *x) {
+    return (x->depth == 0 || x->summed == 0) && x->bias.data == 0 && x->activation == EG_ACT_NONE &&
+           x->second.data == 0 && x->out.data != 0 && x->in.data != 0;
+}
+
 bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
     if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
@@ -191,6 +196,7 @@ bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_RIGHT_ROWS) != 0 && x->right.col_stride != 1) return false;
     if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
     if ((takes & EG_CUDA_SMALL) != 0 && !small(x)) return false;
+    if ((takes & EG_CUDA_COPY) != 0 && !copies(x)) return false;
     if ((takes & EG_CUDA_NO_SECOND) != 0 && x->second.data != 0) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
@@ -290,17 +296,17 @@ static double tma_waves(const eg_caps *caps, const eg_plan *plan, const eg_cuda_
 static double least_flops(int multiprocessors) { return 1.5e8 * multiprocessors; }
 
 /* Where cublasLt can do a plain product too, it is measured faster: on small ones, on those of short sums, on
- * those that leave some of ours' last wave empty, and on those that fill four to eight waves with tiles of
- * 128 x 128 (lt_prefer). */
+ * those that leave some of ours' last wave empty, and on those of sums not too long that fill four to eight
+ * waves with tiles of 128 x 128 (lt_prefer). */
 static bool library_wins(int multiprocessors, const eg_cuda_gemm *x, double fill) {
     const double least_fill = 0.9, least_fill_128 = 0.95;
-    const int64_t most_short = 2048;
+    const int64_t most_short = 2048, least_long = 8192;
     const double flops = 2.0 * (double)x->rows * (double)x->cols * (double)x->depth * (double)x->items;
     const double waves = (double)eg_ceil_div(x->rows, 128) * (double)eg_ceil_div(x->cols, 128) *
                          (double)x->items / multiprocessors;
     const double whole = (double)(int64_t)(waves + 0.999);
     if (flops < least_flops(multiprocessors) || x->depth <= most_short || fill < least_fill) return true;
-    return whole >= 4 && whole <= 8 && waves >= least_fill_128 * whole;
+    return x->depth < least_long && whole >= 4 && whole <= 8 && waves >= least_fill_128 * whole;
 }
 
 /* Whether the rest of the pass fits under the products. These take K / 540 times as long as it does alone,

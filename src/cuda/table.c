@@ -134,6 +134,16 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
         HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)
             HOPPER_TILES(f64, EG_F64, c, 64, 16, EG_F64_SHARED)
+    /* A result without a product. */
+    {.name = "copy_f32",
+     .kind = EG_STEP_GEMM,
+     .family = EG_CUDA_STRIDED,
+     .compute = EG_F32,
+     .epilogues = 1U << EG_EPILOGUE_FORWARD,
+     .takes = EG_CUDA_COPY,
+     .tile_rows = 128,
+     .tile_cols = 128,
+     .threads = 256},
     /* The fused products of 16-bit, f32 and f64 layers, of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_STEP_GEMM,

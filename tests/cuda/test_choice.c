@@ -91,6 +91,33 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     close_session(&s);
 }
 
+/* What slabs move and round their sums by: a residual and nothing else. Anything beside it needs a product's
+ * epilogue. */
+static void a_result_without_a_product_is_a_copy(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.dtype = EG_BF16;
+    s.layer.activation = EG_ACT_NONE;
+    s.layer.k = 0;
+    s.forward.bias.data = NULL;
+    assert_forward_by(&s, "mma_bf16_128x128");
+    s.forward.residual = (eg_matrix){.data = s.memory[8]};
+    assert_forward_by(&s, "copy_f32");
+    s.forward.y.layout = EG_COL_MAJOR;
+    s.forward.residual.offset = 2;
+    assert_forward_by(&s, "copy_f32");
+    s.forward.pre = (eg_matrix){.data = s.memory[7]};
+    assert_forward_by(&s, "mma_bf16_128x128");
+    s.forward.pre.data = NULL;
+    s.forward.bias.data = s.memory[5];
+    assert_forward_by(&s, "mma_bf16_128x128");
+    s.forward.bias.data = NULL;
+    s.layer.k = 1;
+    assert_forward_by(&s, "mma_bf16_128x128");
+    close_session(&s);
+}
+
 /* No unit that splits or rounds operands, for any product of any type. */
 static void strict_takes_no_matrix_unit(void **state) {
     static const eg_dtype dtypes[] = {EG_F32, EG_F16, EG_BF16};
@@ -279,6 +306,7 @@ int main(void) {
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
+        cmocka_unit_test(a_result_without_a_product_is_a_copy),
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(the_last_tiles_are_cut_where_they_leave_clusters_idle),

@@ -1,0 +1,37 @@
+/* A result without a product: out = 0 + in, in another type or another place. That is what the sums of slabs
+ * are moved and rounded by (src/slabs.c), and nothing but memory to read and write.
+ *
+ * A block of 256 threads copies 128 x 128 numbers, 8 lines at a time: a thread four neighbours along the lines
+ * of out, which are rows, or columns. Eight blocks a multiprocessor have 16 to 32 KB on their way, which is
+ * what hides the distance to memory. */
+#include "epilogue.cuh"
+#include "order.cuh"
+
+enum { SIDE = 128, THREADS = 256, BLOCKS = 8, ACROSS = SIDE / 4, DOWN = THREADS / ACROSS };
+
+EG_DEVICE void copy_tile(const eg_cuda_gemm &p, const eg_tile &at, bool down) {
+    const eg_lane in = eg_lane_of(p.in, at.item, down), out = eg_lane_of(p.out, at.item, down);
+    const int along = threadIdx.x % ACROSS * 4;
+    const int64_t left = (down ? p.rows - at.row : p.cols - at.col) - along;
+    const int64_t lines = down ? p.cols - at.col : p.rows - at.row;
+    const int count = left < 4 ? (int)left : 4;
+    if (count <= 0) return;
+    for (int line = threadIdx.x / ACROSS; line < SIDE && line < lines; line += DOWN) {
+        const int64_t row = at.row + (down ? along : line), col = at.col + (down ? line : along);
+        float v[4];
+        eg_take(p.in, in, row, col, count, v);
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] += 0.0F;
+        eg_put(p.out, out, row, col, count, v);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    eg_copy_f32(const __grid_constant__ eg_cuda_gemm p) {
+    const bool down = p.out.row_stride == 1 && p.out.col_stride != 1;
+    eg_let_successor_start();
+    eg_wait_for_predecessor();
+    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+        copy_tile(p, eg_tile_at<SIDE, SIDE>(p, index), down);
+    }
+}
