@@ -148,6 +148,7 @@ MUTATIONS = [
      "        if (halves && before) EG_TRY(move_half(context, s, true));\n", ""),
     ("halves: lines on their way lie where copies work", "src/slabs.c",
      "s->workspace = s->slab.offset + other;", "s->workspace = s->slab.offset;"),
+    ("halves: lines on their way have the type of their sums", "src/slabs.c", "    way.dtype = out.dtype;\n", ""),
     ("halves: both are of the first columns", "src/slabs.c", "own ? s->kept : 0, count", "0, count"),
     ("halves: they fit wherever d_b begins", "src/slabs.c", ": (lines - 1) / 2;", ": lines / 2;"),
     ("halves: a query knows where d_b begins", "src/slabs.c",
