@@ -352,7 +352,7 @@ static bool size_grad_pre(const eg_caps *caps, eg_slabs *s) {
  * more. */
 static eg_status lay_out_halves(const eg_caps *caps, eg_slabs *s) {
     const eg_operand *d_b = &s->whole.operands[EG_OP_D_B];
-    const size_t line = (size_t)length_of(d_b) * eg_size_of(d_b->dtype);
+    const size_t line = (size_t)length_of(d_b) * sizeof(uint16_t); /* on its way, in d_b's type */
     size_t room = 0, other = 0;
     EG_TRY(take_slabs(caps, s, &room));
     const size_t fitting = (room + s->grad_pre.bytes) / line;

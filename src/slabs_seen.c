@@ -5,11 +5,18 @@
 #include "error.h"
 #include "slabs.h"
 
-enum { SEEN = 16 };
+enum { SEEN = 16, WORDS = sizeof(eg_problem) / sizeof(uint64_t) };
+_Static_assert(sizeof(eg_problem) % sizeof(uint64_t) == 0, "whole words");
 
-/* A call, without the places of its operands, on which a slab does not depend; and its slab. */
+/* A problem without the places of its operands, on which a slab does not depend. By its bits: those that
+ * differ in their padding only are not found to be the same, and that is all. */
+typedef struct call_key {
+    uint64_t words[WORDS];
+} call_key;
+
+/* A call and its slab. */
 typedef struct entry {
-    eg_problem problem;
+    call_key key;
     size_t limit; /* 0: free */
     int64_t items, rows;
     bool halves;
@@ -20,21 +27,24 @@ struct eg_slabs_seen {
     int next; /* to be given up */
 };
 
-/* By bytes: problems that differ in their padding only are not found, and that is all. */
-static void forget_places(eg_problem *problem) {
-    problem->addressing = EG_PRESENCE;
+static call_key key_of(const eg_problem *problem) {
+    eg_problem x;
+    call_key key;
+    memcpy(&x, problem, sizeof x);
+    x.addressing = EG_PRESENCE;
     for (int id = 0; id < EG_OPERANDS; id++) {
-        eg_operand *x = &problem->operands[id];
-        if (x->data == NULL) continue;
-        x->data = (void *)(uintptr_t)4096; /* a mark */
-        x->offset = 0;
+        if (x.operands[id].data == NULL) continue;
+        x.operands[id].data = (void *)(uintptr_t)4096; /* a mark */
+        x.operands[id].offset = 0;
     }
+    memcpy(&key, &x, sizeof key);
+    return key;
 }
 
-static const entry *find(const eg_slabs_seen *seen, const eg_problem *key, size_t limit) {
+static const entry *find(const eg_slabs_seen *seen, const call_key *key, size_t limit) {
     for (int i = 0; i < SEEN; i++) {
         const entry *x = &seen->entries[i];
-        if (x->limit == limit && memcmp(&x->problem, key, sizeof *key) == 0) return x;
+        if (x->limit == limit && memcmp(&x->key, key, sizeof *key) == 0) return x;
     }
     return NULL;
 }
@@ -53,16 +63,12 @@ eg_status eg_slabs_recall(eg_context *context, const eg_problem *problem, size_t
     const eg_caps *caps = &context->caps;
     eg_slabs_seen *seen = limit == 0 || problem->packed_b != NULL ? NULL : seen_of(context);
     if (seen == NULL) return eg_slabs_make(caps, problem, limit, slabs);
-    eg_problem key;
-    memcpy(&key, problem, sizeof key);
-    forget_places(&key);
+    const call_key key = key_of(problem);
     const entry *known = find(seen, &key, limit);
     if (known != NULL)
         return eg_slabs_take(caps, problem, limit, known->items, known->rows, known->halves, slabs);
     EG_TRY(eg_slabs_make(caps, problem, limit, slabs));
-    entry *x = &seen->entries[seen->next];
+    seen->entries[seen->next] = (entry){key, limit, slabs->items, slabs->rows, slabs->halves};
     seen->next = (seen->next + 1) % SEEN;
-    memcpy(&x->problem, &key, sizeof key);
-    x->limit = limit, x->items = slabs->items, x->rows = slabs->rows, x->halves = slabs->halves;
     return EG_OK;
 }

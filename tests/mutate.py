@@ -132,7 +132,7 @@ MUTATIONS = [
     ("slabs: the limit is passed by a byte", "src/slabs_fit.c",
      "x->slabs->workspace <= x->limit", "x->slabs->workspace <= x->limit + 1"),
     ("slabs: calls seen before are told apart by their limit only", "src/slabs_seen.c",
-     "x->limit == limit && memcmp(&x->problem, key, sizeof *key) == 0", "x->limit == limit"),
+     "x->limit == limit && memcmp(&x->key, key, sizeof *key) == 0", "x->limit == limit"),
     ("slabs: calls seen before are told apart by all but their limit", "src/slabs_seen.c",
      "x->limit == limit && memcmp", "x->limit > 0 && memcmp"),
     ("slabs: halves seen before are whole", "src/slabs_seen.c", "known->rows, known->halves, slabs", "known->rows, false, slabs"),
