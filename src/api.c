@@ -78,6 +78,11 @@ static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *inf
     if (context == NULL)
         return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context of %zu bytes", sizeof *context);
     *context = (eg_context){.ops = ops, .allocator = allocator, .caps = {.backend = info->backend}};
+    context->slabs_seen = eg_slabs_seen_make(context);
+    if (context->slabs_seen == NULL) {
+        dispose(context);
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for the slabs of a context's calls");
+    }
     if (info->kernel != NULL) {
         context->only_kernel = eg_host_text(context, info->kernel);
         context->caps.only_kernel = context->only_kernel;

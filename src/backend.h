@@ -48,7 +48,7 @@ struct eg_context {
     void *device; /* the backend's own state */
     void *workspace;
     size_t workspace_bytes;
-    eg_slabs_seen *slabs_seen; /* NULL until a call has a limit */
+    eg_slabs_seen *slabs_seen;
 };
 
 /* B in the layouts that the products read it in. */

@@ -53,6 +53,10 @@ eg_status eg_slabs_make(const eg_caps *caps, const eg_problem *problem, size_t l
 eg_status eg_slabs_take(const eg_caps *caps, const eg_problem *problem, size_t limit, int64_t items,
                         int64_t rows, bool halves, eg_slabs *slabs);
 
+/* Memory for the slabs of calls to come; the context's own, so that no call allocates. NULL: there is none.
+ */
+eg_slabs_seen *eg_slabs_seen_make(const eg_context *context);
+
 /* As eg_slabs_make, which the context's next calls of the kind are spared. */
 eg_status eg_slabs_recall(eg_context *context, const eg_problem *problem, size_t limit, eg_slabs *slabs);
 

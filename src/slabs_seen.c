@@ -49,20 +49,17 @@ static const entry *find(const eg_slabs_seen *seen, const call_key *key, size_t 
     return NULL;
 }
 
-static eg_slabs_seen *seen_of(eg_context *context) {
-    if (context->slabs_seen == NULL) {
-        context->slabs_seen = eg_host_alloc(context, sizeof *context->slabs_seen);
-        if (context->slabs_seen != NULL) memset(context->slabs_seen, 0, sizeof *context->slabs_seen);
-    }
-    return context->slabs_seen;
+eg_slabs_seen *eg_slabs_seen_make(const eg_context *context) {
+    eg_slabs_seen *seen = eg_host_alloc(context, sizeof *seen);
+    if (seen != NULL) memset(seen, 0, sizeof *seen);
+    return seen;
 }
 
-/* What is packed may hold anything by the next time, so such calls are not kept. Nor are they without memory
- * to keep them in. */
+/* What is packed may hold anything by the next time, so such calls are not kept. */
 eg_status eg_slabs_recall(eg_context *context, const eg_problem *problem, size_t limit, eg_slabs *slabs) {
     const eg_caps *caps = &context->caps;
-    eg_slabs_seen *seen = limit == 0 || problem->packed_b != NULL ? NULL : seen_of(context);
-    if (seen == NULL) return eg_slabs_make(caps, problem, limit, slabs);
+    eg_slabs_seen *seen = context->slabs_seen;
+    if (limit == 0 || problem->packed_b != NULL) return eg_slabs_make(caps, problem, limit, slabs);
     const call_key key = key_of(problem);
     const entry *known = find(seen, &key, limit);
     if (known != NULL)

@@ -1,7 +1,9 @@
 /* How the last tiles of a product are cut (parts.c), for many products: as kernels/hopper_cut.cuh walks it,
- * every strip of a cut tile is multiplied once, and no two pieces lie in one place. Pure: runs anywhere. */
+ * every strip of a cut tile is multiplied once, and no two pieces lie in one place; and which products are
+ * the library's. Pure: runs anywhere. */
 #include "cuda/device.h"
 #include "support.h"
+#include "validate.h"
 
 enum { MOST_STRIPS = 400 };
 
@@ -76,8 +78,46 @@ static void a_cut_pays(void **state) {
     assert_true(cuts > 0);
 }
 
+/* Who makes d_a of a bf16 layer on an H200 that has the library. */
+static const char *d_a_is_by(int64_t m, int64_t k, int64_t n) {
+    static eg_plan plan;
+    const eg_cuda_caps detail = {.multiprocessors = 132, .shared = 227 << 10};
+    const eg_caps caps = {.backend = EG_BACKEND_CUDA,
+                          .rounds_grad_pre = true,
+                          .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT,
+                          .detail = &detail};
+    const eg_layer layer = {.size = sizeof layer,
+                            .m = m,
+                            .k = k,
+                            .n = n,
+                            .batch = 1,
+                            .dtype = EG_BF16,
+                            .activation = EG_ACT_GELU};
+    const eg_matrix there = {.data = (void *)(uintptr_t)4096};
+    const eg_backward_args args = {
+        .size = sizeof args, .a = there, .b = there, .grad = there, .d_a = there, .d_b = there};
+    eg_problem problem;
+    assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+    assert_ok(eg_plan_make(&caps, &problem, &plan));
+    for (int i = 0; i < plan.steps; i++)
+        if (plan.step[i].kind == EG_STEP_GEMM && plan.step[i].product == EG_PRODUCT_D_A)
+            return plan.step[i].name;
+    return "nobody";
+}
+
+/* Tiles of 128 x 128 fill eight waves in all of these, but for the last, which has far more. */
+static void the_library_has_what_fills_its_waves_and_is_not_deep(void **state) {
+    (void)state;
+    assert_string_equal(d_a_is_by(4096, 4096, 4096), "cublaslt_bf16");
+    assert_string_equal(d_a_is_by(4096, 4096, 8128), "cublaslt_bf16");
+    assert_non_null(strstr(d_a_is_by(4096, 4096, 8192), "hopper_bf16_"));
+    assert_non_null(strstr(d_a_is_by(4096, 4096, 14336), "hopper_bf16_"));
+    assert_non_null(strstr(d_a_is_by(8192, 8192, 4096), "hopper_bf16_"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_are_apart_and_complete),
-                                       cmocka_unit_test(a_cut_pays)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_are_apart_and_complete), cmocka_unit_test(a_cut_pays),
+        cmocka_unit_test(the_library_has_what_fills_its_waves_and_is_not_deep)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
