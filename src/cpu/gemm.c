@@ -370,17 +370,17 @@ static wanted next_right(const product *x, const block *b, const pass *pass, int
     return w;
 }
 
-/* The left operand of the next pass, or of the next block's first one; a single pass reads the same again. A
- * prefetcher sees a row or a column of it at a time, of a few lines. */
+/* The left operand of the next pass, of the next summand's first one, or of the next block's; a single pass
+ * reads the same again. A prefetcher sees a row or a column of it at a time, of a few lines. */
 static wanted next_left(const product *x, const block *b, const pass *pass, int64_t item) {
     const side *left = &x->left;
     if (left->in_place || x->depth <= x->step->depth) return (wanted){.length = 0};
-    const int64_t nr = x->kernel->nr, term = pass->last ? 0 : pass->term + pass->depth;
+    const int64_t nr = x->kernel->nr, after = pass->term + pass->depth, term = after < x->depth ? after : 0;
     const int64_t depth = eg_least(x->step->depth, x->depth - term);
     const bool transposed = left->panel == nr;
     const int64_t past = transposed ? b->row - eg_div(b->row, nr) * nr : 0; /* of a panel's columns */
     return (wanted){
-        .list = side_at(left, item, b->row - past, term),
+        .list = side_at(left, term == 0 && !pass->last ? item + 1 : item, b->row - past, term),
         .lists = eg_ceil_div(transposed ? past + b->rows : depth, nr),
         .apart = transposed ? left->panels : nr * left->term,
         .length = transposed ? depth : b->rows,
