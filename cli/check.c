@@ -34,18 +34,14 @@ static int case_count(eg_dtype compute, bool software) {
 
 /* ---- One kernel --------------------------------------------------------------------------------- */
 
-static void run_cases(eg_context *context, eg_backend backend, const eg_kernel_info *kernel,
-                      outcome *result) {
+static void run_cases(eg_context *context, const eg_kernel_info *kernel, outcome *result) {
     const int count = case_count(kernel->compute, is_software(context));
-    /* Matrix units take 16-bit operands; the CPU's other kernels compute in f32 or f64. */
-    const check_options checks = {.rounds_grad_pre =
-                                      backend != EG_BACKEND_CPU || strcmp(kernel->needs, "amx") == 0};
     for (int i = 0; i < count; i++) {
         progress_step(kernel->name);
         check_case c;
         check_report report = {0};
         check_make(kernel->compute, i, &c);
-        const check_result found = check_run(context, &c, &checks, &report);
+        const check_result found = check_run(context, &c, &report);
         if (found == CHECK_UNSUPPORTED) result->unsupported++;
         if (found == CHECK_PASSED) result->passed++;
         if (found != CHECK_UNSUPPORTED && report.worst > result->worst) result->worst = report.worst;
@@ -71,7 +67,7 @@ static int check_kernel(const options *o, eg_backend backend, const eg_kernel_in
     eg_context *context = NULL;
     CLI_TRY(call_status(eg_open(&info, &context)));
     outcome result = {0};
-    run_cases(context, backend, kernel, &result);
+    run_cases(context, kernel, &result);
     print_outcome(backend, kernel, &result);
     sum->kernels++;
     sum->cases += result.passed + result.failed;

@@ -5,7 +5,7 @@
  *         check_case c;
  *         check_make(EG_F32, i, &c);
  *         check_report report;
- *         if (check_run(context, &c, NULL, &report) == CHECK_FAILED) puts(report.message);
+ *         if (check_run(context, &c, &report) == CHECK_FAILED) puts(report.message);
  *     }
  *
  * On the CPU every operand stands against a page that cannot be touched, once behind its last byte and
@@ -106,10 +106,6 @@ void check_describe(const check_case *c, char *text, size_t capacity);
 
 typedef enum check_result { CHECK_PASSED, CHECK_FAILED, CHECK_UNSUPPORTED } check_result;
 
-typedef struct check_options {
-    bool rounds_grad_pre; /* this backend rounds grad_pre to 16 bits where it feeds a product */
-} check_options;
-
 typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
     bool slabs;         /* the call was cut into several, */
@@ -117,8 +113,7 @@ typedef struct check_report {
     char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 
-/* Runs one case. CHECK_UNSUPPORTED only where the library said EG_ERR_UNSUPPORTED. `options` may be NULL. */
-check_result check_run(eg_context *context, const check_case *c, const check_options *options,
-                       check_report *report);
+/* Runs one case. CHECK_UNSUPPORTED only where the library said EG_ERR_UNSUPPORTED. */
+check_result check_run(eg_context *context, const check_case *c, check_report *report);
 
 #endif

@@ -6,6 +6,7 @@
 #include "oracle.h"
 #include "support.h"
 
+#include <float.h>
 #include <math.h>
 
 typedef struct points {
@@ -93,12 +94,16 @@ static void backward(eg_context *context, points *p, eg_activation activation, e
     assert_ok(eg_backward(context, &layer, &args));
 }
 
+/* Whether subnormal numbers are 0, read and written: by the conversions to bf16 of rows for the tile unit. */
+static bool flushes;
+
 static void compare(const points *p, const char *row, const char *what, eg_activation activation, int64_t i,
                     long double exact, double got) {
     const double value = (double)exact;
     const oracle_result expected = {value,
                                     oracle_act_bound(activation, oracle_compute_dtype(p->dtype), value)};
     if (oracle_accepts(expected, got, p->dtype)) return;
+    if (flushes && got == 0 && fabs(value) < FLT_MIN) return;
     fail_msg("%s %s %s%s(%.17g) is %.17g; expected %.17g +- %.2g", row, eg_dtype_name(p->dtype),
              eg_activation_name(activation), what, oracle_get(p->x, (size_t)i, p->dtype), got, value,
              expected.bound);
@@ -160,6 +165,16 @@ static void check_slopes_of_y(eg_context *context, const char *row, points *p) {
     }
 }
 
+/* Whether a row computes this type, with layer.math as it is by default. */
+static bool computes(eg_context *context, const points *p) {
+    const eg_layer layer = layer_of(p, EG_ACT_NONE, EG_NONFINITE_ZERO);
+    const eg_forward_args args = {.size = sizeof args, .bias = {.data = p->x}, .y = {.data = p->result}};
+    char text[512];
+    const eg_status status = eg_forward_plan(context, &layer, &args, text, sizeof text);
+    if (status != EG_ERR_UNSUPPORTED) assert_ok(status);
+    return status == EG_OK;
+}
+
 /* On every usable kernel row that computes this type. */
 static void check_points(points *p) {
     expectation e;
@@ -171,11 +186,14 @@ static void check_points(points *p) {
         if (!row.usable || row.compute != oracle_compute_dtype(p->dtype)) continue;
         eg_context *context = NULL;
         assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
-        check_values(context, row.name, p, &e);
-        check_slopes(context, row.name, p, &e);
-        check_slopes_of_y(context, row.name, p);
+        if (computes(context, p)) {
+            flushes = strcmp(row.needs, "amx") == 0 && p->dtype == EG_BF16;
+            check_values(context, row.name, p, &e);
+            check_slopes(context, row.name, p, &e);
+            check_slopes_of_y(context, row.name, p);
+            checked++;
+        }
         eg_close(context);
-        checked++;
     }
     assert_true(checked > 0);
     eg_close(table);

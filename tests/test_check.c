@@ -148,7 +148,7 @@ static check_result run(const check_case *c, const fault *wrong, check_report *r
     eg_context *context = open_cpu(1);
     current = wrong;
     calls = 0;
-    const check_result result = check_run(context, c, NULL, report);
+    const check_result result = check_run(context, c, report);
     current = NULL;
     eg_close(context);
     return result;

@@ -78,16 +78,8 @@ static check_case case_of(int mode, int wanted, batch_kind kind, unsigned flags)
     return c;
 }
 
-/* Matrix units read grad_pre in 16 bits. */
-static bool rounds_grad_pre(eg_context *context) {
-    eg_device_info info = {.size = sizeof info};
-    assert_ok(eg_get_device_info(context, &info));
-    return backend == EG_BACKEND_CUDA || strstr(info.features, "amx") != NULL;
-}
-
 static bool runs(eg_context *context, const check_case *c, check_report *report) {
-    const check_options options = {.rounds_grad_pre = rounds_grad_pre(context)};
-    const check_result result = check_run(context, c, &options, report);
+    const check_result result = check_run(context, c, report);
     if (result == CHECK_FAILED) fail_msg("%s", report->message);
     return result == CHECK_PASSED;
 }

@@ -131,7 +131,7 @@ static void check_small(eg_context *context, eg_dtype dtype) {
         const int64_t m = i & 4 ? 8 : 5, k = sizes[i / 16 % SIZES], n = sizes[i / 16 / SIZES];
         const check_case c = small_case(dtype, m, k, n, col_major, (i & 8) != 0);
         check_report report;
-        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+        if (check_run(context, &c, &report) != CHECK_PASSED) fail_msg("%s", report.message);
     }
 }
 
@@ -145,7 +145,7 @@ static void check_past_caches(eg_context *context, eg_dtype dtype) {
         const int64_t *size = sizes[i / 4];
         const check_case c = small_case(dtype, size[0], size[1], size[2], col_major, (i & 2) != 0);
         check_report report;
-        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+        if (check_run(context, &c, &report) != CHECK_PASSED) fail_msg("%s", report.message);
     }
 }
 

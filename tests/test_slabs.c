@@ -327,7 +327,7 @@ static void sums_of_a_batch_that_stays_together(void **state) {
                               .pack = i < 2 ? CHECK_PACK_NONE : CHECK_PACK_ALONE,
                               .seed = 1};
         check_report report;
-        if (check_run(context, &c, NULL, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+        if (check_run(context, &c, &report) != CHECK_PASSED) fail_msg("%s", report.message);
         assert_true(report.slabs);
     }
     eg_close(context);

@@ -21,19 +21,11 @@ typedef struct totals {
 
 static int cases_for(eg_dtype compute) { return short_run() ? check_round(compute) : check_count(compute); }
 
-/* Matrix units read grad_pre in the layer's type; multiply-add units in f32. */
-static bool rounds_grad_pre(eg_context *context) {
-    eg_device_info info = {.size = sizeof info};
-    if (eg_get_device_info(context, &info) != EG_OK) return false;
-    return info.backend != EG_BACKEND_CPU || strstr(info.features, "amx") != NULL;
-}
-
 static void run_case(eg_context *context, eg_dtype compute, int index, totals *sum) {
     check_case c;
     check_report report;
-    const check_options options = {.rounds_grad_pre = rounds_grad_pre(context)};
     check_make(compute, index, &c);
-    switch (check_run(context, &c, &options, &report)) {
+    switch (check_run(context, &c, &report)) {
     case CHECK_PASSED:
         sum->passed++;
         break;
