@@ -18,7 +18,7 @@ function(epigrad_cuda_code file result)
     endif()
   endforeach()
   # Their operands are 16-bit: with f32 subnormals as 0, 1/x is one instruction.
-  if(code AND file MATCHES "^hopper_b?f16")
+  if(code AND file MATCHES "^hopper_(b?f16|relay)")
     list(APPEND code -ftz=true)
   endif()
   set(${result} ${code} PARENT_SCOPE)

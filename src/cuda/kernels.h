@@ -174,7 +174,8 @@ enum {
     EG_CUDA_SMALL = 1U << 9, /* sizes below 2^31 */
     EG_CUDA_CUT = 1U << 10,  /* the last tiles are cut along the depth (eg_cuda_cut) */
     EG_CUDA_REST = 1U << 11, /* left is grad_pre, of which the kernel makes the last rows itself */
-    EG_CUDA_COPY = 1U << 12  /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_COPY = 1U << 12, /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_RELAY = 1U << 13 /* cols a multiple of 8; the epilogue is beside the next tile's products */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

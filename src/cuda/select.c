@@ -197,6 +197,7 @@ bool eg_cuda_takes(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
     if ((takes & EG_CUDA_SMALL) != 0 && !small(x)) return false;
     if ((takes & EG_CUDA_COPY) != 0 && !copies(x)) return false;
+    if ((takes & EG_CUDA_RELAY) != 0 && x->cols % 8 != 0) return false;
     if ((takes & EG_CUDA_NO_SECOND) != 0 && x->second.data != 0) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
@@ -317,6 +318,15 @@ static bool hides_rest(const eg_cuda_gemm *x, double waves, double fill) {
     return x->cols >= least_cols && waves >= least_waves && fill >= least_fill;
 }
 
+/* Of a row that finishes a tile beside the products of the next: what that saves, as a part of its time. An
+ * epilogue takes as long as ten strips of the depth; with few of them it does not fit, and there is no gain.
+ */
+static double hidden(const eg_cuda_kernel *row, const eg_cuda_gemm *x, double waves) {
+    const double epilogue = 10, least_strips = 32;
+    const double strips = (double)eg_ceil_div(x->depth, row->depth) * (double)x->summed;
+    return strips < least_strips || waves <= 1 ? 0 : epilogue / (strips + epilogue);
+}
+
 /* Its time in tiles of one column, with what narrow tiles cost in loads. */
 static double tma_cost(const eg_caps *caps, const eg_plan *plan, const eg_cuda_kernel *row,
                        const eg_cuda_gemm *x) {
@@ -329,6 +339,10 @@ static double tma_cost(const eg_caps *caps, const eg_plan *plan, const eg_cuda_k
     const bool plain = x->epilogue == EG_EPILOGUE_STORE && x->summed <= 1;
     if (row->family == EG_CUDA_POOL) return eg_cuda_pool_pays(multiprocessors, &plan->problem) ? -1 : never;
     if ((row->takes & EG_CUDA_REST) != 0) return hides_rest(x, waves, fill) ? 0 : never;
+    if ((row->takes & EG_CUDA_RELAY) != 0) {
+        const double part = hidden(row, x, waves);
+        return part > 0 ? cost * (1 - part) : never;
+    }
     if ((row->takes & EG_CUDA_CUT) != 0 && saved <= 0) return never;
     return plain && library_wins(multiprocessors, x, fill) ? slow + cost : cost;
 }

@@ -14,6 +14,9 @@
 /* And of hopper_pass.cuh: other rings instead of sums and bias. */
 #define EG_HOPPER_PASS_SHARED(cols) (EG_HOPPER_SHARED(cols) - 8 * 5 * (cols) + EG_CUDA_REST_BYTES)
 
+/* Of hopper_relay.cuh: the ring, five places of 16 rows of sums, two barriers for each of eight warps. */
+#define EG_HOPPER_RELAY_SHARED (3 * (EG_HOPPER_SLOT(256) + 24) + 5 * 16 * 256 * 4 + 8 * 2 * 8)
+
 #define EVERYTHING (STORES | EPILOGUES)
 
 /* Two letters: left and right are row-major (r) or column-major (c). */
@@ -36,9 +39,13 @@
      .depth = 64,                                                                                            \
      .threads = 384,                                                                                         \
      .shared = bytes,                                                                                        \
-     .sum_rows = 64},
+     .sum_rows = ((also)&EG_CUDA_RELAY) != 0 ? 128 : 64},
 #define HOPPER(type, storage, left, right, cols, bytes, what)                                                \
     HOPPER_ROW(#type, storage, left, right, cols, bytes, what, 0)
+/* A·B with act', finished beside the next tile's products. */
+#define HOPPER_RELAY(type, storage, right)                                                                   \
+    HOPPER_ROW(#type "_relay", storage, r, right, 256, EG_HOPPER_RELAY_SHARED, 1U << EG_EPILOGUE_ACT_GRAD,   \
+               EG_CUDA_RELAY)
 /* d_a with the rest of the element-wise pass. */
 #define HOPPER_PASS(type, storage, right)                                                                    \
     HOPPER_ROW(#type "_pass", storage, r, right, 256, EG_HOPPER_PASS_SHARED(256), STORES,                    \
@@ -130,6 +137,8 @@ static const eg_cuda_kernel rows[] = {
                                 HOPPER_PASS(f16, EG_F16, r) HOPPER_PASS(f16, EG_F16, c)
                                     HOPPER_POOL(bf16, EG_BF16, r) HOPPER_POOL(bf16, EG_BF16, c)
                                         HOPPER_POOL(f16, EG_F16, r) HOPPER_POOL(f16, EG_F16, c)
+                                            HOPPER_RELAY(bf16, EG_BF16, r) HOPPER_RELAY(bf16, EG_BF16, c)
+                                                HOPPER_RELAY(f16, EG_F16, r) HOPPER_RELAY(f16, EG_F16, c)
     /* Those of f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, r, 128, 32, EG_F32_SHARED) HOPPER_TILES(f32, EG_F32, c, 128, 32, EG_F32_SHARED)
         HOPPER_TILES(f64, EG_F64, r, 64, 16, EG_F64_SHARED)

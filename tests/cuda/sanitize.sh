@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools, and what the backend
-# chooses for large layers only: a pass that two kernels share, and one kernel for most of a call.
+# chooses for large layers only: a pass that two kernels share, one kernel for most of a call, and tiles that are
+# finished beside the next one's products.
 #
 #     tests/cuda/sanitize.sh BUILD_DIRECTORY
 #
@@ -21,4 +22,5 @@ for tool in memcheck racecheck initcheck synccheck; do
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$table" --backend cuda
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$device" 'a_shared_pass*'
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$exact" 'a_pool*'
+    compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$exact" 'a_relay*'
 done

@@ -1,6 +1,7 @@
-/* Kernels whose blocks share work: products whose last tiles are cut along the depth, and d_a and d_b in one
- * launch with the pass. Sums of small whole numbers are exact in any order, so they have the bits of kernels
- * that share nothing. A row that is asked for by name cuts or pools wherever it can. */
+/* Kernels whose blocks or warps share work: products whose last tiles are cut along the depth, d_a and d_b in
+ * one launch with the pass, and A·B with act' finished beside the next tile's products. Sums of small whole
+ * numbers are exact in any order, so they have the bits of kernels that share nothing. A row that is asked
+ * for by name cuts or pools wherever it can. */
 #include "short.h"
 #include "support.h"
 
@@ -32,6 +33,16 @@ static const layer_case pool_cases[] = {
     {520, 264, 16392, .batch = 1},                     /* all but one cluster pass */
 };
 
+/* Tiles of A·B, of which a cluster finishes all but the last beside its products: */
+static const layer_case relay_cases[] = {
+    {2312, 8, 2568, .batch = 1},   /* 110; the sums wait for who finishes */
+    {4104, 200, 4104, .batch = 1}, /* 289; rows and columns that fill no tile */
+    {300, 136, 264, .batch = 70},  /* 280, of items of a batch */
+    {300, 136, 264, 70, .one_b = true},
+    {520, 4104, 8456, .batch = 1}, /* 102; who finishes waits for the sums */
+    {700, 136, 264, .batch = 1},   /* 6, each a cluster's last */
+};
+
 /* The row for a product, and the outputs that it makes. A row that is asked for by name is the only one for
  * all products of a call. */
 typedef struct product {
@@ -49,6 +60,10 @@ static const product cut_products[] = {
 static const product pools[] = {
     {"hopper_bf16_pool_c_128x256", GRAD_PRE, D_B, EG_ROW_MAJOR},
     {"hopper_bf16_pool_r_128x256", GRAD_PRE, D_B, EG_COL_MAJOR},
+};
+static const product relays[] = {
+    {"hopper_bf16_relay_rr_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"hopper_bf16_relay_rc_128x256", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
 };
 static const char *const alone = "mma_bf16_128x128";
 
@@ -172,6 +187,13 @@ static void a_pool_has_the_bits_of_a_kernel_for_each_step(void **state) {
         for (size_t j = 0; j < LENGTH(pools); j++) check(&pool_cases[i], &pools[j]);
 }
 
+static void a_relay_has_the_bits_of_who_finishes_alone(void **state) {
+    (void)state;
+    const size_t cases = short_run() ? 1 : LENGTH(relay_cases);
+    for (size_t i = 0; i < cases; i++)
+        for (size_t j = 0; j < LENGTH(relays); j++) check(&relay_cases[i], &relays[j]);
+}
+
 /* 77: there is no device, or none with these kernels. */
 static int start(void) {
     const eg_open_info info = {
@@ -188,7 +210,8 @@ static int start(void) {
 int main(int argc, char **argv) {
     const int status = start();
     const struct CMUnitTest tests[] = {cmocka_unit_test(cut_tiles_have_the_bits_of_whole_ones),
-                                       cmocka_unit_test(a_pool_has_the_bits_of_a_kernel_for_each_step)};
+                                       cmocka_unit_test(a_pool_has_the_bits_of_a_kernel_for_each_step),
+                                       cmocka_unit_test(a_relay_has_the_bits_of_who_finishes_alone)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,38 +117,21 @@ EG_DEVICE void walk_rows(const walk &w, const F &derivative, typename V::real (&
     }
 }
 
-/* The derivative, by the sources there are; each has a loop of its own, so that none waits for a branch. */
 template <typename V>
 EG_DEVICE void walk_activation(int activation, bool of_y, const walk &w, typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
-#define EG_WALK(derivative)                                                                                  \
-    walk_rows<V, true>(                                                                                      \
-        w,                                                                                                   \
-        [](real x, bool propagate) {                                                                         \
-            const real slope = derivative(x);                                                                \
-            return eg_is_nan(x) ? (propagate ? x : (real)0) : slope;                                         \
-        },                                                                                                   \
-        sums)
-#define EG_WALK_Y_0(name) EG_WALK(eg_act_grad_##name)
-#define EG_WALK_Y_1(name)                                                                                    \
-    if (of_y) {                                                                                              \
-        EG_WALK(eg_act_grad_y_##name);                                                                       \
-    } else {                                                                                                 \
-        EG_WALK(eg_act_grad_##name);                                                                         \
-    }
     if (activation == EG_ACT_NONE) {
         walk_rows<V, false>(
             w, [](real, bool) { return (real)1; }, sums);
         return;
     }
-    switch (activation) {
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    case value:                                                                                              \
-        EG_WALK_Y_##from_y(name);                                                                            \
-        break;
-        EG_ACTIVATION_TABLE(EG_ROW)
-#undef EG_ROW
-    }
+    eg_with_act_grad(activation, of_y, [&](const auto &derivative) {
+        const auto slope_of = [&](real x, bool propagate) {
+            const real slope = derivative(x);
+            return eg_is_nan(x) ? (propagate ? x : (real)0) : slope;
+        };
+        walk_rows<V, true>(w, slope_of, sums);
+    });
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------- */

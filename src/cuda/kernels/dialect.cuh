@@ -145,18 +145,39 @@ template <int N, typename T> EG_DEVICE bool eg_maybe_nan(const T (&values)[N]) {
     return eg_is_nan(sum);
 }
 
-/* values[i] = act(values[i]). The switch stands outside the loop, so that it costs one uniform branch;
- * N is small, as each activation has its own copy of the loop. act(NaN) is NaN: the clamps hide it. */
-template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N]) {
-    T y[N];
+/* f(act), f(act'), with the activation's function of one number: whatever loops f has stand inside the switch, so
+ * that no step of theirs waits for a branch, and its exponentials and reciprocals overlap with what else it does.
+ * Each activation has its own copy of f. */
+template <typename F> EG_DEVICE void eg_with_act(int activation, const F &f) {
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     case value:                                                                                              \
-        _Pragma("unroll") for (int i = 0; i < N; i++) y[i] = eg_act_##name(values[i]);                       \
-        break;
+        return f([](auto x) { return eg_act_##name(x); });
         EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
     }
+}
+
+#define EG_WITH(derivative)  f([](auto x) { return derivative(x); })
+#define EG_WITH_Y_0(name)    EG_WITH(eg_act_grad_##name)
+#define EG_WITH_Y_1(name)    of_y ? EG_WITH(eg_act_grad_y_##name) : EG_WITH(eg_act_grad_##name)
+template <typename F> EG_DEVICE void eg_with_act_grad(int activation, bool of_y, const F &f) {
+    switch (activation) {
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    case value:                                                                                              \
+        return EG_WITH_Y_##from_y(name);
+        EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+    }
+}
+
+/* values[i] = act(values[i]). act(NaN) is NaN: the clamps hide it. */
+template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N]) {
+    T y[N];
+    eg_with_act(activation, [&](const auto &act) {
+#pragma unroll
+        for (int i = 0; i < N; i++) y[i] = act(values[i]);
+    });
     if (eg_maybe_nan(values)) {
 #pragma unroll
         for (int i = 0; i < N; i++) y[i] = eg_is_nan(values[i]) ? values[i] : y[i];
@@ -165,29 +186,23 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
     for (int i = 0; i < N; i++) values[i] = y[i];
 }
 
-/* slope[i] = act'(saved[i]), saved being pre or, with of_y, y. That of none is 1 for NaN as well. */
-#define EG_SLOPES(derivative)  _Pragma("unroll") for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
-#define EG_SLOPES_OF_Y_0(name) EG_SLOPES(eg_act_grad_##name)
-#define EG_SLOPES_OF_Y_1(name)                                                                               \
-    if (of_y) {                                                                                              \
-        EG_SLOPES(eg_act_grad_y_##name)                                                                      \
-    } else {                                                                                                 \
-        EG_SLOPES(eg_act_grad_##name)                                                                        \
-    }
-template <int N, typename T>
-EG_DEVICE void eg_slopes(int activation, bool of_y, bool propagate, const T (&saved)[N], T (&slope)[N]) {
-    switch (activation) {
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    case value:                                                                                              \
-        EG_SLOPES_OF_Y_##from_y(name) break;
-        EG_ACTIVATION_TABLE(EG_ROW)
-#undef EG_ROW
-    }
-    if (activation != EG_ACT_NONE && eg_maybe_nan(saved)) {
+/* slope[i] = act'(saved[i]), saved being pre or y. That of none is 1 for NaN as well. */
+template <int N, typename T, typename D>
+EG_DEVICE void eg_slopes_by(const D &derivative, bool none, bool propagate, const T (&saved)[N], T (&slope)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
+    if (!none && eg_maybe_nan(saved)) {
         const T poison = propagate ? (T)__int_as_float(0x7fffffff) : (T)0;
 #pragma unroll
         for (int i = 0; i < N; i++) slope[i] = eg_is_nan(saved[i]) ? poison : slope[i];
     }
+}
+
+template <int N, typename T>
+EG_DEVICE void eg_slopes(int activation, bool of_y, bool propagate, const T (&saved)[N], T (&slope)[N]) {
+    eg_with_act_grad(activation, of_y, [&](const auto &derivative) {
+        eg_slopes_by(derivative, activation == EG_ACT_NONE, propagate, saved, slope);
+    });
 }
 
 /* grad[i] *= act'(saved[i]). */

@@ -34,6 +34,7 @@ template <class K, bool CUTS = K::CUTS> struct eg_hopper_work {
         next_tile += gridDim.x / 2;
         return tile < tiles;
     }
+    __device__ bool is_last() const { return next_tile >= tiles; }
 };
 
 template <class K> struct eg_hopper_work<K, true> {

@@ -205,15 +205,15 @@ EG_DEVICE void eg_multiply_slot(float (&acc)[K::COLS / 2], uint32_t slot, int co
 }
 
 /* acc = the consumer's part of the tile, or of a piece of it. A slot is free once the products after it have
- * been asked for and its own are done. What the epilogue reads is asked for when the last tile's results have
- * surely been read. */
+ * been asked for and its own are done. `under` is done meanwhile, when the last tile's results have surely been
+ * read. */
 template <class K, class F>
-EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring_of<K> &ring, const F &finisher, int slots,
-                                int consumer, bool owned) {
+EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring_of<K> &ring, int slots, int consumer,
+                                const F &under) {
     for (int i = 0; i < slots; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
         eg_multiply_slot<K>(acc, ring.address(), consumer, i > 0);
-        if (owned && i == min(2, slots - 1)) finisher.boxes.fetch(finisher.p);
+        if (i == min(2, slots - 1)) under();
         eg_products_wait<1>();
         if (i > 0) ring.release_last();
     }
@@ -233,7 +233,9 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         const bool owned = work.first == 0;
         if (owned) finisher.boxes.turn_to(tiles.at(work.tile, rank));
         const eg_bias<K> bias(p.gemm, finisher.boxes.col);
-        eg_multiply_tile<K>(acc, ring, finisher, work.last - work.first, consumer, owned);
+        eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer, [&] {
+            if (owned) finisher.boxes.fetch(p); /* what the epilogue reads */
+        });
         if constexpr (K::CUTS) {
             if (!owned) eg_leave_piece(work, rank, acc);
             if (work.gathers()) eg_add_pieces(work, ring, acc);
@@ -262,12 +264,15 @@ EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t
 /* ---- The kernel --------------------------------------------------------------------------------------- */
 
 /* By one thread. */
-template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
+template <class S> EG_DEVICE void eg_ring_barriers(uint32_t shared) {
     for (int i = 0; i < S::STAGES; i++) {
         eg_barrier_init(shared + S::BARRIERS + i * 8, 1);
         eg_barrier_init(shared + S::BARRIERS + (S::STAGES + i) * 8, 2 * EG_CUDA_CLUSTER);
         eg_barrier_init(shared + S::BARRIERS + (2 * S::STAGES + i) * 8, 256);
     }
+}
+template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
+    eg_ring_barriers<S>(shared);
     for (int i = 0; i < 8 * S::BOXES; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
 }
 

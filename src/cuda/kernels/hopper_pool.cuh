@@ -104,7 +104,8 @@ EG_DEVICE void eg_pool_multiply(eg_ring_of<K> &ring, eg_finisher<K, EG_EPILOGUE_
                                 const eg_hopper_tile &tile, int consumer) {
     float acc[K::COLS / 2];
     finisher.boxes.turn_to(tile);
-    eg_multiply_tile<K>(acc, ring, finisher, eg_hopper_strips<K>(finisher.p.gemm), consumer, true);
+    eg_multiply_tile<K>(acc, ring, eg_hopper_strips<K>(finisher.p.gemm), consumer,
+                        [&] { finisher.boxes.fetch(finisher.p); });
     finisher.finish_tile(acc, eg_bias<K>(finisher.p.gemm, tile.col));
 }
 
