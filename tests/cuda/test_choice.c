@@ -179,14 +179,17 @@ static void assert_cuts(session *s, const eg_backward_args *args, const int cut[
 }
 
 /* What is left for the last wave of 66 clusters: 1792, 512 and 896 tiles leave 10, 50 and 38; 256 leave 58,
- * too many to gain from. The first product's counts are cleared before it, those of others by it. */
+ * too many to gain from. The first product's counts are cleared before it, those of others by it. A deep A.B
+ * is finished beside its products, by a kernel that cuts none. */
 static void the_last_tiles_are_cut_where_they_leave_clusters_idle(void **state) {
     (void)state;
     session s;
     open_session(&s);
     const eg_backward_args args = far_away();
     s.layer.m = 8192, s.layer.k = 4096, s.layer.n = 14336;
-    assert_cuts(&s, &args, (const int[]){10, 50, 38}, 1);
+    assert_cuts(&s, &args, (const int[]){0, 50, 38}, 0);
+    s.layer.k = 1984;
+    assert_cuts(&s, &args, (const int[]){10, 58, 52}, 1);
     s.layer.m = s.layer.k = s.layer.n = 4096;
     assert_cuts(&s, &args, (const int[]){0, 0, 0}, 0);
     s.layer.m = 8192, s.layer.k = 768, s.layer.n = 3072;
@@ -196,7 +199,7 @@ static void the_last_tiles_are_cut_where_they_leave_clusters_idle(void **state) 
     close_session(&s);
 }
 
-/* ---- The pass in two kernels -------------------------------------------------------------------- */
+/* ---- Tiles finished beside the next one's products ---------------------------------------------- */
 
 static bool takes_kernel(const session *s, const eg_layer *layer, const eg_backward_args *args,
                          const char *kernel) {
@@ -204,6 +207,33 @@ static bool takes_kernel(const session *s, const eg_layer *layer, const eg_backw
     assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
     return strstr(text, kernel) != NULL;
 }
+
+static bool relays(const session *s, const eg_layer *layer, const eg_backward_args *args) {
+    return takes_kernel(s, layer, args, "hopper_bf16_relay_rr_128x256");
+}
+
+/* Where there is a next one, and time for it; act' of A.B only. */
+static void tiles_of_deep_layers_are_finished_beside_the_next(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    eg_backward_args args = far_away();
+    assert_true(relays(&s, &s.layer, &args));
+    eg_layer shallow = s.layer, small = s.layer, odd = s.layer;
+    shallow.k = 1024, small.m = small.n = 2048, odd.n = 4092;
+    assert_false(relays(&s, &shallow, &args));
+    assert_false(relays(&s, &small, &args));
+    assert_false(relays(&s, &odd, &args));
+    args.b.layout = EG_COL_MAJOR;
+    assert_true(takes_kernel(&s, &s.layer, &args, "hopper_bf16_relay_rc_128x256"));
+    args.source = EG_SOURCE_PRE;
+    args.pre.data = (void *)((uintptr_t)100 << 40);
+    assert_false(takes_kernel(&s, &s.layer, &args, "_relay_"));
+    close_session(&s);
+}
+
+/* ---- The pass in two kernels -------------------------------------------------------------------- */
 
 /* Whether d_a's kernel makes the last rows of grad_pre itself. */
 static bool shares_the_pass(const session *s, const eg_layer *layer, const eg_backward_args *args) {
@@ -310,6 +340,7 @@ int main(void) {
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(the_last_tiles_are_cut_where_they_leave_clusters_idle),
+        cmocka_unit_test(tiles_of_deep_layers_are_finished_beside_the_next),
         cmocka_unit_test(large_layers_share_the_pass),
         cmocka_unit_test(empty_layers_share_no_pass),
         cmocka_unit_test(small_weights_are_pooled),
