@@ -24,8 +24,8 @@
  * run; its results are written over it and stored from there, under the next tile's products. The epilogue's
  * arithmetic is not overlapped: shared memory, read at 80 bytes a clock by the products and filled at 48, has
  * no room for two consumers on different tiles, nor registers for two tiles' accumulators (docs/cuda.md has
- * what was tried). Tiles of the last wave may be cut, so that no cluster is left without work
- * (hopper_cut.cuh).
+ * what was tried); where products take long enough, other warps do it (hopper_relay.cuh). Tiles of the last
+ * wave may be cut, so that no cluster is left without work (hopper_cut.cuh).
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
