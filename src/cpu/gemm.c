@@ -440,7 +440,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         run_tile(x, b, pass, &rows, &right, &ahead, &tile);
         tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
-        if (x->step->packs) ahead.b.at += ahead.b_rows * ahead.b.stride;
+        if (ahead.b.at != NULL) ahead.b.at += ahead.b_rows * ahead.b.stride;
         walk_on(&left, tile.row, mr);
     }
 }

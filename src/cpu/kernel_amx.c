@@ -91,8 +91,8 @@ EG_INLINE void add_sums(run_sums *run, int64_t rows, const bool wide) {
 
 /* Tile loads wake no prefetcher: what comes next is asked for into L2, a few lines with each cell. More at
  * once would stand in the way of the loads. */
-EG_INLINE const char *ask(const char *at, size_t bytes) {
-    for (const char *end = at + bytes; at < end; at += 64) __builtin_prefetch(at, 0, 2);
+EG_INLINE const char *ask(const char *at, size_t bytes) { /* no bytes: at may be NULL */
+    for (int64_t left = (int64_t)bytes; left > 0; left -= 64, at += 64) __builtin_prefetch(at, 0, 2);
     return at;
 }
 
@@ -116,7 +116,8 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         run.tile = tile, run.row = EG_CELL;                                                                  \
         const bool runs = (RUN) > 0;                                                                         \
         const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
-        const int64_t rows = rows_a_cell(ahead.rows, cells), b_rows = rows_a_cell(ahead.b_rows, cells);      \
+        const int64_t rows = ahead.out.at != NULL ? rows_a_cell(ahead.rows, cells) : 0;                      \
+        const int64_t b_rows = rows_a_cell(ahead.b_rows, cells);                                             \
         const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
         do {                                                                                                 \
             if (runs || !accumulate) clear_sums();                                                           \
