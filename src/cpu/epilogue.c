@@ -25,8 +25,8 @@ static void as_it_is(const eg_sweep *sweep) { (void)sweep; }
 
 /* out = product, or out + product. A product that is the result as it is has only to be stored. */
 static void prepare_store(eg_ending *e, const eg_operand *out, bool accumulate) {
-    e->as_it_is = e->kernel->terms == 0 && !accumulate;
-    e->sweeper = e->as_it_is ? as_it_is : e->kernel->act[EG_ACT_NONE];
+    e->as_it_is = !accumulate;
+    e->sweeper = e->as_it_is && e->kernel->terms == 0 ? as_it_is : e->kernel->act[EG_ACT_NONE];
     e->x = &product;
     e->other = accumulate ? out : NULL;
     e->out = out;
@@ -157,7 +157,8 @@ static void target(eg_rows *rows, const eg_ending *e, const eg_operand *x, const
 }
 
 static void deliver(const eg_ending *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
-    if (x == NULL || (in_place(e, x, tile) && !e->as_it_is)) return;
+    const bool is_there = x != NULL && in_place(e, x, tile) && e->sweeper != as_it_is;
+    if (x == NULL || is_there) return;
     e->kernel->store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
                      x->col_stride, tile->rows, tile->cols);
 }
@@ -208,6 +209,18 @@ static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
     f->ending->sweeper(&f->sweep);
 }
 
+/* What only has to be stored takes no sweep, whose start takes longer than these rows. */
+static void end_rows(eg_finish *f, int64_t row, int64_t rows) {
+    const eg_ending *e = f->ending;
+    const eg_rows *out = &f->sweep.out;
+    if (!e->as_it_is || out->at == f->tile.values) {
+        sweep_rows(f, row, rows);
+        return;
+    }
+    e->kernel->store_rows((const float *)f->tile.values + row * EG_CELL, out->at + row * out->step, out->step,
+                          out->dtype, eg_least(rows, f->tile.rows - row), f->tile.cols);
+}
+
 static void split_tile(eg_finish *f, int64_t row, int64_t rows) {
     eg_rows from;
     tile_rows(&from, f->ending, f->sweep.result, 1);
@@ -220,7 +233,7 @@ static void finish_step(eg_finish *f) {
     if (f->steps == 1) {
         f->ending->sweeper(&f->sweep);
     } else if (!keeps_cells(f->ending)) {
-        sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS);
+        end_rows(f, f->step * STORED_ROWS, STORED_ROWS);
     } else if (part < 2) {
         if (part == 0 && slice + KEPT_ROWS < HALF)
             f->ending->kernel->own(&f->cells, slice + KEPT_ROWS, KEPT_ROWS);

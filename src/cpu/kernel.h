@@ -135,6 +135,8 @@ typedef struct eg_cpu_kernel {
     /* Asks for the lines that those rows will be written to. */
     void (*own)(const eg_cells *to, int64_t first, int64_t count);
     float unscale; /* what a product is to be multiplied with: cells are scaled */
+    /* Stores such rows of a product to memory, `step` bytes apart, as results of `dtype`. */
+    void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols);
 
     /* Copies rows x cols elements of `dtype` to rows of nr, zero up to nr columns and `padded` rows. */
     void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,

@@ -39,13 +39,16 @@ enum { TILE_BYTES = 1024, SUM_STRIDE = EG_CELL * sizeof(float), PAIRS_STRIDE = 6
 #define RIGHT(term)                                                                                          \
     EG_TILE_LOAD(6, right + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                        \
     if (wide) EG_TILE_LOAD(7, right + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
-#define DOT                                                                                                  \
+#define DOT_ALONE                                                                                            \
     EG_TILE_DOT(0, 4, 6);                                                                                    \
     EG_TILE_DOT(2, 5, 6);                                                                                    \
     if (wide) {                                                                                              \
         EG_TILE_DOT(1, 4, 7);                                                                                \
         EG_TILE_DOT(3, 5, 7);                                                                                \
     }
+#define DOT                                                                                                  \
+    DOT_ALONE                                                                                                \
+    MEANWHILE
 
 EG_INLINE void clear_sums(void) {
     EG_TILE_ZERO(0);
@@ -70,8 +73,7 @@ EG_INLINE void load_sums(const char *from) {
 
 /* Where a result is f32 itself, every run of terms is summed from zero and its sum added to the tile, here:
  * errors grow with the square root of a run and of their number, not of the depth. The unit for tiles is on
- * its next run meanwhile, of which each cell takes some rows along: all at once would wait for the last sums
- * to be stored, and the next tile loads behind them. */
+ * its next run meanwhile. */
 enum { RUN_TERMS = 128, ROWS_A_CELL = EG_CELL / (RUN_TERMS / EG_CELL) };
 
 typedef struct run_sums {
@@ -89,46 +91,62 @@ EG_INLINE void add_sums(run_sums *run, int64_t rows, const bool wide) {
     }
 }
 
-/* Tile loads wake no prefetcher: what comes next is asked for into L2, a few lines with each cell. More at
- * once would stand in the way of the loads. */
-EG_INLINE const char *ask(const char *at, size_t bytes) { /* no bytes: at may be NULL */
-    for (int64_t left = (int64_t)bytes; left > 0; left -= 64, at += 64) __builtin_prefetch(at, 0, 2);
+/* Tile loads wake no prefetcher: what comes next is asked for into L2, a few lines at a time. */
+#define ASK(at) __builtin_prefetch(at, 0, 2)
+
+EG_INLINE const char *ask(const char *at, int64_t groups, const int lines) {
+    for (; groups > 0; groups--, at += lines * 64) {
+        EG_UNROLL(4)
+        for (int i = 0; i < lines; i++) ASK(at + i * 64);
+    }
     return at;
 }
 
+/* Rows of a tile, of two lines at most. */
 EG_INLINE void ask_rows(eg_asked *asked, int64_t *left, int64_t rows) {
+    for (; rows > 0 && *left > 0; rows--, --*left, asked->at += asked->stride) {
+        ASK(asked->at);
+        ASK(asked->at + asked->bytes - 1);
+    }
+}
+
+EG_INLINE void ask_long_rows(eg_asked *asked, int64_t *left, int64_t rows) {
     for (; rows > 0 && *left > 0; rows--, --*left, asked->at += asked->stride)
-        ask(asked->at, (size_t)asked->bytes);
+        for (int64_t i = 0; i < asked->bytes; i += 64) ASK(asked->at + i);
 }
 
-static int64_t rows_a_cell(int64_t rows, int64_t cells) { return cells > 0 ? (rows + cells - 1) / cells : 0; }
+EG_INLINE int64_t share(int64_t all, int64_t turns) { return turns > 0 ? (all + turns - 1) / turns : 0; }
 
-static size_t per_cell(size_t bytes, int64_t cells) {
-    return cells > 0 ? (bytes / (size_t)cells + 63) / 64 * 64 : 0;
-}
+/* Four tile multiplications take 64 cycles, in which some 60 other instructions cost nothing, if they stand
+ * right behind them: of 200 behind six times as many, most are waited for. So each DOT has its share of what
+ * is asked for and added up. The end of the tile before is too long for that: a step with each cell. */
+#define MEANWHILE                                                                                            \
+    next_right = ask(next_right, rights, LINES);                                                             \
+    next_left = ask(next_left, lefts, LINES);                                                                \
+    ask_rows(&ahead.out, &ahead.rows, rows);                                                                 \
+    if (b_rows > 0) ask_long_rows(&ahead.b, &ahead.b_rows, b_rows);                                          \
+    if (runs) add_sums(&run, share(ROWS_A_CELL, DOTS), wide);
 
 /* RUN terms are summed from zero, or, without runs, all of them onto the tile. A narrow block has no columns
  * beyond 16: half of the work. */
-#define MULTIPLY(name, TERMS, RUN, PRODUCTS)                                                                 \
+#define MULTIPLY(name, TERMS, RUN, DOTS_A_CELL, PRODUCTS)                                                    \
     EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
                                 float *tile, eg_ahead ahead, const bool wide) {                              \
+        enum { DOTS = DOTS_A_CELL, LINES = DOTS == 1 ? 4 : 2 };                                              \
         run_sums run;                                                                                        \
         run.tile = tile, run.row = EG_CELL;                                                                  \
         const bool runs = (RUN) > 0;                                                                         \
-        const int64_t cells = (depth + EG_CELL - 1) / EG_CELL;                                               \
-        const int64_t rows = ahead.out.at != NULL ? rows_a_cell(ahead.rows, cells) : 0;                      \
-        const int64_t b_rows = rows_a_cell(ahead.b_rows, cells);                                             \
-        const size_t rights = per_cell(ahead.right_bytes, cells), lefts = per_cell(ahead.left_bytes, cells); \
+        const int64_t dots = (depth + EG_CELL - 1) / EG_CELL * DOTS;                                         \
+        const int64_t rights = share((int64_t)ahead.right_bytes, dots * LINES * 64);                         \
+        const int64_t lefts = share((int64_t)ahead.left_bytes, dots * LINES * 64);                           \
+        const int64_t rows = ahead.out.at != NULL ? share(ahead.rows, dots) : 0;                             \
+        const int64_t b_rows = share(ahead.b_rows, dots);                                                    \
+        const char *next_right = ahead.right, *next_left = ahead.left;                                       \
         do {                                                                                                 \
             if (runs || !accumulate) clear_sums();                                                           \
             if (!runs && accumulate) load_sums((const char *)tile);                                          \
             for (int64_t end = runs ? depth - (RUN) : 0; depth > 0 && depth > end; depth -= EG_CELL) {       \
                 PRODUCTS                                                                                     \
-                ahead.right = ask(ahead.right, rights);                                                      \
-                ahead.left = ask(ahead.left, lefts);                                                         \
-                ask_rows(&ahead.out, &ahead.rows, rows);                                                     \
-                ask_rows(&ahead.b, &ahead.b_rows, b_rows);                                                   \
-                if (runs) add_sums(&run, ROWS_A_CELL, wide);                                                 \
                 if (ahead.meanwhile != NULL) ahead.meanwhile(ahead.of);                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
@@ -150,13 +168,13 @@ static size_t per_cell(size_t bytes, int64_t cells) {
         }                                                                                                    \
     }
 
-MULTIPLY(multiply_x1, 1, 0, LEFT(0) RIGHT(0) DOT)
+MULTIPLY(multiply_x1, 1, 0, 1, LEFT(0) RIGHT(0) DOT)
 /* middle·high, high·high, high·middle */
-MULTIPLY(multiply_x3, 2, 0, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x3, 2, 0, 3, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* middle·middle, middle·high, high·high, high·middle */
-MULTIPLY(multiply_x4, 2, 0, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x4, 2, 0, 4, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* high·low, high·middle, middle·middle, middle·high, high·high, low·high */
-MULTIPLY(multiply_x6, 3, RUN_TERMS,
+MULTIPLY(multiply_x6, 3, RUN_TERMS, 6,
          LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
 
 /* ---- split -------------------------------------------------------------------------------------- */
@@ -316,6 +334,35 @@ EG_INLINE void own(const eg_cells *to, int64_t first, int64_t count, const int t
     }
 }
 
+/* ---- store ---------------------------------------------------------------------------------------- */
+
+enum { HALF_ROW = EG_CELL / 2 };
+
+EG_INLINE void store_sum(char *to, const float *sums, int64_t cols, const float unscale,
+                         const eg_dtype dtype) {
+    const uint32_t part = below(cols);
+    const __m512 left = _mm512_mul_ps(_mm512_load_ps(sums), _mm512_set1_ps(unscale)),
+                 right = _mm512_mul_ps(_mm512_load_ps(sums + HALF_ROW), _mm512_set1_ps(unscale));
+    if (dtype == EG_BF16) {
+        _mm512_mask_storeu_epi16(to, part, two_to_bf16_amx(left, right));
+    } else {
+        store_part_amx(to, (EG_T)left, dtype, (__mmask16)part);
+        store_part_amx(to + HALF_ROW * eg_size_of(dtype), (EG_T)right, dtype, (__mmask16)(part >> HALF_ROW));
+    }
+}
+
+EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows,
+                             int64_t cols, const float unscale) {
+#define STORE(type)                                                                                          \
+    for (int64_t i = 0; i < rows; i++) store_sum(to + i * step, sums + i * EG_CELL, cols, unscale, type)
+    EG_BY_TYPE(dtype, STORE);
+#undef STORE
+}
+
+/* ---- By terms ------------------------------------------------------------------------------------- */
+
+#define UNSCALE(TERMS) ((TERMS) > 1 ? 0x1p-48F : 1)
+
 #define SPLIT(TERMS, TYPE)                                                                                   \
     static bool split_##TERMS(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols, \
                               const eg_cells *to) {                                                          \
@@ -325,6 +372,10 @@ EG_INLINE void own(const eg_cells *to, int64_t first, int64_t count, const int t
     }                                                                                                        \
     static void own_##TERMS(const eg_cells *to, int64_t first, int64_t count) {                              \
         own(to, first, count, TERMS);                                                                        \
+    }                                                                                                        \
+    static void store_rows_##TERMS(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows,  \
+                                   int64_t cols) {                                                           \
+        store_sums_of(sums, to, step, dtype, rows, cols, UNSCALE(TERMS));                                    \
     }
 SPLIT(1, EG_BF16)
 SPLIT(2, EG_F16)
@@ -355,7 +406,7 @@ EG_INLINE double spin(int64_t turns, int products) {
     RIGHT(0)
     const int64_t loops = turns / 8;
     for (int64_t turn = 0; turn < loops; turn++) {
-        DOT
+        DOT_ALONE
     }
     eg_tiles_release();
     return (double)loops * EG_CELL * EG_CELL * EG_CELL / products;
@@ -386,7 +437,8 @@ EG_INLINE double spin(int64_t turns, int products) {
         .multiply = multiply_x##PRODUCTS,                                                                    \
         .split = split_##TERMS,                                                                              \
         .own = own_##TERMS,                                                                                  \
-        .unscale = (TERMS) > 1 ? 0x1p-48F : 1,                                                               \
+        .store_rows = store_rows_##TERMS,                                                                    \
+        .unscale = UNSCALE(TERMS),                                                                           \
         .spin = spin_##kernel,                                                                               \
         EG_TILE_FUNCTIONS,                                                                                   \
     };
