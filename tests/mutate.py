@@ -46,6 +46,11 @@ MUTATIONS = [
      "const int64_t passes = eg_ceil_div(x.depth, kernel->kc) + step->threads - 1;"),
     ("AMX: one of the six products is left out", "src/cpu/kernel_amx.c",
      "RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)", "RIGHT(0) DOT LEFT(0) DOT)"),
+    ("AMX: what goes past the caches is not unscaled", "src/cpu/kernel_amx.c",
+     "store_sums_of(sums, to, step, dtype, rows, cols, past, UNSCALE(TERMS));",
+     "store_sums_of(sums, to, step, dtype, rows, cols, past, past ? 1 : UNSCALE(TERMS));"),
+    ("the panel after a summand's last is past its depth", "src/cpu/gemm.c",
+     "if (next.term >= x->depth) next.term = 0, ++*item;", ""),
     ("AMX: infinities are split", "src/cpu/kernel_amx.c", "largest = 0x4c800000;", "largest = 0x7fffffff;"),
     # Layouts and memory.
     ("row and column strides are swapped", "src/validate.c",

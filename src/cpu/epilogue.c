@@ -23,9 +23,31 @@ static void prepare_forward(eg_ending *e, const eg_problem *p) {
 
 static void as_it_is(const eg_sweep *sweep) { (void)sweep; }
 
+/* Of a result larger than this little would be left in L2 until it is read. */
+enum { KEPT_A_THREAD = 1 << 20 }; /* bytes */
+
+static bool is_whole_lines(const eg_problem *p, const eg_operand *x) {
+    const int64_t size = (int64_t)eg_size_of(x->dtype);
+    const uintptr_t distances = (uintptr_t)((x->row_stride | x->batch_stride) * size);
+    return x->col_stride == 1 && ((eg_begin(p, x->data, x->offset) | distances) & 63) == 0;
+}
+
+/* A line that is stored past the caches is not read first, and throws nothing out of them. */
+static bool goes_past_caches(const eg_ending *e, const eg_step *step, const eg_operand *out) {
+    const eg_problem *p = e->run->problem;
+    const eg_cpu_kernel *kernel = e->kernel;
+    const int64_t depth = step->product == EG_PRODUCT_D_B ? p->m : p->n;
+    const int64_t items = out->batch_stride != 0 ? p->batch : 1;
+    const int64_t bytes = items * out->rows * out->cols * (int64_t)eg_size_of(out->dtype);
+    const bool by_lines = kernel->terms > 0 || out->dtype == kernel->compute;
+    return depth < kernel->streams && by_lines && eg_div(bytes, step->threads) > KEPT_A_THREAD &&
+           is_whole_lines(p, out);
+}
+
 /* out = product, or out + product. A product that is the result as it is has only to be stored. */
-static void prepare_store(eg_ending *e, const eg_operand *out, bool accumulate) {
+static void prepare_store(eg_ending *e, const eg_step *step, const eg_operand *out, bool accumulate) {
     e->as_it_is = !accumulate;
+    e->past = e->as_it_is && goes_past_caches(e, step, out);
     e->sweeper = e->as_it_is && e->kernel->terms == 0 ? as_it_is : e->kernel->act[EG_ACT_NONE];
     e->x = &product;
     e->other = accumulate ? out : NULL;
@@ -81,7 +103,7 @@ static void prepare_product(eg_ending *e, const eg_problem *p, const eg_step *st
         prepare_chain(e, p);
         break;
     case EG_EPILOGUE_STORE:
-        prepare_store(e, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], d_b && p->accumulate);
+        prepare_store(e, step, &p->operands[d_b ? EG_OP_D_B : EG_OP_D_A], d_b && p->accumulate);
         break;
     }
 }
@@ -218,7 +240,7 @@ static void end_rows(eg_finish *f, int64_t row, int64_t rows) {
         return;
     }
     e->kernel->store_rows((const float *)f->tile.values + row * EG_CELL, out->at + row * out->step, out->step,
-                          out->dtype, eg_least(rows, f->tile.rows - row), f->tile.cols);
+                          out->dtype, eg_least(rows, f->tile.rows - row), f->tile.cols, e->past);
 }
 
 static void split_tile(eg_finish *f, int64_t row, int64_t rows) {

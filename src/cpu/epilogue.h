@@ -23,7 +23,8 @@ typedef struct eg_ending {
     eg_cells cells;                                 /* one or the other */
     eg_cell_grid grid;
     int64_t width;  /* of the result, as whole tiles */
-    bool as_it_is;  /* nothing is to be done to the product */
+    bool as_it_is;  /* nothing is to be done to the product, */
+    bool past;      /* which is stored past the caches */
     bool leisurely; /* may be done step by step during the next tile */
 } eg_ending;
 

@@ -164,7 +164,7 @@ static product make_product(const eg_cpu_run *run, const eg_step *step) {
     const int64_t nr = x.kernel->nr;
     if (step->packs) x.right.factor = (eg_factor){.index = 1, .term = nr, .group = nr * nr};
     if (step->epilogue != EG_EPILOGUE_ACT_GRAD && out->col_stride == 1) x.out = out;
-    x.asked = asked_operand(&x);
+    x.asked = x.ending.past ? NULL : asked_operand(&x);
     if (x.kernel->terms == 0) x.read = eg_cpu_ending_reads(&x.ending);
     if (x.read == x.asked) x.read = NULL; /* d_b, added to */
     x.sums_are_result = x.out != NULL && step->epilogue == EG_EPILOGUE_STORE && x.kernel->terms == 0 &&
@@ -234,7 +234,8 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     const bool in_place = pass->last && ends_in_place(x, tile);
     const eg_sums sums = {.before = pass->first ? NULL : tile->values,
                           .to = in_place ? eg_cpu_at(x->out, tile->item, tile->row, tile->col) : tile->values,
-                          .row = in_place ? x->out->row_stride : x->kernel->nr};
+                          .row = in_place ? x->out->row_stride : x->kernel->nr,
+                          .past = in_place && x->ending.past};
     x->kernel->multiply(left, right, pass->depth, tile->cols, &sums, ahead);
     if (!pass->last || in_place) return;
     eg_cpu_finish_rest(b->finish);
@@ -242,12 +243,14 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     if (!x->ending.leisurely) eg_cpu_finish_rest(b->finish);
 }
 
-/* The panel that follows the one at `col`: the next one, or the first of the next pass or block. */
-static eg_part panel_after(const product *x, const block *b, const pass *pass, int64_t col) {
+/* The panel that follows the one at `col` of `item`: the next one, or the first of the next pass, summand or
+ * block. */
+static eg_part panel_after(const product *x, const block *b, const pass *pass, int64_t *item, int64_t col) {
     eg_part next = {.term = pass->term, .depth = pass->depth, .col = col + x->kernel->nr};
     if (next.col >= b->col + b->cols && !pass->last) {
         next.col = b->col;
         next.term += pass->depth;
+        if (next.term >= x->depth) next.term = 0, ++*item;
     } else if (next.col >= b->col + b->cols) {
         next.col = next.col < x->cols ? next.col : 0;
         next.term = 0;
@@ -289,7 +292,7 @@ static void ask_for_cells(eg_ahead *ahead, const product *x, const block *b, con
                           int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t tiles_down = eg_ceil_div(b->rows, kernel->mr);
-    const eg_part next = panel_after(x, b, pass, col);
+    const eg_part next = panel_after(x, b, pass, &item, col);
     if (x->step->packs) {
         ask_for_rows(ahead, x, item, &next, tiles_down);
     } else {
@@ -352,7 +355,7 @@ static void next_share(eg_share *share, wanted *w) {
 /* The panel that comes next, or the part of B that it will be laid out from: rows of it, or of its transpose
  * pieces of rows. */
 static wanted next_right(const product *x, const block *b, const pass *pass, int64_t item, int64_t col) {
-    const eg_part next = panel_after(x, b, pass, col);
+    const eg_part next = panel_after(x, b, pass, &item, col);
     const int64_t line = x->kernel->nr * (int64_t)x->size, size = (int64_t)eg_size_of(x->b.dtype);
     if (!x->step->packs && x->right.in_place) return (wanted){.length = 0};
     if (!x->step->packs)
@@ -450,6 +453,14 @@ static void run_pass(const product *x, const block *b, pass *pass) {
     for (int64_t col = b->col; col < b->col + b->cols; col += x->kernel->nr) run_panel(x, b, pass, col);
 }
 
+/* Stores past the caches keep no order with others. Whoever reads on another thread does so after this one's
+ * have arrived. */
+static void order_stores(void) {
+#ifdef __x86_64__
+    __builtin_ia32_sfence();
+#endif
+}
+
 /* A product of no terms is a block of zeros; its epilogue is run all the same. */
 static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
@@ -481,6 +492,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     }
     if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
     eg_cpu_finish_rest(&finish);
+    if (x->ending.past) order_stores();
     if (kernel->leave != NULL) kernel->leave();
 }
 

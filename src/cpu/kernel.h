@@ -97,6 +97,7 @@ typedef struct eg_sums {
     const void *before;
     void *to;    /* a tile too; or, but from cells, where the caller has the result */
     int64_t row; /* numbers from row to row of it */
+    bool past;   /* whole lines, to be stored past the caches */
 } eg_sums;
 
 /* All tiles are mr x nr, row by row, in the compute type. */
@@ -109,13 +110,15 @@ typedef struct eg_cpu_kernel {
     int terms;      /* of a number in a cell; 0: its operands are panels */
     int mr, nr;     /* the tile held in registers */
     int lanes;      /* numbers of a vector */
+    int streams;    /* products of fewer terms may be stored past the caches: a tile's rows are lines */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
-    int only_rows;              /* and if the block then has all rows, and lays out B for itself */
-    double least;               /* from so many multiply-adds of a product it is the faster choice, */
-    double uses;                /* if they are so many for a number that is packed, */
-    bool one_panel;             /* and, where this is set, if K and N are nr */
-    double thread_work;         /* multiply-adds worth a further thread: some 40 to 80 us */
+    int only_from,
+        only_rows;      /* or so many at least, and at most, where it has all and lays out B for itself */
+    double least;       /* from so many multiply-adds of a product it is the faster choice, */
+    double uses;        /* if they are so many for a number that is packed, */
+    bool one_panel;     /* and, where this is set, if K and N are nr */
+    double thread_work; /* multiply-adds worth a further thread: some 40 to 80 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
@@ -136,7 +139,8 @@ typedef struct eg_cpu_kernel {
     void (*own)(const eg_cells *to, int64_t first, int64_t count);
     float unscale; /* what a product is to be multiplied with: cells are scaled */
     /* Stores such rows of a product to memory, `step` bytes apart, as results of `dtype`. */
-    void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols);
+    void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols,
+                       bool past);
 
     /* Copies rows x cols elements of `dtype` to rows of nr, zero up to nr columns and `padded` rows. */
     void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,

@@ -11,6 +11,7 @@
  * follow each other, smallest first: six products of three terms take 14 tile loads (8 cycles each) for
  * 24 multiplications (16 cycles each). */
 #include <immintrin.h>
+#include <limits.h>
 
 #include "half.h"
 #include "kernel.h"
@@ -338,23 +339,43 @@ EG_INLINE void own(const eg_cells *to, int64_t first, int64_t count, const int t
 
 enum { HALF_ROW = EG_CELL / 2 };
 
-EG_INLINE void store_sum(char *to, const float *sums, int64_t cols, const float unscale,
+EG_INLINE __m512i two_to_f16(__m512 first, __m512 second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtps_ph(first, _MM_FROUND_TO_NEAREST_INT)),
+                              _mm512_cvtps_ph(second, _MM_FROUND_TO_NEAREST_INT), 1);
+}
+
+EG_INLINE void store_line(char *to, __m512i line, bool past) {
+    if (past) {
+        _mm512_stream_si512((void *)to, line);
+    } else {
+        _mm512_storeu_si512(to, line);
+    }
+}
+
+EG_INLINE void store_sum(char *to, const float *sums, int64_t cols, bool past, const float unscale,
                          const eg_dtype dtype) {
+    const bool whole = cols == EG_CELL;
     const uint32_t part = below(cols);
     const __m512 left = _mm512_mul_ps(_mm512_load_ps(sums), _mm512_set1_ps(unscale)),
                  right = _mm512_mul_ps(_mm512_load_ps(sums + HALF_ROW), _mm512_set1_ps(unscale));
-    if (dtype == EG_BF16) {
-        _mm512_mask_storeu_epi16(to, part, two_to_bf16_amx(left, right));
+    const __m512i words = dtype == EG_BF16 ? two_to_bf16_amx(left, right) : two_to_f16(left, right);
+    if (dtype != EG_F32 && whole) {
+        store_line(to, words, past);
+    } else if (dtype != EG_F32) {
+        _mm512_mask_storeu_epi16(to, part, words);
+    } else if (whole) {
+        store_line(to, _mm512_castps_si512(left), past);
+        store_line(to + 64, _mm512_castps_si512(right), past);
     } else {
-        store_part_amx(to, (EG_T)left, dtype, (__mmask16)part);
-        store_part_amx(to + HALF_ROW * eg_size_of(dtype), (EG_T)right, dtype, (__mmask16)(part >> HALF_ROW));
+        _mm512_mask_storeu_ps(to, (__mmask16)part, left);
+        _mm512_mask_storeu_ps(to + 64, (__mmask16)(part >> HALF_ROW), right);
     }
 }
 
 EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows,
-                             int64_t cols, const float unscale) {
+                             int64_t cols, bool past, const float unscale) {
 #define STORE(type)                                                                                          \
-    for (int64_t i = 0; i < rows; i++) store_sum(to + i * step, sums + i * EG_CELL, cols, unscale, type)
+    for (int64_t i = 0; i < rows; i++) store_sum(to + i * step, sums + i * EG_CELL, cols, past, unscale, type)
     EG_BY_TYPE(dtype, STORE);
 #undef STORE
 }
@@ -374,8 +395,8 @@ EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype
         own(to, first, count, TERMS);                                                                        \
     }                                                                                                        \
     static void store_rows_##TERMS(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows,  \
-                                   int64_t cols) {                                                           \
-        store_sums_of(sums, to, step, dtype, rows, cols, UNSCALE(TERMS));                                    \
+                                   int64_t cols, bool past) {                                                \
+        store_sums_of(sums, to, step, dtype, rows, cols, past, UNSCALE(TERMS));                              \
     }
 SPLIT(1, EG_BF16)
 SPLIT(2, EG_F16)
@@ -414,7 +435,7 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
 
-#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, LEAST, USES)                   \
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, ONLY_FROM, LEAST, USES)        \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
     const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
         .name = #kernel,                                                                                     \
@@ -425,10 +446,12 @@ EG_INLINE double spin(int64_t turns, int products) {
         .terms = TERMS,                                                                                      \
         .mr = EG_CELL,                                                                                       \
         .nr = EG_CELL,                                                                                       \
+        .streams = INT_MAX,                                                                                  \
         .kc = KC,                                                                                            \
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
-        .only_rows = BLOCK_ROWS,                                                                             \
+        .only_from = ONLY_FROM,                                                                              \
+        .only_rows = 384,                                                                                    \
         .least = LEAST,                                                                                      \
         .uses = USES,                                                                                        \
         .thread_work = 0x1p25 / (PRODUCTS),                                                                  \
@@ -447,7 +470,7 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 16 KiB of L1 for bf16 itself. The block's
  * sums and its strips of the left operand share L2. Measured: docs/cpu.md. */
-ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 32 * 32 * 32, 0)
-ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 64 * 64 * 64, 0)
-ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 64 * 64 * 64, 0)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 384, 480, 64 * 64 * 64, 80)
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 192, 32 * 32 * 32, 0)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 384, 480, 1, 64 * 64 * 64, 80)

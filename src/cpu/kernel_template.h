@@ -67,11 +67,18 @@ EG_INLINE void EG_V(add_up)(EG_T sum[EG_MR][EG_NV], const eg_sums *sums, const i
             for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(before + i * EG_NR + j * EG_LANES);
         }
     }
-    EG_UNROLL(16)
-    for (int i = 0; i < EG_MR; i++, to += row) {
-        EG_UNROLL(8)
-        for (int j = 0; j < nv; j++) EG_V(store)(to + j * EG_LANES, sum[i][j]);
+#define EG_PUT(store)                                                                                        \
+    EG_UNROLL(16)                                                                                            \
+    for (int i = 0; i < EG_MR; i++, to += row) {                                                             \
+        EG_UNROLL(8)                                                                                         \
+        for (int j = 0; j < nv; j++) EG_V(store)(to + j * EG_LANES, sum[i][j]);                              \
     }
+    if (sums->past) {
+        EG_PUT(stream)
+    } else {
+        EG_PUT(store)
+    }
+#undef EG_PUT
 }
 
 EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
@@ -152,9 +159,11 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .mr = EG_MR,
     .nr = EG_NR,
     .lanes = EG_LANES,
+    .streams = EG_VECTOR_BYTES == 64 ? 128 : 0,
     .kc = EG_KC,
     .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
     .block_cols = 240,
+    .only_from = 1,
     .only_rows = 256,
     .thread_work = 1 << 22,
     .one_panel = EG_ONE_PANEL,

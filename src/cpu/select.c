@@ -97,14 +97,15 @@ static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_
            divides(kernel->lanes, pre ? p->n : p->k);
 }
 
-/* Whether each block may lay out B for itself, a panel at a time just before it is used: a panel, if a copy
- * of all B is too large for L2; cells, if they are larger than the numbers they are of, and the call can be
- * made anew should B have numbers without cells (y may lie where residual was). Measured: docs/cpu.md. */
+/* Whether a block that has all rows may lay out B for itself, a panel at a time just before it is used: a
+ * panel, if a copy of all B is too large for L2; cells, if the call can be made anew should B have numbers
+ * without cells (y may lie where residual was). Measured: docs/cpu.md. */
 static bool may_pack_as_it_goes(const eg_cpu_kernel *kernel, const eg_problem *p, eg_product product) {
-    enum { TERMS = 3, LARGE = 512 << 10 };
+    enum { LARGE = 512 << 10 };
     const bool shared = p->batch > 1 && p->operands[EG_OP_B].batch_stride == 0;
     if (product == EG_PRODUCT_D_B || p->packed_b != NULL || shared) return false;
-    if (kernel->terms > 0) return kernel->terms >= TERMS && !eg_wants(p, EG_OP_RESIDUAL);
+    if (p->m < kernel->only_from || p->m > kernel->only_rows) return false;
+    if (kernel->terms > 0) return kernel->terms == 1 || !eg_wants(p, EG_OP_RESIDUAL);
     return (double)p->k * (double)p->n * (double)eg_size_of(kernel->compute) > LARGE &&
            !reads_in_place(kernel, p, EG_OP_B, product);
 }
@@ -180,8 +181,7 @@ static cut even_cut(const eg_cpu_kernel *kernel, const extent *x, int threads, c
 }
 
 static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
-    const bool only = p->m <= kernel->only_rows && may_pack_as_it_goes(kernel, p, step->product);
-    return only ? kernel->only_rows : kernel->block_rows;
+    return may_pack_as_it_goes(kernel, p, step->product) ? kernel->only_rows : kernel->block_rows;
 }
 
 static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {

@@ -46,6 +46,14 @@ typedef EG_R EG_V(unaligned)
 
 EG_INLINE EG_T EG_V(load)(const EG_R *from) { return *(const EG_V(unaligned) *)from; }
 EG_INLINE void EG_V(store)(EG_R *to, EG_T x) { *(EG_V(unaligned) *)to = x; }
+/* Past the caches, a line at once. */
+EG_INLINE void EG_V(stream)(EG_R *to, EG_T x) {
+#if defined(__AVX512F__) && EG_VECTOR_BYTES == 64
+    _mm512_stream_si512((void *)to, (__m512i)x);
+#else
+    EG_V(store)(to, x);
+#endif
+}
 EG_INLINE EG_T EG_V(splat)(EG_R x) { return x - (EG_T){0}; }
 
 EG_INLINE EG_T EG_V(select)(EG_I mask, EG_T yes, EG_T no) {
