@@ -231,14 +231,10 @@ static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
     f->ending->sweeper(&f->sweep);
 }
 
-/* What only has to be stored takes no sweep, whose start takes longer than these rows. */
-static void end_rows(eg_finish *f, int64_t row, int64_t rows) {
+/* What only has to be stored takes no sweep, whose start takes longer than some rows. */
+static void store_rows(eg_finish *f, int64_t row, int64_t rows) {
     const eg_ending *e = f->ending;
     const eg_rows *out = &f->sweep.out;
-    if (!e->as_it_is || out->at == f->tile.values) {
-        sweep_rows(f, row, rows);
-        return;
-    }
     e->kernel->store_rows((const float *)f->tile.values + row * EG_CELL, out->at + row * out->step, out->step,
                           out->dtype, eg_least(rows, f->tile.rows - row), f->tile.cols, e->past);
 }
@@ -254,8 +250,10 @@ static void finish_step(eg_finish *f) {
     const int slice = f->step / STEPS_A_SLICE * KEPT_ROWS, part = f->step % STEPS_A_SLICE;
     if (f->steps == 1) {
         f->ending->sweeper(&f->sweep);
+    } else if (f->by_rows) {
+        store_rows(f, f->step * STORED_ROWS, STORED_ROWS);
     } else if (!keeps_cells(f->ending)) {
-        end_rows(f, f->step * STORED_ROWS, STORED_ROWS);
+        sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS);
     } else if (part < 2) {
         if (part == 0 && slice + KEPT_ROWS < HALF)
             f->ending->kernel->own(&f->cells, slice + KEPT_ROWS, KEPT_ROWS);
@@ -272,7 +270,12 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
     f->tile = *tile;
     f->step = 0;
     f->steps = steps_of(e);
+    f->by_rows = e->as_it_is && e->leisurely && in_place(e, e->out, tile);
     eg_sweep *s = &f->sweep; /* field by field: zeros for the whole first would take longer than the rest */
+    if (f->by_rows) {
+        memory_rows(&s->out, e->out, tile);
+        return;
+    }
     s->row = 0, s->end = tile->rows, s->cols = tile->cols;
     source(&s->x, e, e->x, tile, spare); /* and where `pre` is wanted, x is the product */
     bias_row(&s->bias, e, tile, f->bias);
@@ -293,13 +296,22 @@ void eg_cpu_finish_some(void *finish) {
     if (f->step < f->steps) finish_step(f);
 }
 
-void eg_cpu_finish_rest(eg_finish *f) {
+static void finish_sweeps(eg_finish *f) {
     const eg_ending *e = f->ending;
-    if (e == NULL) return;
     while (f->step < f->steps) finish_step(f);
     deliver(e, e->pre, &f->tile, f->tile.spare);
     deliver(e, e->out, &f->tile, f->tile.values);
     if (e->sums != NULL) add_sums(e, &f->tile, f->sweep.result);
+}
+
+void eg_cpu_finish_rest(eg_finish *f) {
+    if (f->ending == NULL) return;
+    const int64_t stored = f->step * (int64_t)STORED_ROWS;
+    if (!f->by_rows) {
+        finish_sweeps(f);
+    } else if (stored < f->tile.rows) {
+        store_rows(f, stored, f->tile.rows - stored);
+    }
     f->ending = NULL;
 }
 

@@ -46,6 +46,7 @@ typedef struct eg_finish {
     eg_sweep sweep;
     eg_cells cells;
     int step, steps;
+    bool by_rows;                                           /* only stored, without a sweep */
     _Alignas(64) char bias[EG_CPU_WIDEST * sizeof(double)]; /* where it has to be converted */
 } eg_finish;
 
