@@ -29,10 +29,13 @@ static view item(view matrix, int64_t index, int64_t elements) {
                   matrix.col};
 }
 
+/* What is exact adds no error, however large the other factor. */
+static double error_of(double bound, double factor) { return bound != 0 ? bound * fabs(factor) : 0; }
+
 static void add_term(sum *total, double left, double left_bound, double right, double right_bound) {
     total->value += (oracle_real)left * (oracle_real)right;
     total->magnitude += fabs(left * right);
-    total->bound += left_bound * fabs(right) + fabs(left) * right_bound;
+    total->bound += error_of(left_bound, right) + error_of(right_bound, left);
 }
 
 /* totals[rows, cols] += left [rows, depth] · right [depth, cols] */
@@ -57,7 +60,8 @@ static double unit(const oracle_layer *layer) {
 static oracle_result finish(const oracle_layer *layer, const sum *total, int64_t terms) {
     const double product = layer->reduced_products ? 2 * oracle_unit_roundoff(EG_BF16) : 0;
     const double each = ORACLE_SUM * sqrt((double)terms) * unit(layer) + product;
-    return (oracle_result){(double)total->value, total->bound + each * total->magnitude};
+    const double rounding = isfinite(total->magnitude) ? each * total->magnitude : 0;
+    return (oracle_result){(double)total->value, total->bound + rounding};
 }
 
 static void finish_all(const oracle_layer *layer, const sum *totals, int64_t count, int64_t terms,
@@ -110,7 +114,7 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
             oracle_result y = apply(layer, oracle_act, layer->activation, pre[i]);
             if (args->residual.data != NULL) {
                 y.value += batch_item(args->residual, b, mn)[i];
-                y.bound += 2 * unit(layer) * fabs(y.value);
+                y.bound += isfinite(y.value) ? 2 * unit(layer) * fabs(y.value) : 0;
             }
             args->y[b * mn + i] = y;
         }
@@ -120,6 +124,18 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
 }
 
 /* ---- grad_pre ----------------------------------------------------------------------------------- */
+
+/* Infinity times an act' whose sign may be lost in its error is an infinity of either sign, or NaN. */
+static bool is_unsure(oracle_result value, oracle_result slope) {
+    return isinf(value.bound) || (slope.bound > 0 && fabs(slope.value) <= slope.bound);
+}
+
+static oracle_result product_of(const oracle_layer *layer, oracle_result value, oracle_result slope) {
+    const double product = value.value * slope.value;
+    if (isinf(value.value)) return (oracle_result){product, is_unsure(value, slope) ? (double)INFINITY : 0};
+    return (oracle_result){product, error_of(value.bound, slope.value) + error_of(slope.bound, value.value) +
+                                        2 * unit(layer) * fabs(product)};
+}
 
 /* value · act'(saved); act' of none is 1 whatever `saved` is. */
 static oracle_result times_slope(const oracle_layer *layer, oracle_result value, eg_activation activation,
@@ -132,9 +148,7 @@ static oracle_result times_slope(const oracle_layer *layer, oracle_result value,
         slope =
             apply(layer, source == EG_SOURCE_Y ? oracle_act_grad_of_y : oracle_act_grad, activation, saved);
     }
-    const double product = value.value * slope.value;
-    return (oracle_result){product, value.bound * fabs(slope.value) + fabs(value.value) * slope.bound +
-                                        2 * unit(layer) * fabs(product)};
+    return product_of(layer, value, slope);
 }
 
 static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
@@ -160,6 +174,7 @@ static void round_bounds(const oracle_layer *layer, oracle_result *grad_pre, int
     const double least =
         layer->dtype == EG_F16 ? ldexp(1, -25) : 0; /* half the spacing of f16's subnormals */
     for (int64_t i = 0; i < count; i++) {
+        if (!isfinite(grad_pre[i].value)) continue;
         grad_pre[i].bound += oracle_unit_roundoff(layer->dtype) * fabs(grad_pre[i].value) + least;
     }
 }
@@ -254,6 +269,7 @@ bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args
 /* ---- Comparison --------------------------------------------------------------------------------- */
 
 bool oracle_accepts(oracle_result expected, double got, eg_dtype dtype) {
+    if (!isfinite(expected.value) && isinf(expected.bound)) return !isfinite(got);
     if (isnan(expected.value)) return isnan(got);
     if (isinf(expected.value)) return got == expected.value;
     return got >= oracle_round(expected.value - expected.bound, dtype) &&

@@ -6,7 +6,8 @@
  *     act and act'          4e-7 (f32), 1e-15 (f64) of max(1, |value|), and what an error of pre moves it by
  *     a product             u of its value
  * and errors of what is summed are summed. The final rounding is exact: a result with value v and bound e
- * may be any number between round(v - e) and round(v + e).
+ * may be any number between round(v - e) and round(v + e); where v is infinite or NaN and e is infinite, any
+ * infinity or NaN.
  *
  * All arrays are dense and row-major doubles. Prefix oracle_; nothing here is part of the public API. */
 #ifndef ORACLE_ORACLE_H

@@ -43,7 +43,8 @@
  *   EG_POW2(n)            2^n for an integral n in the normal range; 0 for the exponent just below it
  *
  * A dialect whose device has an exponential within the contract's error may define
- * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED.
+ * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED; one that has an
+ * act' as a table, EG_GRAD_FN(name, x), which opens it.
  *
  * Rules that keep every formula finite (docs/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
@@ -170,6 +171,11 @@ EG_END
 #endif
 #define EG_CLAMP(x, end) EG_MAX(EG_MIN(x, EG_C(end)), EG_C(-end))
 
+#ifndef EG_GRAD_FN
+#define EG_GRAD_FN(name, x) EG_FN(act_grad_##name, x)
+#define EG_GRAD_FN_IS_OURS
+#endif
+
 /* none */
 EG_FN(act_none, x) EG_RETURN(x) EG_END
 EG_FN(act_grad_none, x) EG_RETURN(EG_C(1.0)) EG_END
@@ -188,7 +194,7 @@ EG_FN(act_grad_y_relu, y) EG_RETURN(EG_SELECT(y > EG_C(0.0), EG_C(1.0), EG_C(0.0
                          EG_C(1.5957691216057307117598 * EG_SIGMOID_UNIT)))                                \
     EG_LET_SIGMOID(v)
 EG_FN(act_gelu, x) EG_LET_GELU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
-EG_FN(act_grad_gelu, x)
+EG_GRAD_FN(gelu, x)
 EG_LET_GELU(x)
 EG_LET(slope, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
 EG_RETURN(EG_FMA(c * slope, p * q, s))
@@ -199,7 +205,7 @@ EG_END
     EG_LET(c, EG_CLAMP(x, EG_EXP_END))                                                                 \
     EG_LET_SIGMOID(c * EG_C(EG_SIGMOID_UNIT))
 EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
-EG_FN(act_grad_silu, x) EG_LET_SILU(x) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
+EG_GRAD_FN(silu, x) EG_LET_SILU(x) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
 
 /* sigmoid */
 EG_FN(act_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
@@ -226,7 +232,7 @@ EG_FN(act_grad_y_tanh, y) EG_RETURN((EG_C(1.0) - y) * (EG_C(1.0) + y)) EG_END
     EG_LET(tail, bell * EG_CALL(phi_tail, EG_ABS(c)))                                                      \
     EG_LET(phi, EG_SELECT(c < EG_C(0.0), tail, EG_C(1.0) - tail))
 EG_FN(act_gelu_erf, x) EG_LET_PHI(x) EG_RETURN(EG_MAX(x, EG_C(-40.0)) * phi) EG_END
-EG_FN(act_grad_gelu_erf, x)
+EG_GRAD_FN(gelu_erf, x)
 EG_LET_PHI(x)
 EG_RETURN(EG_FMA(c * EG_C(3.9894228040143267794e-1), bell, phi))
 EG_END
@@ -236,7 +242,7 @@ EG_END
     EG_LET(v, EG_CLAMP(EG_C(1.702) * x, EG_EXP_END))                                                   \
     EG_LET_SIGMOID(v * EG_C(EG_SIGMOID_UNIT))
 EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
-EG_FN(act_grad_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_FMA(v * p, q, s)) EG_END
+EG_GRAD_FN(quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_FMA(v * p, q, s)) EG_END
 
 /* relu2 */
 EG_FN(act_relu2, x) EG_LET(r, EG_MAX(x, EG_C(0.0))) EG_RETURN(r * r) EG_END
@@ -291,6 +297,10 @@ EG_END
 #undef EG_EXP
 #undef EG_EXP_BOUNDED
 #undef EG_EXP_IS_OURS
+#endif
+#ifdef EG_GRAD_FN_IS_OURS
+#undef EG_GRAD_FN
+#undef EG_GRAD_FN_IS_OURS
 #endif
 #ifdef EG_SIGMOID_IS_OURS
 #undef EG_LET_SIGMOID

@@ -129,6 +129,31 @@ EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
 #endif
 }
 
+/* An act' of slopes.h: a register has one coefficient of all pieces, and VPERMPS gives each lane its own.
+ * Half the instructions of an exponential and a division, and a third of their latency. */
+#if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 32
+#include "slopes.h"
+
+EG_INLINE EG_T EG_V(slope)(EG_T x, const eg_slope *slope) {
+    const EG_T a = EG_V(min)(EG_V(abs)(x), EG_V(splat)(slope->end));
+    EG_T scale = EG_V(splat)(slope->scale);
+    if (slope->fall != 0) scale = EG_V(fma)(a, EG_V(splat)(-slope->fall), scale);
+    const EG_T rounded = EG_V(fma)(a, scale, EG_V(splat)(EG_ROUNDER)); /* the piece, in the low bits */
+    const EG_T t = EG_V(fma)(a, scale, EG_ROUNDER - rounded);
+    EG_T odd = {0};
+    EG_UNROLL(7)
+    for (int i = slope->degree; i >= 0; i--) {
+        const EG_T power = (EG_T)_mm512_permutexvar_ps((__m512i)rounded, _mm512_load_ps(slope->piece[i]));
+        odd = i == slope->degree ? power : EG_V(fma)(odd, t, power);
+    }
+    return (EG_T)((EG_I)odd ^ ((EG_I)x & ~EG_ABS_MASK)) + 0.5F;
+}
+#define EG_SLOPE_gelu(x)       EG_V(slope)(x, &eg_slope_gelu)
+#define EG_SLOPE_gelu_erf(x)   EG_V(slope)(x, &eg_slope_gelu_erf)
+#define EG_SLOPE_silu(x)       EG_V(slope)(x, &eg_slope_silu)
+#define EG_SLOPE_quick_gelu(x) EG_V(slope)(EG_C(1.702) * (x), &eg_slope_silu)
+#endif
+
 /* The dialect of activation.h. */
 #define EG_ACTIVATION_FORMULAS
 #define EG_FN(name, x)        EG_INLINE EG_T EG_V(name)(__attribute__((unused)) const EG_T x) {
@@ -144,6 +169,10 @@ EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
 #define EG_ROUND(x)           EG_V(round)(x)
 #define EG_POW2(n)            EG_V(pow2)(n)
 #define EG_SELECT(mask, a, b) EG_V(select)((EG_I)(mask), a, b)
+#ifdef EG_SLOPE_gelu /* the formula is compiled, under another name, and not used */
+#define EG_GRAD_FN(name, x)                                                                                  \
+    EG_FN(act_grad_##name, x) EG_RETURN(EG_SLOPE_##name(x)) EG_END EG_FN(formula_of_grad_##name, x)
+#endif
 #include "epigrad/activation.h"
 #undef EG_ACTIVATION_FORMULAS
 #undef EG_FN
@@ -159,3 +188,8 @@ EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
 #undef EG_ROUND
 #undef EG_POW2
 #undef EG_SELECT
+#undef EG_GRAD_FN
+#undef EG_SLOPE_gelu
+#undef EG_SLOPE_gelu_erf
+#undef EG_SLOPE_silu
+#undef EG_SLOPE_quick_gelu
