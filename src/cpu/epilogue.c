@@ -67,6 +67,8 @@ static void prepare_sums(eg_ending *e, bool wanted, eg_buffer_id id, int64_t col
     e->sums = wanted ? eg_cpu_region(e->run, id) : NULL;
 }
 
+static bool keeps_cells(const eg_ending *e) { return e->cells.across != NULL || e->cells.down != NULL; }
+
 /* grad_pre, of a product or of what was saved. */
 static void prepare_grad_pre(eg_ending *e, const eg_problem *p, const eg_operand *x) {
     prepare_grad(e, p->activation, p->source, x, &p->operands[EG_OP_GRAD]);
@@ -78,6 +80,8 @@ static void prepare_grad_pre(eg_ending *e, const eg_problem *p, const eg_operand
     if (e->kernel->terms > 0) {
         e->grid = eg_cell_grid_of(e->kernel->terms, p->m, p->n);
         e->cells = (eg_cells){.across = kept, .down = kept_t};
+        const bool plain = e->x == &product && e->out == NULL && e->other->col_stride == 1 && keeps_cells(e);
+        e->grad_rows = plain ? e->kernel->grad_rows[p->activation] : NULL;
     } else {
         e->panels = kept;
     }
@@ -107,8 +111,6 @@ static void prepare_product(eg_ending *e, const eg_problem *p, const eg_step *st
         break;
     }
 }
-
-static bool keeps_cells(const eg_ending *e) { return e->cells.across != NULL || e->cells.down != NULL; }
 
 eg_ending eg_cpu_ending(const eg_cpu_run *run, const eg_step *step) {
     const eg_problem *p = run->problem;
@@ -191,6 +193,15 @@ static void bias_row(eg_rows *rows, const eg_ending *e, const eg_tile *tile, voi
     source(rows, e, e->bias, &one, spare);
 }
 
+/* The same as f32; none is -0, which leaves even a zero's sign as it is. */
+static void bias_numbers(float *to, const eg_ending *e, const eg_tile *tile) {
+    const eg_operand *bias = e->bias;
+    for (int j = 0; bias == NULL && j < EG_CELL; j++) to[j] = -0.0F;
+    if (bias != NULL)
+        e->kernel->load(to, eg_cpu_at(bias, 0, 0, tile->col), bias->dtype, bias->row_stride, bias->col_stride,
+                        1, tile->cols, 1);
+}
+
 char *eg_cpu_ending_panel(const eg_ending *e, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
     const int64_t rows = eg_cpu_panels(kernel, e->run->problem->m, 0).apart;
@@ -208,22 +219,23 @@ static char *panel_part(const eg_ending *e, const eg_tile *tile) {
 
 /* ---- A tile ------------------------------------------------------------------------------------- */
 
-/* Adds the rows of a tile to the column sums of their chunk, whose tiles come in order and on one thread. */
-static void add_sums(const eg_ending *e, const eg_tile *tile, const void *values) {
+/* The column sums of a tile's chunk of rows, whose tiles come in order and on one thread. */
+static void *sums_of(const eg_ending *e, const eg_tile *tile) {
     const int64_t chunk = tile->item * eg_cpu_chunks(e->run->problem->m) + tile->row / EG_CPU_CHUNK;
     char *sums = e->sums + size_of(e, chunk * e->width + tile->col);
     if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, size_of(e, e->kernel->nr));
-    e->kernel->add_rows(sums, values, e->kernel->nr, tile->rows, tile->cols);
+    return sums;
 }
 
-/* Between the tile instructions of two cells there is a step: 4 rows are stored, or 8 rows of one half become
- * grad_pre, or 8 rows of both go to its cells. All of it is to be done within the eight cells that a pass
- * may have. */
+/* Of a step, between tile multiplications, as little as is worth a call. Sweeps take longer to start, and are
+ * for what is seldom: edges, other layouts, what else is read or written. */
 enum { STORED_ROWS = 4, KEPT_ROWS = 8, HALF = EG_CELL / 2, STEPS_A_SLICE = 3 };
 
-static int steps_of(const eg_ending *e) {
-    if (!e->leisurely) return 1;
-    return keeps_cells(e) ? HALF / KEPT_ROWS * STEPS_A_SLICE : EG_CELL / STORED_ROWS;
+static void split_rows(eg_finish *f, void *tile, int64_t row, int64_t rows) {
+    eg_rows from;
+    tile_rows(&from, f->ending, tile, 1);
+    if (!f->ending->kernel->split(&from, row, rows, f->tile.rows, f->tile.cols, &f->cells))
+        eg_cpu_refuse(f->ending->run);
 }
 
 static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
@@ -231,51 +243,52 @@ static void sweep_rows(eg_finish *f, int64_t row, int64_t rows) {
     f->ending->sweeper(&f->sweep);
 }
 
-/* What only has to be stored takes no sweep, whose start takes longer than some rows. */
-static void store_rows(eg_finish *f, int64_t row, int64_t rows) {
-    const eg_ending *e = f->ending;
-    const eg_rows *out = &f->sweep.out;
-    e->kernel->store_rows((const float *)f->tile.values + row * EG_CELL, out->at + row * out->step, out->step,
-                          out->dtype, eg_least(rows, f->tile.rows - row), f->tile.cols, e->past);
-}
+/* All at once. */
+static void sweep_all(eg_finish *f) { f->ending->sweeper(&f->sweep); }
 
-static void split_tile(eg_finish *f, int64_t row, int64_t rows) {
-    eg_rows from;
-    tile_rows(&from, f->ending, f->sweep.result, 1);
-    if (!f->ending->kernel->split(&from, row, rows, f->tile.rows, f->tile.cols, &f->cells))
-        eg_cpu_refuse(f->ending->run);
-}
+static void sweep_some(eg_finish *f) { sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS); }
 
-static void finish_step(eg_finish *f) {
+/* Some rows of one half, of the other, and these to cells. */
+static void sweep_to_cells(eg_finish *f) {
     const int slice = f->step / STEPS_A_SLICE * KEPT_ROWS, part = f->step % STEPS_A_SLICE;
-    if (f->steps == 1) {
-        f->ending->sweeper(&f->sweep);
-    } else if (f->by_rows) {
-        store_rows(f, f->step * STORED_ROWS, STORED_ROWS);
-    } else if (!keeps_cells(f->ending)) {
-        sweep_rows(f, f->step * STORED_ROWS, STORED_ROWS);
-    } else if (part < 2) {
-        if (part == 0 && slice + KEPT_ROWS < HALF)
-            f->ending->kernel->own(&f->cells, slice + KEPT_ROWS, KEPT_ROWS);
+    if (part == 0 && slice + KEPT_ROWS < HALF)
+        f->ending->kernel->own(&f->cells, slice + KEPT_ROWS, KEPT_ROWS);
+    if (part < 2) {
         sweep_rows(f, slice + part * HALF, KEPT_ROWS);
     } else {
-        split_tile(f, slice, KEPT_ROWS);
+        split_rows(f, f->sweep.result, slice, KEPT_ROWS);
     }
-    f->step++;
 }
 
-void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) {
-    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->mr * e->kernel->nr);
-    f->ending = e;
-    f->tile = *tile;
-    f->step = 0;
-    f->steps = steps_of(e);
-    f->by_rows = e->as_it_is && e->leisurely && in_place(e, e->out, tile);
-    eg_sweep *s = &f->sweep; /* field by field: zeros for the whole first would take longer than the rest */
-    if (f->by_rows) {
-        memory_rows(&s->out, e->out, tile);
+static void store_some(eg_finish *f) {
+    const eg_ending *e = f->ending;
+    const eg_rows *out = &f->sweep.out;
+    const int64_t row = f->step * STORED_ROWS;
+    if (row >= f->tile.rows) return;
+    e->kernel->store_rows((const float *)f->tile.values + row * EG_CELL, out->at + row * out->step, out->step,
+                          out->dtype, eg_least(STORED_ROWS, f->tile.rows - row), f->tile.cols, e->past);
+}
+
+/* One or two rows after the other, then they and those 16 below to cells. */
+static void grad_rows(eg_finish *f) {
+    const eg_cpu_kernel *kernel = f->ending->kernel;
+    const int64_t rows = kernel->row_step, row = f->step * rows;
+    if (row >= EG_CELL) {
+        split_rows(f, f->grad_rows.tile, row - EG_CELL, rows);
         return;
     }
+    if (row < HALF) kernel->own(&f->cells, row, rows);
+    f->ending->grad_rows(&f->grad_rows, row);
+}
+
+static void take_steps(eg_finish *f, void (*take)(eg_finish *finish), int steps) {
+    f->take = take, f->step = 0, f->steps = steps;
+}
+
+/* A sweep is prepared field by field: zeros for the whole first would take longer than the rest. */
+static void begin_sweeps(eg_finish *f, const eg_ending *e, const eg_tile *tile) {
+    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->mr * e->kernel->nr);
+    eg_sweep *s = &f->sweep;
     s->row = 0, s->end = tile->rows, s->cols = tile->cols;
     source(&s->x, e, e->x, tile, spare); /* and where `pre` is wanted, x is the product */
     bias_row(&s->bias, e, tile, f->bias);
@@ -285,10 +298,51 @@ void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) 
     s->result = e->panels != NULL ? panel_part(e, tile) : tile->values;
     s->tile_row = e->kernel->nr;
     s->propagate = e->run->problem->propagate;
+    f->ends_by_sweeps = true;
     if (keeps_cells(e)) {
-        f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
         e->kernel->own(&f->cells, 0, KEPT_ROWS);
+        take_steps(f, sweep_to_cells, HALF / KEPT_ROWS * STEPS_A_SLICE);
+    } else {
+        take_steps(f, e->leisurely ? sweep_some : sweep_all, e->leisurely ? EG_CELL / STORED_ROWS : 1);
     }
+}
+
+static bool is_whole_cell(const eg_tile *tile) { return tile->rows == EG_CELL && tile->cols == EG_CELL; }
+
+static void begin_grad_rows(eg_finish *f, const eg_ending *e, const eg_tile *tile) {
+    eg_grad_rows *g = &f->grad_rows;
+    eg_rows grad;
+    memory_rows(&grad, e->other, tile);
+    bias_numbers((float *)f->bias, e, tile);
+    *g = (eg_grad_rows){.tile = tile->values,
+                        .scale = e->kernel->unscale,
+                        .bias = (const float *)f->bias,
+                        .grad = grad.at,
+                        .grad_step = grad.step,
+                        .sums = e->sums != NULL ? sums_of(e, tile) : f->unwanted,
+                        .propagate = e->run->problem->propagate};
+    take_steps(f, grad_rows, (EG_CELL + HALF) / e->kernel->row_step);
+}
+
+void eg_cpu_finish_begin(eg_finish *f, const eg_ending *e, const eg_tile *tile) {
+    f->ending = e;
+    f->tile = *tile;
+    f->ends_by_sweeps = false;
+    if (keeps_cells(e))
+        f->cells = eg_cells_at(&e->cells, &e->grid, tile->item, tile->row / EG_CELL, tile->col / EG_CELL);
+    if (e->as_it_is && e->leisurely && in_place(e, e->out, tile)) {
+        memory_rows(&f->sweep.out, e->out, tile);
+        take_steps(f, store_some, EG_CELL / STORED_ROWS);
+    } else if (e->grad_rows != NULL && is_whole_cell(tile)) {
+        begin_grad_rows(f, e, tile);
+    } else {
+        begin_sweeps(f, e, tile);
+    }
+}
+
+static void finish_step(eg_finish *f) {
+    f->take(f);
+    f->step++;
 }
 
 void eg_cpu_finish_some(void *finish) {
@@ -296,23 +350,16 @@ void eg_cpu_finish_some(void *finish) {
     if (f->step < f->steps) finish_step(f);
 }
 
-static void finish_sweeps(eg_finish *f) {
+void eg_cpu_finish_rest(eg_finish *f) {
     const eg_ending *e = f->ending;
+    if (e == NULL) return;
     while (f->step < f->steps) finish_step(f);
+    f->ending = NULL;
+    if (!f->ends_by_sweeps) return;
     deliver(e, e->pre, &f->tile, f->tile.spare);
     deliver(e, e->out, &f->tile, f->tile.values);
-    if (e->sums != NULL) add_sums(e, &f->tile, f->sweep.result);
-}
-
-void eg_cpu_finish_rest(eg_finish *f) {
-    if (f->ending == NULL) return;
-    const int64_t stored = f->step * (int64_t)STORED_ROWS;
-    if (!f->by_rows) {
-        finish_sweeps(f);
-    } else if (stored < f->tile.rows) {
-        store_rows(f, stored, f->tile.rows - stored);
-    }
-    f->ending = NULL;
+    if (e->sums != NULL)
+        e->kernel->add_rows(sums_of(e, &f->tile), f->sweep.result, e->kernel->nr, f->tile.rows, f->tile.cols);
 }
 
 static bool is_read(const eg_operand *x) { return x != NULL && x != &product && x->col_stride == 1; }

@@ -17,10 +17,11 @@ typedef struct eg_ending {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     void (*sweeper)(const eg_sweep *sweep);
-    const eg_operand *x, *bias, *other, *pre, *out; /* as in eg_sweep */
-    char *sums;                                     /* of the columns, by chunk of rows */
-    char *panels;                                   /* grad_pre as the products to come read it: */
-    eg_cells cells;                                 /* one or the other */
+    void (*grad_rows)(const eg_grad_rows *of, int64_t row); /* of whole cells, in its place; NULL: none */
+    const eg_operand *x, *bias, *other, *pre, *out;         /* as in eg_sweep */
+    char *sums;                                             /* of the columns, by chunk of rows */
+    char *panels;                                           /* grad_pre as the products to come read it: */
+    eg_cells cells;                                         /* one or the other */
     eg_cell_grid grid;
     int64_t width;  /* of the result, as whole tiles */
     bool as_it_is;  /* nothing is to be done to the product, */
@@ -40,15 +41,19 @@ const eg_operand *eg_cpu_ending_reads(const eg_ending *ending);
 char *eg_cpu_ending_panel(const eg_ending *ending, const eg_tile *tile);
 
 /* The end of one tile, in steps: a matrix unit may be at work on the next tile between them. */
-typedef struct eg_finish {
+typedef struct eg_finish eg_finish;
+struct eg_finish {
     const eg_ending *ending; /* NULL: none is under way */
     eg_tile tile;
-    eg_sweep sweep;
+    eg_sweep sweep;         /* of steps that are sweeps */
+    eg_grad_rows grad_rows; /* of those that are rows */
     eg_cells cells;
+    void (*take)(eg_finish *finish); /* a step: number `step` of so many */
     int step, steps;
-    bool by_rows;                                           /* only stored, without a sweep */
+    bool ends_by_sweeps;                                    /* what those leave is delivered */
     _Alignas(64) char bias[EG_CPU_WIDEST * sizeof(double)]; /* where it has to be converted */
-} eg_finish;
+    _Alignas(64) float unwanted[EG_CELL];                   /* column sums */
+};
 
 void eg_cpu_finish_begin(eg_finish *finish, const eg_ending *ending, const eg_tile *tile);
 void eg_cpu_finish_some(void *finish);

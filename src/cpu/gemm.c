@@ -230,7 +230,8 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     if (pass->last && x->read == NULL) eg_cpu_ending_prefetch(&x->ending, tile, x->asked);
     ahead->rows = pass->last ? tile->rows : 0;
     ahead->of = b->finish;
-    ahead->meanwhile = b->finish->ending != NULL ? eg_cpu_finish_some : NULL;
+    ahead->meanwhile = eg_cpu_finish_some;
+    ahead->steps = b->finish->ending != NULL ? b->finish->steps - b->finish->step : 0;
     const bool in_place = pass->last && ends_in_place(x, tile);
     const eg_sums sums = {.before = pass->first ? NULL : tile->values,
                           .to = in_place ? eg_cpu_at(x->out, tile->item, tile->row, tile->col) : tile->values,

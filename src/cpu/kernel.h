@@ -58,8 +58,9 @@ typedef struct eg_ahead {
     eg_asked out, in;
     int64_t b_rows; /* cells: rows of B that the next panel will be laid out from */
     eg_asked b;
-    void (*meanwhile)(void *of); /* NULL: nothing */
+    void (*meanwhile)(void *of); /* a step, */
     void *of;
+    int64_t steps; /* of which so many are left */
 } eg_ahead;
 
 /* Rows whose columns are neighbours, in a tile or the caller's memory. */
@@ -82,6 +83,17 @@ typedef struct eg_sweep {
     int64_t tile_row; /* of so many numbers a row */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
 } eg_sweep;
+
+/* A whole cell's tile that becomes grad_pre, row by row: x = product + bias, then grad * act'(x). */
+typedef struct eg_grad_rows {
+    float *tile; /* the product, then grad_pre */
+    float scale; /* what the product is multiplied with */
+    const float *bias;
+    const char *grad;  /* of the layer's type */
+    int64_t grad_step; /* bytes from row to row of it */
+    float *sums;       /* of the columns: the row is added */
+    bool propagate;    /* act'(NaN) is NaN, not 0 */
+} eg_grad_rows;
 
 /* An operand as a product reads it, in panels or where its caller has it: distances in elements. Cells follow
  * each other and need none. */
@@ -112,6 +124,7 @@ typedef struct eg_cpu_kernel {
     int lanes;      /* numbers of a vector */
     int streams;    /* products of fewer terms may be stored past the caches: a tile's rows are lines */
     int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
+    int only_kc;    /* and where a block lays out B for itself; 0: the same */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
     int only_from,
         only_rows;      /* or so many at least, and at most, where it has all and lays out B for itself */
@@ -156,6 +169,10 @@ typedef struct eg_cpu_kernel {
     void (*act[EG_ACTIVATIONS])(const eg_sweep *sweep);        /* act(x) + other */
     void (*act_grad[EG_ACTIVATIONS])(const eg_sweep *sweep);   /* other * act'(x) */
     void (*act_grad_y[EG_ACTIVATIONS])(const eg_sweep *sweep); /* of y; NULL if act' is no function of it */
+
+    /* Cells only: `row_step` rows, from `row` on. */
+    void (*grad_rows[EG_ACTIVATIONS])(const eg_grad_rows *of, int64_t row);
+    int row_step;
 
     double (*spin)(int64_t turns); /* multiply-adds in registers, for the peak: how many it did */
 } eg_cpu_kernel;

@@ -33,10 +33,11 @@
 enum { TILE_BYTES = 1024, SUM_STRIDE = EG_CELL * sizeof(float), PAIRS_STRIDE = 64 };
 
 /* tmm0..3: the sums, two by two; tmm4, 5: the left operand's tiles, one below the other; tmm6, 7: the
- * right operand's, side by side. */
+ * right operand's, side by side. The right one's strip is read again with each tile of the block: it is to
+ * stay in L1, where the left one's would take its place. */
 #define LEFT(term)                                                                                           \
-    EG_TILE_LOAD(4, left + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                         \
-    EG_TILE_LOAD(5, left + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
+    EG_TILE_LOAD_PASSING(4, left + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                 \
+    EG_TILE_LOAD_PASSING(5, left + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
 #define RIGHT(term)                                                                                          \
     EG_TILE_LOAD(6, right + (term)*EG_CELL_TERM_BYTES, PAIRS_STRIDE);                                        \
     if (wide) EG_TILE_LOAD(7, right + (term)*EG_CELL_TERM_BYTES + TILE_BYTES, PAIRS_STRIDE);
@@ -120,13 +121,14 @@ EG_INLINE int64_t share(int64_t all, int64_t turns) { return turns > 0 ? (all + 
 
 /* Four tile multiplications take 64 cycles, in which some 60 other instructions cost nothing, if they stand
  * right behind them: of 200 behind six times as many, most are waited for. So each DOT has its share of what
- * is asked for and added up. The end of the tile before is too long for that: a step with each cell. */
+ * is asked for and added up, and of the steps that end the tile before. */
 #define MEANWHILE                                                                                            \
     next_right = ask(next_right, rights, LINES);                                                             \
     next_left = ask(next_left, lefts, LINES);                                                                \
     ask_rows(&ahead.out, &ahead.rows, rows);                                                                 \
     if (b_rows > 0) ask_long_rows(&ahead.b, &ahead.b_rows, b_rows);                                          \
-    if (runs) add_sums(&run, share(ROWS_A_CELL, DOTS), wide);
+    if (runs) add_sums(&run, share(ROWS_A_CELL, DOTS), wide);                                                \
+    for (int64_t i = 0; i < steps; i++) ahead.meanwhile(ahead.of);
 
 /* RUN terms are summed from zero, or, without runs, all of them onto the tile. A narrow block has no columns
  * beyond 16: half of the work. */
@@ -141,14 +143,13 @@ EG_INLINE int64_t share(int64_t all, int64_t turns) { return turns > 0 ? (all + 
         const int64_t rights = share((int64_t)ahead.right_bytes, dots * LINES * 64);                         \
         const int64_t lefts = share((int64_t)ahead.left_bytes, dots * LINES * 64);                           \
         const int64_t rows = ahead.out.at != NULL ? share(ahead.rows, dots) : 0;                             \
-        const int64_t b_rows = share(ahead.b_rows, dots);                                                    \
+        const int64_t b_rows = share(ahead.b_rows, dots), steps = share(ahead.steps, dots);                  \
         const char *next_right = ahead.right, *next_left = ahead.left;                                       \
         do {                                                                                                 \
             if (runs || !accumulate) clear_sums();                                                           \
             if (!runs && accumulate) load_sums((const char *)tile);                                          \
             for (int64_t end = runs ? depth - (RUN) : 0; depth > 0 && depth > end; depth -= EG_CELL) {       \
                 PRODUCTS                                                                                     \
-                if (ahead.meanwhile != NULL) ahead.meanwhile(ahead.of);                                      \
                 left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
                 right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
             }                                                                                                \
@@ -380,6 +381,50 @@ EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype
 #undef STORE
 }
 
+/* ---- grad_pre, row by row ----------------------------------------------------------------------- */
+
+/* So many rows at once, of two vectors each; as in sweep.h. */
+#define EACH_VECTOR(v, rows) EG_UNROLL(8) for (int64_t v = 0; v < 2 * (rows); v++)
+#define AT(row, v)           ((row) + (v) / 2) * EG_CELL + (v) % 2 * EG_LANES
+
+#define GRAD_ROWS(function, derivative, ROWS, TYPE)                                                          \
+    static void function(const eg_grad_rows *of, int64_t row) {                                              \
+        const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;                                             \
+        EG_T x[2 * (ROWS)];                                                                                  \
+        EACH_VECTOR(v, ROWS) {                                                                               \
+            x[v] = EG_V(load)(of->tile + AT(row, v));                                                        \
+            if (of->scale != 1) x[v] *= EG_V(splat)(of->scale);                                              \
+            x[v] += EG_V(load)(of->bias + v % 2 * EG_LANES);                                                 \
+        }                                                                                                    \
+        EACH_VECTOR(v, ROWS) x[v] = EG_V(unless_nan)(x[v], EG_V(derivative)(x[v]), kept);                    \
+        EACH_VECTOR(v, ROWS) {                                                                               \
+            const char *grad = of->grad + (row + v / 2) * of->grad_step;                                     \
+            x[v] *= EG_V(load_part)(grad + v % 2 * EG_LANES * (int64_t)eg_size_of(TYPE), TYPE, 0xffff);      \
+            EG_V(store)(of->tile + AT(row, v), x[v]);                                                        \
+        }                                                                                                    \
+        EG_UNROLL(2)                                                                                         \
+        for (int64_t j = 0; j < 2; j++) {                                                                    \
+            EG_T sum = EG_V(load)(of->sums + j * EG_LANES);                                                  \
+            EG_UNROLL(4)                                                                                     \
+            for (int64_t i = 0; i < (ROWS); i++) sum += x[2 * i + j];                                        \
+            EG_V(store)(of->sums + j * EG_LANES, sum);                                                       \
+        }                                                                                                    \
+    }
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("schedule-insns")
+#endif
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    GRAD_ROWS(grad_rows_1_##name, act_grad_##name, 2, EG_BF16)                                               \
+    GRAD_ROWS(grad_rows_2_##name, act_grad_##name, 1, EG_F16)                                                \
+    GRAD_ROWS(grad_rows_3_##name, act_grad_##name, 1, EG_F32)
+EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* ---- By terms ------------------------------------------------------------------------------------- */
 
 #define UNSCALE(TERMS) ((TERMS) > 1 ? 0x1p-48F : 1)
@@ -387,7 +432,9 @@ EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype
 #define SPLIT(TERMS, TYPE)                                                                                   \
     static bool split_##TERMS(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols, \
                               const eg_cells *to) {                                                          \
-        const source x = {from, rows, cols};                                                                 \
+        const source x = {from, rows, cols}, whole = {from, EG_CELL, EG_CELL};                               \
+        if (rows == EG_CELL && cols == EG_CELL && from->dtype == EG_F32)                                     \
+            return split(&whole, first, count, to, TERMS, EG_F32);                                           \
         if (from->dtype == (TYPE)) return split(&x, first, count, to, TERMS, TYPE);                          \
         return split(&x, first, count, to, TERMS, EG_F32);                                                   \
     }                                                                                                        \
@@ -435,7 +482,12 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
 
-#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, BLOCK_ROWS, BLOCK_COLS, ONLY_FROM, LEAST, USES)        \
+#define GRAD_ROWS_1_EG_BF16(NAME, name, value, from_y, text) [value] = grad_rows_1_##name,
+#define GRAD_ROWS_2_EG_F16(NAME, name, value, from_y, text)  [value] = grad_rows_2_##name,
+#define GRAD_ROWS_2_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_3_##name,
+#define GRAD_ROWS_3_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_3_##name,
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, ONLY_KC, BLOCK_ROWS, BLOCK_COLS, ONLY_FROM, LEAST,     \
+            USES)                                                                                            \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
     const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
         .name = #kernel,                                                                                     \
@@ -448,6 +500,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .nr = EG_CELL,                                                                                       \
         .streams = INT_MAX,                                                                                  \
         .kc = KC,                                                                                            \
+        .only_kc = ONLY_KC,                                                                                  \
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
         .only_from = ONLY_FROM,                                                                              \
@@ -462,15 +515,18 @@ EG_INLINE double spin(int64_t turns, int products) {
         .own = own_##TERMS,                                                                                  \
         .store_rows = store_rows_##TERMS,                                                                    \
         .unscale = UNSCALE(TERMS),                                                                           \
+        .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_##TERMS##_##TYPE)},                                      \
+        .row_step = (TERMS) == 1 ? 2 : 1,                                                                    \
         .spin = spin_##kernel,                                                                               \
         EG_TILE_FUNCTIONS,                                                                                   \
     };
 
 #define BY_DEFAULT (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_FAST))
 
-/* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 16 KiB of L1 for bf16 itself. The block's
- * sums and its strips of the left operand share L2. Measured: docs/cpu.md. */
-ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 256, 256, 256, 192, 32 * 32 * 32, 0)
-ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
-ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 384, 480, 1, 64 * 64 * 64, 80)
+/* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 32 KiB of L1 for bf16 itself, and half of
+ * that where it is laid out there. The block's sums and its strips of the left operand share L2. Measured:
+ * docs/cpu.md. */
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 320, 256, 256, 192, 32 * 32 * 32, 0)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 256, 384, 480, 1, 64 * 64 * 64, 80)

@@ -184,6 +184,12 @@ static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const
     return may_pack_as_it_goes(kernel, p, step->product) ? kernel->only_rows : kernel->block_rows;
 }
 
+/* Passes of equal depth, whole panels each. */
+static int64_t depth_of_passes(const eg_cpu_kernel *kernel, int64_t depth, bool only) {
+    const int64_t most = only ? kernel->only_kc : kernel->kc, passes = eg_ceil_div(depth, most);
+    return passes > 1 ? eg_ceil_div(eg_ceil_div(depth, passes), kernel->nr) * kernel->nr : most;
+}
+
 static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
     const extent x = extent_of(p, step->product);
     const double work =
@@ -199,10 +205,9 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     step->tile_rows = cut.tile_rows, step->tile_cols = cut.tile_cols;
     step->threads =
         blocks < threads ? threads_for(threads, work, kernel->thread_work, (int64_t)blocks) : threads;
-    /* Passes of equal depth, whole panels each. */
-    const int64_t passes = eg_ceil_div(x.depth, kernel->kc);
-    step->depth =
-        passes > 1 ? eg_ceil_div(eg_ceil_div(x.depth, passes), kernel->nr) * kernel->nr : kernel->kc;
+    /* It does where no other block reads the panel. */
+    step->packs = step->tile_rows >= p->m && may_pack_as_it_goes(kernel, p, step->product);
+    step->depth = depth_of_passes(kernel, x.depth, step->packs && kernel->only_kc > 0);
 }
 
 static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
@@ -346,8 +351,6 @@ static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel,
         step->name = kernel->name;
         if (step->kind == EG_STEP_GEMM) {
             choose_block(kernel, caps->threads, p, step);
-            /* It does where no other block reads the panel. */
-            step->packs = step->tile_rows >= p->m && may_pack_as_it_goes(kernel, p, step->product);
         } else {
             choose_threads(caps->threads, p, step);
         }

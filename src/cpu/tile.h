@@ -16,6 +16,9 @@ enum { EG_TILE_ROWS = 16, EG_TILE_WORDS = 16 };
 #define EG_TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
 #define EG_TILE_LOAD(t, from, stride)                                                                        \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(stride)) : "memory")
+/* The same of what is read once in a while: it need not stay in L1. */
+#define EG_TILE_LOAD_PASSING(t, from, stride)                                                                \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(stride)) : "memory")
 #define EG_TILE_STORE(t, to, stride)                                                                         \
     __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(stride)) : "memory")
 /* c += a · b: rows of 16 pairs of bf16 by 16 rows of pairs, summed in f32. */
@@ -45,6 +48,7 @@ static _Thread_local uint32_t eg_tile[8][EG_TILE_ROWS][EG_TILE_WORDS];
 
 #define EG_TILE_ZERO(t)               memset(eg_tile[t], 0, sizeof eg_tile[t])
 #define EG_TILE_LOAD(t, from, stride) eg_tile_load(eg_tile[t], from, stride)
+#define EG_TILE_LOAD_PASSING          EG_TILE_LOAD
 #define EG_TILE_STORE(t, to, stride)  eg_tile_store(eg_tile[t], to, stride)
 #define EG_TILE_DOT(c, a, b)          eg_tile_dot(eg_tile[c], eg_tile[a], eg_tile[b])
 
