@@ -269,7 +269,7 @@ static void store_some(eg_finish *f) {
                           out->dtype, eg_least(STORED_ROWS, f->tile.rows - row), f->tile.cols, e->past);
 }
 
-/* One or two rows after the other, then they and those 16 below to cells. */
+/* Some rows after the other, then they and those 16 below to cells. */
 static void grad_rows(eg_finish *f) {
     const eg_cpu_kernel *kernel = f->ending->kernel;
     const int64_t rows = kernel->row_step, row = f->step * rows;
@@ -315,7 +315,6 @@ static void begin_grad_rows(eg_finish *f, const eg_ending *e, const eg_tile *til
     memory_rows(&grad, e->other, tile);
     bias_numbers((float *)f->bias, e, tile);
     *g = (eg_grad_rows){.tile = tile->values,
-                        .scale = e->kernel->unscale,
                         .bias = (const float *)f->bias,
                         .grad = grad.at,
                         .grad_step = grad.step,

@@ -87,7 +87,6 @@ typedef struct eg_sweep {
 /* A whole cell's tile that becomes grad_pre, row by row: x = product + bias, then grad * act'(x). */
 typedef struct eg_grad_rows {
     float *tile; /* the product, then grad_pre */
-    float scale; /* what the product is multiplied with */
     const float *bias;
     const char *grad;  /* of the layer's type */
     int64_t grad_step; /* bytes from row to row of it */

@@ -381,53 +381,41 @@ EG_INLINE void store_sums_of(const float *sums, char *to, int64_t step, eg_dtype
 #undef STORE
 }
 
-/* ---- grad_pre, row by row ----------------------------------------------------------------------- */
-
-/* So many rows at once, of two vectors each; as in sweep.h. */
-#define EACH_VECTOR(v, rows) EG_UNROLL(8) for (int64_t v = 0; v < 2 * (rows); v++)
-#define AT(row, v)           ((row) + (v) / 2) * EG_CELL + (v) % 2 * EG_LANES
-
-#define GRAD_ROWS(function, derivative, ROWS, TYPE)                                                          \
-    static void function(const eg_grad_rows *of, int64_t row) {                                              \
-        const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;                                             \
-        EG_T x[2 * (ROWS)];                                                                                  \
-        EACH_VECTOR(v, ROWS) {                                                                               \
-            x[v] = EG_V(load)(of->tile + AT(row, v));                                                        \
-            if (of->scale != 1) x[v] *= EG_V(splat)(of->scale);                                              \
-            x[v] += EG_V(load)(of->bias + v % 2 * EG_LANES);                                                 \
-        }                                                                                                    \
-        EACH_VECTOR(v, ROWS) x[v] = EG_V(unless_nan)(x[v], EG_V(derivative)(x[v]), kept);                    \
-        EACH_VECTOR(v, ROWS) {                                                                               \
-            const char *grad = of->grad + (row + v / 2) * of->grad_step;                                     \
-            x[v] *= EG_V(load_part)(grad + v % 2 * EG_LANES * (int64_t)eg_size_of(TYPE), TYPE, 0xffff);      \
-            EG_V(store)(of->tile + AT(row, v), x[v]);                                                        \
-        }                                                                                                    \
-        EG_UNROLL(2)                                                                                         \
-        for (int64_t j = 0; j < 2; j++) {                                                                    \
-            EG_T sum = EG_V(load)(of->sums + j * EG_LANES);                                                  \
-            EG_UNROLL(4)                                                                                     \
-            for (int64_t i = 0; i < (ROWS); i++) sum += x[2 * i + j];                                        \
-            EG_V(store)(of->sums + j * EG_LANES, sum);                                                       \
-        }                                                                                                    \
-    }
-
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("schedule-insns")
-#endif
-#define EG_ROW(NAME, name, value, from_y, text)                                                              \
-    GRAD_ROWS(grad_rows_1_##name, act_grad_##name, 2, EG_BF16)                                               \
-    GRAD_ROWS(grad_rows_2_##name, act_grad_##name, 1, EG_F16)                                                \
-    GRAD_ROWS(grad_rows_3_##name, act_grad_##name, 1, EG_F32)
-EG_ACTIVATION_TABLE(EG_ROW)
-#undef EG_ROW
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
-
 /* ---- By terms ------------------------------------------------------------------------------------- */
 
 #define UNSCALE(TERMS) ((TERMS) > 1 ? 0x1p-48F : 1)
+
+/* So many rows of a whole tile: x = product + bias becomes grad * act'(x). */
+#define GRAD_ROWS(function, derivative, TERMS, TYPE, ROWS)                                                   \
+    static void function(const eg_grad_rows *of, int64_t row) {                                              \
+        const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;                                             \
+        const EG_T bias[2] = {EG_V(load)(of->bias), EG_V(load)(of->bias + EG_LANES)};                        \
+        EG_T sum[2] = {EG_V(load)(of->sums), EG_V(load)(of->sums + EG_LANES)};                               \
+        float *tile = of->tile + row * EG_CELL;                                                              \
+        const char *grad = of->grad + row * of->grad_step;                                                   \
+        for (int i = 0; i < (ROWS); i++, tile += EG_CELL, grad += of->grad_step) {                           \
+            EG_UNROLL(2)                                                                                     \
+            for (int j = 0; j < 2; j++) {                                                                    \
+                EG_T x = EG_V(load)(tile + j * EG_LANES);                                                    \
+                x = ((TERMS) > 1 ? x * UNSCALE(TERMS) : x) + bias[j];                                        \
+                x = EG_V(unless_nan)(x, EG_V(derivative)(x), kept);                                          \
+                x *= EG_V(load_part)(grad + j * EG_LANES * (int64_t)eg_size_of(TYPE), TYPE, 0xffff);         \
+                EG_V(store)(tile + j * EG_LANES, x);                                                         \
+                sum[j] += x;                                                                                 \
+            }                                                                                                \
+        }                                                                                                    \
+        EG_V(store)(of->sums, sum[0]);                                                                       \
+        EG_V(store)(of->sums + EG_LANES, sum[1]);                                                            \
+    }
+
+/* A kernel of one product has too few DOTs to hide them all: there the start of a step counts. */
+enum { ROWS_A_STEP_OF_BF16 = 4, ROWS_A_STEP = 1 };
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    GRAD_ROWS(grad_rows_bf16_##name, act_grad_##name, 1, EG_BF16, ROWS_A_STEP_OF_BF16)                       \
+    GRAD_ROWS(grad_rows_f16_##name, act_grad_##name, 2, EG_F16, ROWS_A_STEP)                                 \
+    GRAD_ROWS(grad_rows_f32_##name, act_grad_##name, 3, EG_F32, ROWS_A_STEP)
+EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
 
 #define SPLIT(TERMS, TYPE)                                                                                   \
     static bool split_##TERMS(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols, \
@@ -482,10 +470,9 @@ EG_INLINE double spin(int64_t turns, int products) {
 
 /* ---- The rows ----------------------------------------------------------------------------------- */
 
-#define GRAD_ROWS_1_EG_BF16(NAME, name, value, from_y, text) [value] = grad_rows_1_##name,
-#define GRAD_ROWS_2_EG_F16(NAME, name, value, from_y, text)  [value] = grad_rows_2_##name,
-#define GRAD_ROWS_2_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_3_##name,
-#define GRAD_ROWS_3_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_3_##name,
+#define GRAD_ROWS_OF_EG_BF16(NAME, name, value, from_y, text) [value] = grad_rows_bf16_##name,
+#define GRAD_ROWS_OF_EG_F16(NAME, name, value, from_y, text)  [value] = grad_rows_f16_##name,
+#define GRAD_ROWS_OF_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_f32_##name,
 #define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, ONLY_KC, BLOCK_ROWS, BLOCK_COLS, ONLY_FROM, LEAST,     \
             USES)                                                                                            \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
@@ -515,8 +502,8 @@ EG_INLINE double spin(int64_t turns, int products) {
         .own = own_##TERMS,                                                                                  \
         .store_rows = store_rows_##TERMS,                                                                    \
         .unscale = UNSCALE(TERMS),                                                                           \
-        .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_##TERMS##_##TYPE)},                                      \
-        .row_step = (TERMS) == 1 ? 2 : 1,                                                                    \
+        .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_OF_##TYPE)},                                             \
+        .row_step = (TYPE) == EG_BF16 ? ROWS_A_STEP_OF_BF16 : ROWS_A_STEP,                                   \
         .spin = spin_##kernel,                                                                               \
         EG_TILE_FUNCTIONS,                                                                                   \
     };

@@ -3,18 +3,7 @@
  *
  * A sweep goes down one column of vectors after the other, some rows at once: an act' is a long chain of
  * operations, and a processor does not look far enough ahead to find the next one behind it. */
-#ifdef __has_feature /* as Clang says it */
-#define EG_ADDRESS_SANITIZER __has_feature(address_sanitizer)
-#elif defined(__SANITIZE_ADDRESS__)
-#define EG_ADDRESS_SANITIZER 1
-#else
-#define EG_ADDRESS_SANITIZER 0
-#endif
-#if EG_ADDRESS_SANITIZER
-#define EG_AT_ONCE 2 /* four take minutes to compile */
-#else
-#define EG_AT_ONCE 4
-#endif
+#define EG_AT_ONCE 2
 
 /* Rows [row, row + EG_AT_ONCE) of column j of vectors; or `row` alone, as often. */
 typedef struct EG_V(group) {
@@ -87,10 +76,6 @@ EG_INLINE void EG_V(next_group)(const eg_sweep *s, EG_V(group) * g) {
         for (EG_V(group) g = EG_V(first_group)(&s, j); g.row < s.end; EG_V(next_group)(&s, &g))
 
 /* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN: it is put back. */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC push_options
-#pragma GCC optimize("schedule-insns") /* takes turns among the rows */
-#endif
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     EG_INLINE EG_T EG_V(guarded_##name)(EG_T x) {                                                            \
         if ((value) == EG_ACT_NONE) return x;                                                                \
@@ -132,9 +117,6 @@ EG_ACTIVATION_TABLE(EG_ROW)
     EG_GRAD_Y_##from_y(name)
 EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC pop_options
-#endif
 #undef EG_EACH_GROUP
 #undef EG_EACH_ROW
 

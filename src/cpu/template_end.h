@@ -10,7 +10,6 @@
 #undef EG_GRAD_SWEEP
 #undef EG_BY_TYPE
 #undef EG_AT_ONCE
-#undef EG_ADDRESS_SANITIZER
 #undef EG_PASTE
 #undef EG_PASTE_
 #undef EG_V
