@@ -118,6 +118,16 @@ static void same_bits_for_any_threads_in_slabs(void **state) {
     check_threads(2);
 }
 
+/* Of a plan's step. */
+static long most_threads(const char *plan) {
+    long most = 1;
+    for (const char *at = plan; (at = strstr(at, "threads ")) != NULL;) {
+        const long threads = strtol(at += strlen("threads "), NULL, 10);
+        if (threads > most) most = threads;
+    }
+    return most;
+}
+
 /* More threads than a call will ever take. */
 static void same_bits_for_hundreds_of_threads(void **state) {
     (void)state;
@@ -126,7 +136,7 @@ static void same_bits_for_hundreds_of_threads(void **state) {
     eg_context *alone = open_cpu(1), *crowd = open_cpu(1000);
     char text[2048];
     assert_ok(eg_forward_plan(crowd, &f.layer, &f.forward, text, sizeof text));
-    assert_non_null(strstr(text, "threads 3")); /* 300 and some */
+    assert_true(most_threads(text) > 300);
     assert_ok(eg_forward(alone, &f.layer, &f.forward));
     unsigned char *expected = need_memory(f.output_bytes);
     memcpy(expected, f.outputs, f.output_bytes);

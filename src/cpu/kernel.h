@@ -130,7 +130,7 @@ typedef struct eg_cpu_kernel {
     double least;       /* from so many multiply-adds of a product it is the faster choice, */
     double uses;        /* if they are so many for a number that is packed, */
     bool one_panel;     /* and, where this is set, if K and N are nr */
-    double thread_work; /* multiply-adds worth a further thread: some 40 to 80 us */
+    double thread_work; /* multiply-adds worth a further thread: some 10 to 20 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);

@@ -494,7 +494,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .only_rows = 384,                                                                                    \
         .least = LEAST,                                                                                      \
         .uses = USES,                                                                                        \
-        .thread_work = 0x1p25 / (PRODUCTS),                                                                  \
+        .thread_work = 0x1p22 / (PRODUCTS),                                                                  \
         .enter = eg_tiles_configure,                                                                         \
         .leave = eg_tiles_release,                                                                           \
         .multiply = multiply_x##PRODUCTS,                                                                    \
@@ -516,4 +516,4 @@ EG_INLINE double spin(int64_t turns, int products) {
 ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 320, 256, 256, 192, 32 * 32 * 32, 0)
 ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
 ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 256, 384, 480, 1, 64 * 64 * 64, 80)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 256, 384, 480, 1, 64 * 64 * 64, 40)

@@ -55,7 +55,7 @@ static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 /* A step takes as many threads as it has work for: waking one, and waiting for the last, costs some
  * microseconds on a quiet machine and many more beside busy neighbours. The bits are the same for any number
  * of them. */
-static const double numbers_a_thread = 1 << 16; /* moved or summed */
+static const double numbers_a_thread = 1 << 15; /* moved or summed */
 
 static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
     const double most = work / work_a_thread;
@@ -210,12 +210,12 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     step->depth = depth_of_passes(kernel, x.depth, step->packs && kernel->only_kc > 0);
 }
 
-static void choose_threads(int threads, const eg_problem *p, eg_step *step) {
+static void choose_threads(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
     const double m = (double)p->m, k = (double)p->k, n = (double)p->n, batch = (double)p->batch;
     double numbers = 0;
     switch (step->kind) {
     case EG_STEP_PACK:
-        numbers = batch * (step->operand == EG_OP_A ? m * k : k * n);
+        numbers = batch * (step->operand == EG_OP_A ? m * k : k * n) * (1 + kernel->terms); /* and split */
         break;
     case EG_STEP_ACT_GRAD:
         numbers = batch * m * n;
@@ -342,6 +342,16 @@ eg_caps eg_cpu_caps_without_cells(const eg_caps *caps) {
     return any;
 }
 
+/* Threads that a product of the plan has; the others would lay out for it what is then in their caches. */
+static int most_threads(const eg_plan *plan, int threads) {
+    int most = 0;
+    for (int i = 0; i < plan->steps; i++) {
+        const eg_step *step = &plan->step[i];
+        if (step->kind == EG_STEP_GEMM && step->threads > most) most = step->threads;
+    }
+    return most > 0 ? most : threads;
+}
+
 /* Cuts the steps for a kernel, and adds their workspace to the plan's. */
 static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
@@ -349,12 +359,10 @@ static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel,
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
         step->name = kernel->name;
-        if (step->kind == EG_STEP_GEMM) {
-            choose_block(kernel, caps->threads, p, step);
-        } else {
-            choose_threads(caps->threads, p, step);
-        }
+        if (step->kind == EG_STEP_GEMM) choose_block(kernel, caps->threads, p, step);
     }
+    const int most = most_threads(plan, caps->threads);
+    for (int i = 0; i < plan->steps; i++) choose_threads(kernel, most, p, &plan->step[i]);
     skip_packs(plan, kernel);
     return add_workspace(plan, kernel) ? EG_OK : eg_plan_too_large(p);
 }
