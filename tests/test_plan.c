@@ -310,13 +310,17 @@ static const choice choices[] = {
     {AVX512, EG_F64, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f64_8x24"},
     {AVX2, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx2_f32_4x24"},
     {0, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "portable_f32_4x8"},
-    /* A number of f32 is to be used 40 times: that of a shared B by every item. */
-    {AMX, EG_F32, EG_MATH_DEFAULT, false, 120, 120, 120, 1, "amx_f32x6_32x32"},
-    {AMX, EG_F32, EG_MATH_STRICT, false, 120, 120, 120, 1, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, false, 119, 120, 120, 1, "avx512_f32_8x48"},
+    /* A number of f32 is to be used 64 times: that of a shared B by every item. */
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 192, 192, 192, 1, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_STRICT, false, 192, 192, 192, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 191, 192, 192, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 32, 4096, 4096, 1, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, false, 80, 120, 120, 9, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, true, 80, 120, 120, 9, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 160, 192, 192, 9, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, true, 160, 192, 192, 9, "amx_f32x6_32x32"},
+    /* And 40 times, where one thread will have it all. */
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 120, 120, 120, 1, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 119, 120, 120, 1, "avx512_f32_8x48"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 180, 180, 180, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 0, 0, 0, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_FAST, false, 64, 64, 64, 1, "amx_f32x3_32x32"},
     {AMX, EG_BF16, EG_MATH_DEFAULT, false, 32, 32, 32, 1, "amx_bf16x1_32x32"},

@@ -129,8 +129,9 @@ typedef struct eg_cpu_kernel {
         only_rows;      /* or so many at least, and at most, where it has all and lays out B for itself */
     double least;       /* from so many multiply-adds of a product it is the faster choice, */
     double uses;        /* if they are so many for a number that is packed, */
+    double uses_alone;  /* or so many in a layer that one thread takes: what is packed stays with it */
     bool one_panel;     /* and, where this is set, if K and N are nr */
-    double thread_work; /* multiply-adds worth a further thread: some 10 to 20 us */
+    double thread_work; /* multiply-adds worth a further thread: some 10 to 30 us */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);

@@ -26,7 +26,8 @@ static bool pays(const eg_caps *caps, const eg_cpu_kernel *row, const eg_problem
     if (row->one_panel && (p->k != row->nr || p->n != row->nr)) return false;
     const double m = (double)p->m, k = (double)p->k, n = (double)p->n, batch = (double)p->batch;
     const double b = p->operands[EG_OP_B].batch_stride != 0 ? batch : 1, work = batch * m * k * n;
-    return work >= row->least && work >= row->uses * (batch * m * (k + n) + b * k * n);
+    const double uses = work < 2 * row->thread_work ? row->uses_alone : row->uses;
+    return work >= row->least && work >= uses * (batch * m * (k + n) + b * k * n);
 }
 
 static bool serves(const eg_cpu_kernel *row, const eg_problem *p) {
