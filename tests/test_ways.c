@@ -98,10 +98,31 @@ static void a_pack_of_b_changes_no_bit(void **state) {
     eg_close(context);
 }
 
+/* Each of several bands of blocks for itself: for cells, by sixteen threads. */
+static void so_it_is_with_many_threads(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(16);
+    for (size_t i = 0; i < LENGTH(dtypes); i++) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i], layer.m = 512, layer.k = layer.n = 500;
+        check_pack(context, layer);
+    }
+    char plan[2048];
+    fixture f;
+    eg_layer layer = small_layer();
+    layer.dtype = EG_BF16, layer.m = 512, layer.k = layer.n = 500;
+    fixture_make(&f, layer);
+    assert_ok(eg_forward_plan(context, &layer, &f.forward, plan, sizeof plan));
+    if (strstr(plan, "amx") != NULL) assert_non_null(strstr(plan, "packs b"));
+    fixture_free(&f);
+    eg_close(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
         cmocka_unit_test(a_pack_of_b_changes_no_bit),
+        cmocka_unit_test(so_it_is_with_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

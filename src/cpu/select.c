@@ -1,5 +1,6 @@
 /* The CPU's part of a plan: which kernel row, how the products are cut to fit the caches, and what
  * workspace that takes. Pure: it looks at eg_caps and the problem only. */
+#include <limits.h>
 #include <string.h>
 
 #include "../error.h"
@@ -98,17 +99,29 @@ static bool reads_in_place(const eg_cpu_kernel *kernel, const eg_problem *p, eg_
            divides(kernel->lanes, pre ? p->n : p->k);
 }
 
-/* Whether a block that has all rows may lay out B for itself, a panel at a time just before it is used: a
- * panel, if a copy of all B is too large for L2; cells, if the call can be made anew should B have numbers
- * without cells (y may lie where residual was). Measured: docs/cpu.md. */
+/* Whether a block may lay out B for itself, a panel at a time just before it is used: a panel, if a copy of
+ * all B is too large for L2; cells, if the call can be made anew should B have numbers without cells (y may
+ * lie where residual was). */
 static bool may_pack_as_it_goes(const eg_cpu_kernel *kernel, const eg_problem *p, eg_product product) {
     enum { LARGE = 512 << 10 };
     const bool shared = p->batch > 1 && p->operands[EG_OP_B].batch_stride == 0;
-    if (product == EG_PRODUCT_D_B || p->packed_b != NULL || shared) return false;
-    if (p->m < kernel->only_from || p->m > kernel->only_rows) return false;
+    if (product == EG_PRODUCT_D_B || p->packed_b != NULL || shared || kernel->only_from == INT_MAX)
+        return false;
     if (kernel->terms > 0) return kernel->terms == 1 || !eg_wants(p, EG_OP_RESIDUAL);
     return (double)p->k * (double)p->n * (double)eg_size_of(kernel->compute) > LARGE &&
            !reads_in_place(kernel, p, EG_OP_B, product);
+}
+
+/* It does where no other block reads the panel. */
+static bool has_all_rows(const eg_cpu_kernel *kernel, const eg_problem *p) {
+    return p->m >= kernel->only_from && p->m <= kernel->only_rows;
+}
+
+/* And cells, where several do, if all bands together take a quarter of the threads' time for it: what one
+ * core lays out comes to the others line by line. Measured: docs/cpu.md. */
+static bool is_worth_it(const eg_cpu_kernel *kernel, const eg_problem *p, int threads, int64_t bands) {
+    enum { SMALL = 1 << 20 };
+    return kernel->terms > 0 && threads >= 4 * bands && (double)p->k * (double)p->n <= SMALL;
 }
 
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
@@ -182,7 +195,8 @@ static cut even_cut(const eg_cpu_kernel *kernel, const extent *x, int threads, c
 }
 
 static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
-    return may_pack_as_it_goes(kernel, p, step->product) ? kernel->only_rows : kernel->block_rows;
+    const bool all = may_pack_as_it_goes(kernel, p, step->product) && has_all_rows(kernel, p);
+    return all ? kernel->only_rows : kernel->block_rows;
 }
 
 /* Passes of equal depth, whole panels each. */
@@ -206,8 +220,9 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     step->tile_rows = cut.tile_rows, step->tile_cols = cut.tile_cols;
     step->threads =
         blocks < threads ? threads_for(threads, work, kernel->thread_work, (int64_t)blocks) : threads;
-    /* It does where no other block reads the panel. */
-    step->packs = step->tile_rows >= p->m && may_pack_as_it_goes(kernel, p, step->product);
+    const bool all = step->tile_rows >= p->m && has_all_rows(kernel, p);
+    step->packs = may_pack_as_it_goes(kernel, p, step->product) &&
+                  (all || is_worth_it(kernel, p, step->threads, cut.bands));
     step->depth = depth_of_passes(kernel, x.depth, step->packs && kernel->only_kc > 0);
 }
 
