@@ -29,13 +29,18 @@ static view item(view matrix, int64_t index, int64_t elements) {
                   matrix.col};
 }
 
-/* What is exact adds no error, however large the other factor. */
-static double error_of(double bound, double factor) { return bound != 0 ? bound * fabs(factor) : 0; }
+/* What an error makes of a product. An infinite factor leaves an infinity, whatever the error, unless that
+ * hides the sign of the value: then it is infinite too, and so is one that comes with such an infinity. */
+static double error_of(double value, double bound, double factor) {
+    if (bound == 0 || isinf(bound)) return bound;
+    if (isinf(factor)) return fabs(value) <= bound ? (double)INFINITY : 0;
+    return bound * fabs(factor);
+}
 
 static void add_term(sum *total, double left, double left_bound, double right, double right_bound) {
     total->value += (oracle_real)left * (oracle_real)right;
     total->magnitude += fabs(left * right);
-    total->bound += error_of(left_bound, right) + error_of(right_bound, left);
+    total->bound += error_of(left, left_bound, right) + error_of(right, right_bound, left);
 }
 
 /* totals[rows, cols] += left [rows, depth] · right [depth, cols] */
@@ -125,18 +130,6 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
 
 /* ---- grad_pre ----------------------------------------------------------------------------------- */
 
-/* Infinity times an act' whose sign may be lost in its error is an infinity of either sign, or NaN. */
-static bool is_unsure(oracle_result value, oracle_result slope) {
-    return isinf(value.bound) || (slope.bound > 0 && fabs(slope.value) <= slope.bound);
-}
-
-static oracle_result product_of(const oracle_layer *layer, oracle_result value, oracle_result slope) {
-    const double product = value.value * slope.value;
-    if (isinf(value.value)) return (oracle_result){product, is_unsure(value, slope) ? (double)INFINITY : 0};
-    return (oracle_result){product, error_of(value.bound, slope.value) + error_of(slope.bound, value.value) +
-                                        2 * unit(layer) * fabs(product)};
-}
-
 /* value · act'(saved); act' of none is 1 whatever `saved` is. */
 static oracle_result times_slope(const oracle_layer *layer, oracle_result value, eg_activation activation,
                                  eg_source source, oracle_result saved) {
@@ -148,7 +141,10 @@ static oracle_result times_slope(const oracle_layer *layer, oracle_result value,
         slope =
             apply(layer, source == EG_SOURCE_Y ? oracle_act_grad_of_y : oracle_act_grad, activation, saved);
     }
-    return product_of(layer, value, slope);
+    const double product = value.value * slope.value;
+    const double rounding = isfinite(product) ? 2 * unit(layer) * fabs(product) : 0;
+    return (oracle_result){product, error_of(value.value, value.bound, slope.value) +
+                                        error_of(slope.value, slope.bound, value.value) + rounding};
 }
 
 static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
