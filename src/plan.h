@@ -61,6 +61,7 @@ typedef struct eg_step {
     int64_t tile_rows, tile_cols, depth; /* of the cache block or thread block */
     int threads;                         /* CPU: that this step takes */
     bool packs;                          /* CPU, GEMM: each block lays out B for itself */
+    bool one_pass;                       /* CPU, GEMM: a tile's terms are all summed at once */
     int cut;                             /* CUDA, GEMM: of the last tiles, cut along the depth */
 } eg_step;
 

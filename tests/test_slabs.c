@@ -132,7 +132,7 @@ static void no_thread_is_left_out(void **state) {
     int seen = 0;
     assert_ok(eg_slabs_make(&crowd, &problem, 0, &slabs));
     const size_t whole = slabs.workspace;
-    for (size_t limit = least_limit(&crowd, &problem); limit < whole; limit += limit / 9) {
+    for (size_t limit = least_limit(&crowd, &problem); limit < whole; limit += limit / 40) {
         assert_ok(eg_slabs_make(&crowd, &problem, limit, &slabs));
         const int threads = slabs.threads;
         if (threads == 64) continue;
@@ -173,7 +173,7 @@ static void the_last_slab_finds_room(void **state) {
     eg_plan plan;
     assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
     assert_ok(eg_slabs_make(&caps, &problem, least_limit(&caps, &problem), &slabs));
-    assert_int_equal(slabs.rows, 64);
+    assert_true(slabs.rows % 64 == 0 && slabs.rows < layer.m);
     problem.m = problem.operands[EG_OP_A].rows = problem.operands[EG_OP_Y].rows = 1;
     problem.packed_b = &slabs.packed;
     assert_ok(eg_plan_make(&caps, &problem, &plan));

@@ -57,6 +57,12 @@ static inline const eg_operand *eg_cpu_in_place(const eg_plan *plan, eg_buffer_i
 /* Tiles of each thread's scratch before those of a block: room for an epilogue. */
 enum { EG_CPU_SPARE_TILES = 4 };
 
+/* After those, the block's: all of them if their sums wait for the next pass; otherwise two take turns, one
+ * at its end while the other is summed, and stay in L1. */
+static inline int64_t eg_cpu_held_tiles(const eg_cpu_kernel *kernel, const eg_step *step) {
+    return step->one_pass ? 2 : step->tile_rows / kernel->mr * (step->tile_cols / kernel->nr);
+}
+
 /* One call being run. */
 typedef struct eg_cpu_run {
     const eg_plan *plan;

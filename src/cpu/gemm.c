@@ -186,7 +186,7 @@ static const char *side_at(const side *s, int64_t item, int64_t at, int64_t term
 
 typedef struct block {
     int64_t item, row, col, rows, cols;
-    char *tiles;       /* the block's tiles, down each panel and then across */
+    char *tiles;       /* down each panel and then across, or two that take turns */
     char *spare;       /* scratch for the epilogue */
     char *panel;       /* and for a panel of the right operand */
     eg_finish *finish; /* the end of the last tile that is through */
@@ -244,10 +244,11 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     if (!x->ending.leisurely) eg_cpu_finish_rest(b->finish);
 }
 
-/* The panel that follows the one at `col` of `item`: the next one, or the first of the next pass, summand or
+/* What follows the `width` columns at `col` of `item`: as many, or the first of the next pass, summand or
  * block. */
-static eg_part panel_after(const product *x, const block *b, const pass *pass, int64_t *item, int64_t col) {
-    eg_part next = {.term = pass->term, .depth = pass->depth, .col = col + x->kernel->nr};
+static eg_part part_after(const product *x, const block *b, const pass *pass, int64_t *item, int64_t col,
+                          int64_t width) {
+    eg_part next = {.term = pass->term, .depth = pass->depth, .col = col + width};
     if (next.col >= b->col + b->cols && !pass->last) {
         next.col = b->col;
         next.term += pass->depth;
@@ -257,7 +258,7 @@ static eg_part panel_after(const product *x, const block *b, const pass *pass, i
         next.term = 0;
     }
     next.depth = eg_least(x->step->depth, x->depth - next.term);
-    next.cols = eg_least(x->kernel->nr, x->cols - next.col);
+    next.cols = eg_least(width, x->cols - next.col);
     return next;
 }
 
@@ -274,17 +275,25 @@ static eg_asked panel_rows(const product *x, const eg_tile *tile) {
                       tile->cols * (int64_t)x->size};
 }
 
-/* Cells: the rows of B that a panel will be laid out from, a share of them with each tile. */
-static void ask_for_rows(eg_ahead *ahead, const product *x, int64_t item, const eg_part *part,
-                         int64_t tiles) {
+/* Cells: the rows of B that the next panel will be laid out from, a share of them with each tile. Lines far
+ * apart come at half the speed: so of rows that would be a line each, rather those of the next pass, all
+ * columns of the block. */
+static void ask_for_rows(eg_ahead *ahead, const product *x, const block *b, const pass *pass, int64_t item,
+                         int64_t col) {
+    enum { LINE = 64 };
     const bool down = x->b.col_stride == 1;
-    const int64_t rows = down ? part->depth : part->cols;
-    if (part->depth == 0 || (!down && x->b.row_stride != 1)) return;
-    const int64_t size = (int64_t)eg_size_of(x->b.dtype);
-    ahead->b_rows = eg_ceil_div(rows, tiles);
-    ahead->b = (eg_asked){eg_cpu_at(&x->b, item, part->term, part->col),
+    if (!down && x->b.row_stride != 1) return;
+    const int64_t nr = x->kernel->nr, size = (int64_t)eg_size_of(x->b.dtype);
+    const bool whole = down && nr * size <= LINE;
+    const eg_part part = part_after(x, b, pass, &item, whole ? b->col : col, whole ? b->cols : nr);
+    const int64_t rows = down ? part.depth : part.cols, tiles_down = eg_ceil_div(b->rows, x->kernel->mr);
+    const int64_t each = eg_ceil_div(rows, tiles_down * (whole ? eg_ceil_div(b->cols, nr) : 1));
+    const int64_t before = whole ? eg_div(col - b->col, nr) * tiles_down * each : 0;
+    if (part.depth == 0 || before >= rows) return;
+    ahead->b_rows = each;
+    ahead->b = (eg_asked){eg_cpu_at(&x->b, item, part.term + before, part.col),
                           rows > 1 ? times(down ? x->b.row_stride : x->b.col_stride, size) : 0,
-                          (down ? part->cols : part->depth) * size};
+                          (down ? part.cols : part.depth) * size};
 }
 
 /* Cells: the next panel, and strips of the left operand, which have no other prefetcher, for the next pass or
@@ -293,14 +302,15 @@ static void ask_for_cells(eg_ahead *ahead, const product *x, const block *b, con
                           int64_t col) {
     const eg_cpu_kernel *kernel = x->kernel;
     const int64_t tiles_down = eg_ceil_div(b->rows, kernel->mr);
-    const eg_part next = panel_after(x, b, pass, &item, col);
     if (x->step->packs) {
-        ask_for_rows(ahead, x, item, &next, tiles_down);
+        ask_for_rows(ahead, x, b, pass, item, col);
     } else {
+        const eg_part next = part_after(x, b, pass, &item, col, kernel->nr);
         ahead->right = side_at(&x->right, item, next.col, next.term);
         ahead->right_bytes = (size_t)eg_div(pass->depth * x->right.term, tiles_down);
     }
-    ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
+    if (!x->step->one_pass) /* which reads the same again */
+        ahead->left_bytes = (size_t)(pass->depth * x->left.term / eg_ceil_div(b->cols, kernel->nr));
 }
 
 /* What is fetched meanwhile, a slice with each tile: cells, and rows that the end of a tile touches. */
@@ -356,7 +366,7 @@ static void next_share(eg_share *share, wanted *w) {
 /* The panel that comes next, or the part of B that it will be laid out from: rows of it, or of its transpose
  * pieces of rows. */
 static wanted next_right(const product *x, const block *b, const pass *pass, int64_t item, int64_t col) {
-    const eg_part next = panel_after(x, b, pass, &item, col);
+    const eg_part next = part_after(x, b, pass, &item, col, x->kernel->nr);
     const int64_t line = x->kernel->nr * (int64_t)x->size, size = (int64_t)eg_size_of(x->b.dtype);
     if (!x->step->packs && x->right.in_place) return (wanted){.length = 0};
     if (!x->step->packs)
@@ -423,8 +433,8 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
                     .col = col,
                     .rows = eg_least(mr, b->rows),
                     .cols = eg_least(nr, x->cols - col),
-                    .values = b->tiles + (size_t)(panel * tiles_down) * tile_bytes,
                     .spare = b->spare};
+    int64_t place = panel * tiles_down;
     eg_ahead ahead = {.right = right.at};
     look_ahead(&ahead, x, b, pass, item, &tile);
     wanted next = {.length = 0}, next_pass = next;
@@ -436,13 +446,14 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     }
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
+        tile.values = b->tiles + (size_t)(x->step->one_pass ? place & 1 : place) * tile_bytes;
+        place++;
         if (tile.row > b->row) next_rows(&ahead, mr);
         ahead.left = left.at + to_next * x->left.term + panel * (int64_t)ahead.left_bytes;
         rows.at = left.at;
         next_share(&ahead.next_right, &next);
         next_share(&ahead.next_left, &next_pass);
         run_tile(x, b, pass, &rows, &right, &ahead, &tile);
-        tile.values = (char *)tile.values + tile_bytes;
         ahead.right += ahead.right_bytes;
         if (ahead.b.at != NULL) ahead.b.at += ahead.b_rows * ahead.b.stride;
         walk_on(&left, tile.row, mr);
@@ -478,7 +489,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
     b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
     b.tiles = b.spare + EG_CPU_SPARE_TILES * tile;
-    b.panel = b.tiles + (size_t)(x->step->tile_rows * x->step->tile_cols) * x->size;
+    b.panel = b.tiles + (size_t)eg_cpu_held_tiles(kernel, x->step) * tile;
     const int64_t kc = x->step->depth, passes = eg_ceil_div(x->depth, kc);
     if (kernel->enter != NULL) kernel->enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {

@@ -122,9 +122,12 @@ typedef struct eg_cpu_kernel {
     int mr, nr;     /* the tile held in registers */
     int lanes;      /* numbers of a vector */
     int streams;    /* products of fewer terms may be stored past the caches: a tile's rows are lines */
-    int kc;         /* terms summed in registers before they are added to the tile; a multiple of nr */
-    int only_kc;    /* and where a block lays out B for itself; 0: the same */
+    int kc;         /* terms a pass, summed in registers before they are added to the tile; */
+    int whole_kc;   /* or so many, if that is all, */
+    int only_kc;    /* or so many where a block lays out B for itself; 0: no other number */
+    int run;        /* passes are cut at multiples of this */
     int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
+    int block_left; /* numbers of the left operand that may be there without accumulators, in one pass */
     int only_from,
         only_rows;      /* or so many at least, and at most, where it has all and lays out B for itself */
     double least;       /* from so many multiply-adds of a product it is the faster choice, */

@@ -473,8 +473,8 @@ EG_INLINE double spin(int64_t turns, int products) {
 #define GRAD_ROWS_OF_EG_BF16(NAME, name, value, from_y, text) [value] = grad_rows_bf16_##name,
 #define GRAD_ROWS_OF_EG_F16(NAME, name, value, from_y, text)  [value] = grad_rows_f16_##name,
 #define GRAD_ROWS_OF_EG_F32(NAME, name, value, from_y, text)  [value] = grad_rows_f32_##name,
-#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, ONLY_KC, BLOCK_ROWS, BLOCK_COLS, ONLY_FROM, LEAST,     \
-            USES, USES_ALONE)                                                                                \
+#define ROW(kernel, TYPE, MATHS, TERMS, PRODUCTS, KC, WHOLE_KC, ONLY_KC, BLOCK_ROWS, BLOCK_COLS, BLOCK_LEFT, \
+            ONLY_FROM, LEAST, USES, USES_ALONE)                                                              \
     static double spin_##kernel(int64_t turns) { return spin(turns, PRODUCTS); }                             \
     const eg_cpu_kernel eg_cpu_##kernel = {                                                                  \
         .name = #kernel,                                                                                     \
@@ -487,9 +487,12 @@ EG_INLINE double spin(int64_t turns, int products) {
         .nr = EG_CELL,                                                                                       \
         .streams = INT_MAX,                                                                                  \
         .kc = KC,                                                                                            \
+        .whole_kc = WHOLE_KC,                                                                                \
+        .run = (PRODUCTS) == 6 ? RUN_TERMS : EG_CELL,                                                        \
         .only_kc = ONLY_KC,                                                                                  \
         .block_rows = BLOCK_ROWS,                                                                            \
         .block_cols = BLOCK_COLS,                                                                            \
+        .block_left = BLOCK_LEFT,                                                                            \
         .only_from = ONLY_FROM,                                                                              \
         .only_rows = 384,                                                                                    \
         .least = LEAST,                                                                                      \
@@ -514,7 +517,8 @@ EG_INLINE double spin(int64_t turns, int products) {
 /* A strip of kc terms is 64 * kc bytes for each bf16 of a number: 32 KiB of L1 for bf16 itself, and half of
  * that where it is laid out there. The block's sums and its strips of the left operand share L2. Measured:
  * docs/cpu.md. */
-ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 320, 256, 256, 192, 32 * 32 * 32, 0, 0)
-ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0, 0)
-ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 256, 256, 256, INT_MAX, 64 * 64 * 64, 0, 0)
-ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 256, 384, 480, 1, 64 * 64 * 64, 64, 40)
+ROW(amx_bf16x1_32x32, EG_BF16, BY_DEFAULT, 1, 1, 512, 512, 320, 256, 256, 1 << 18, 192, 32 * 32 * 32, 0, 0)
+ROW(amx_f16x4_32x32, EG_F16, BY_DEFAULT, 2, 4, 256, 512, 0, 256, 256, 0, INT_MAX, 64 * 64 * 64, 0, 0)
+ROW(amx_f32x3_32x32, EG_F32, EG_CPU_MATH(EG_MATH_FAST), 2, 3, 256, 512, 0, 256, 256, 0, INT_MAX, 64 * 64 * 64,
+    0, 0)
+ROW(amx_f32x6_32x32, EG_F32, BY_DEFAULT, 3, 6, 256, 512, 256, 384, 480, 0, 1, 64 * 64 * 64, 64, 40)

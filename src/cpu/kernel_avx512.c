@@ -12,6 +12,7 @@
 #define EG_MR        8
 #define EG_NV        3
 #define EG_KC        384
+#define EG_WHOLE_KC  576
 #include "kernel_template.h"
 
 /* 64 columns are no whole panels of 48. This tile reads its panel twice as often: that has to stay in L1. */
@@ -21,6 +22,7 @@
 #define EG_MR        4
 #define EG_NV        4
 #define EG_KC        384
+#define EG_WHOLE_KC  576
 #define EG_ONE_PANEL 1
 #include "kernel_template.h"
 
@@ -29,4 +31,5 @@
 #define EG_MR        8
 #define EG_NV        3
 #define EG_KC        384
+#define EG_WHOLE_KC  576
 #include "kernel_template.h"

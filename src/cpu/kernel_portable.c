@@ -11,6 +11,7 @@
 #define EG_MR        4
 #define EG_NV        2
 #define EG_KC        192
+#define EG_WHOLE_KC  EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    portable_f64_4x4
@@ -18,4 +19,5 @@
 #define EG_MR        4
 #define EG_NV        2
 #define EG_KC        192
+#define EG_WHOLE_KC  EG_KC
 #include "kernel_template.h"

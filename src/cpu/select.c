@@ -194,15 +194,30 @@ static cut even_cut(const eg_cpu_kernel *kernel, const extent *x, int threads, c
     return best;
 }
 
-static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const eg_step *step) {
-    const bool all = may_pack_as_it_goes(kernel, p, step->product) && has_all_rows(kernel, p);
-    return all ? kernel->only_rows : kernel->block_rows;
+static bool is_one_pass(const extent *x, int64_t kc) { return x->summed <= 1 && x->depth <= kc; }
+
+/* Where no sums wait for the next pass, there is room for more rows of the left operand. */
+static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const extent *x,
+                         eg_product product) {
+    if (may_pack_as_it_goes(kernel, p, product) && has_all_rows(kernel, p)) return kernel->only_rows;
+    const int64_t rows = is_one_pass(x, kernel->whole_kc) && x->depth > 0
+                             ? eg_div(kernel->block_left, x->depth) / EG_CPU_CHUNK * EG_CPU_CHUNK
+                             : 0;
+    return rows > kernel->block_rows ? rows : kernel->block_rows;
 }
 
-/* Passes of equal depth, whole panels each. */
-static int64_t depth_of_passes(const eg_cpu_kernel *kernel, int64_t depth, bool only) {
-    const int64_t most = only ? kernel->only_kc : kernel->kc, passes = eg_ceil_div(depth, most);
-    return passes > 1 ? eg_ceil_div(eg_ceil_div(depth, passes), kernel->nr) * kernel->nr : most;
+/* Of panels a block could lay out for itself, fewer. Where passes end is seen in the bits: so it counts that
+ * it could, not that it does, which a packed B would change. Cells are summed in runs, whatever a pass. */
+static int64_t terms_of_pass(const eg_cpu_kernel *kernel, const eg_problem *p, const extent *x, bool packs) {
+    if (packs && kernel->only_kc > 0) return kernel->only_kc;
+    const bool only = kernel->terms == 0 && has_all_rows(kernel, p);
+    return !only && is_one_pass(x, kernel->whole_kc) ? kernel->whole_kc : kernel->kc;
+}
+
+/* Passes of equal depth. */
+static int64_t depth_of_passes(const eg_cpu_kernel *kernel, const extent *x, int64_t most) {
+    const int64_t passes = eg_ceil_div(x->depth, most);
+    return passes > 1 ? eg_ceil_div(eg_ceil_div(x->depth, passes), kernel->run) * kernel->run : most;
 }
 
 static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
@@ -212,7 +227,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const int64_t panels = at_least_one(eg_ceil_div(x.cols, kernel->nr)),
                   chunks = at_least_one(eg_ceil_div(x.rows, EG_CPU_CHUNK));
     const int64_t strips = at_least_one(eg_ceil_div(panels, kernel->block_cols / kernel->nr)),
-                  bands = at_least_one(eg_ceil_div(chunks, most_rows(kernel, p, step) / EG_CPU_CHUNK));
+                  bands = at_least_one(
+                      eg_ceil_div(chunks, most_rows(kernel, p, &x, step->product) / EG_CPU_CHUNK));
     threads = threads_for(threads, work, kernel->thread_work, INT64_MAX);
     cut cut = cut_of(&x, eg_ceil_div(chunks, bands) * EG_CPU_CHUNK, eg_ceil_div(panels, strips) * kernel->nr);
     if (threads > 1) cut = even_cut(kernel, &x, threads, cut);
@@ -223,7 +239,8 @@ static void choose_block(const eg_cpu_kernel *kernel, int threads, const eg_prob
     const bool all = step->tile_rows >= p->m && has_all_rows(kernel, p);
     step->packs = may_pack_as_it_goes(kernel, p, step->product) &&
                   (all || is_worth_it(kernel, p, step->threads, cut.bands));
-    step->depth = depth_of_passes(kernel, x.depth, step->packs && kernel->only_kc > 0);
+    step->depth = depth_of_passes(kernel, &x, terms_of_pass(kernel, p, &x, step->packs));
+    step->one_pass = is_one_pass(&x, step->depth);
 }
 
 static void choose_threads(const eg_cpu_kernel *kernel, int threads, const eg_problem *p, eg_step *step) {
@@ -335,8 +352,9 @@ static bool add_workspace(eg_plan *plan, const eg_cpu_kernel *kernel) {
     for (int i = 0; i < plan->steps; i++) {
         const eg_step *step = &plan->step[i];
         if (step->kind == EG_STEP_PACK && !add_packed(plan, kernel, step)) return false;
-        /* The accumulators of a block, and perhaps a panel. */
-        int64_t need = step->kind == EG_STEP_GEMM ? step->tile_rows * step->tile_cols : 0;
+        /* The sums of a block, or tiles that take turns, and perhaps a panel. */
+        int64_t need =
+            step->kind == EG_STEP_GEMM ? eg_cpu_held_tiles(kernel, step) * kernel->mr * kernel->nr : 0;
         if (step->packs) need += step->depth * kernel->nr * (kernel->terms > 0 ? kernel->terms : 2) / 2;
         if (need > scratch) scratch = need;
         if (step->threads > threads) threads = step->threads;
