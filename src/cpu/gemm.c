@@ -189,6 +189,7 @@ typedef struct block {
     char *tiles;       /* down each panel and then across, or two that take turns */
     char *spare;       /* scratch for the epilogue */
     char *panel;       /* and for a panel of the right operand */
+    eg_held *held;     /* the last tile's sums */
     eg_finish *finish; /* the end of the last tile that is through */
 } block;
 
@@ -236,7 +237,8 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     const eg_sums sums = {.before = pass->first ? NULL : tile->values,
                           .to = in_place ? eg_cpu_at(x->out, tile->item, tile->row, tile->col) : tile->values,
                           .row = in_place ? x->out->row_stride : x->kernel->nr,
-                          .past = in_place && x->ending.past};
+                          .past = in_place && x->ending.past,
+                          .held = b->held};
     x->kernel->multiply(left, right, pass->depth, tile->cols, &sums, ahead);
     if (!pass->last || in_place) return;
     eg_cpu_finish_rest(b->finish);
@@ -479,12 +481,15 @@ static void run_block(void *arg, int64_t index, int thread) {
     const eg_cpu_kernel *kernel = x->kernel;
     const size_t tile = (size_t)(kernel->mr * kernel->nr) * x->size;
     eg_finish finish;
+    eg_held held;
     finish.ending = NULL;
+    held.to = NULL, held.row = EG_CELL;
     const int64_t down = eg_div(index, x->strips), item = eg_div(down, x->bands);
     block b = {.item = item,
                .row = (down - item * x->bands) * x->step->tile_rows,
                .col = (index - down * x->strips) * x->step->tile_cols,
                .spare = eg_cpu_scratch(x->run, thread),
+               .held = &held,
                .finish = &finish};
     b.rows = eg_least(x->step->tile_rows, x->rows - b.row);
     b.cols = eg_least(x->step->tile_cols, x->cols - b.col);
@@ -503,6 +508,7 @@ static void run_block(void *arg, int64_t index, int thread) {
         }
     }
     if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
+    if (kernel->settle != NULL) kernel->settle(&held);
     eg_cpu_finish_rest(&finish);
     if (x->ending.past) order_stores();
     if (kernel->leave != NULL) kernel->leave();

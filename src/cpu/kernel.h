@@ -103,12 +103,23 @@ typedef struct eg_factor {
     int64_t group; /* from nr terms to the next nr */
 } eg_factor;
 
+/* What a matrix unit still holds of the last tile: to be stored between multiplications, of the next tile, it
+ * takes no time. */
+typedef struct eg_held {
+    char *to;    /* where the registers' sums go, a tile or `sums`; NULL: they hold none */
+    float *tile; /* to which those in `sums` have to be added, */
+    int64_t row; /* from this row on */
+    _Alignas(64) float sums[EG_CELL * EG_CELL];
+} eg_held;
+
 /* Where a tile's sums go, and what is added to them: a tile, or NULL. */
 typedef struct eg_sums {
     const void *before;
     void *to;    /* a tile too; or, but from cells, where the caller has the result */
     int64_t row; /* numbers from row to row of it */
     bool past;   /* whole lines, to be stored past the caches */
+    eg_held
+        *held; /* cells: in place of a tile's sums, which are there after the next product's, or `settle` */
 } eg_sums;
 
 /* All tiles are mr x nr, row by row, in the compute type. */
@@ -138,6 +149,7 @@ typedef struct eg_cpu_kernel {
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
+    void (*settle)(eg_held *held);
     void (*leave)(void);
 
     /* sums = before + left · right over `depth` terms, for the first `cols` columns. All mr rows are read and

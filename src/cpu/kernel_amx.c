@@ -52,45 +52,50 @@ enum { TILE_BYTES = 1024, SUM_STRIDE = EG_CELL * sizeof(float), PAIRS_STRIDE = 6
     DOT_ALONE                                                                                                \
     MEANWHILE
 
-EG_INLINE void clear_sums(void) {
-    EG_TILE_ZERO(0);
-    EG_TILE_ZERO(1);
-    EG_TILE_ZERO(2);
-    EG_TILE_ZERO(3);
-}
-
-EG_INLINE void store_sums(char *to) {
-    EG_TILE_STORE(0, to, SUM_STRIDE);
-    EG_TILE_STORE(1, to + 64, SUM_STRIDE);
-    EG_TILE_STORE(2, to + 16 * SUM_STRIDE, SUM_STRIDE);
-    EG_TILE_STORE(3, to + 16 * SUM_STRIDE + 64, SUM_STRIDE);
-}
-
-EG_INLINE void load_sums(const char *from) {
-    EG_TILE_LOAD(0, from, SUM_STRIDE);
-    EG_TILE_LOAD(1, from + 64, SUM_STRIDE);
-    EG_TILE_LOAD(2, from + 16 * SUM_STRIDE, SUM_STRIDE);
-    EG_TILE_LOAD(3, from + 16 * SUM_STRIDE + 64, SUM_STRIDE);
-}
-
 /* Where a result is f32 itself, every run of terms is summed from zero and its sum added to the tile, here:
  * errors grow with the square root of a run and of their number, not of the depth. The unit for tiles is on
  * its next run meanwhile. */
 enum { RUN_TERMS = 128, ROWS_A_CELL = EG_CELL / (RUN_TERMS / EG_CELL) };
 
-typedef struct run_sums {
-    float *tile;
-    int64_t row; /* the first that is not in the tile yet */
-    _Alignas(64) float sums[EG_CELL * EG_CELL];
-} run_sums;
-
-EG_INLINE void add_sums(run_sums *run, int64_t rows, const bool wide) {
-    for (const int64_t end = run->row + rows; run->row < end && run->row < EG_CELL; run->row++) {
-        float *to = run->tile + run->row * EG_CELL;
-        const float *from = run->sums + run->row * EG_CELL;
+EG_INLINE void add_sums(eg_held *held, int64_t rows) {
+    for (const int64_t end = held->row + rows; held->row < end && held->row < EG_CELL; held->row++) {
+        float *to = held->tile + held->row * EG_CELL;
+        const float *from = held->sums + held->row * EG_CELL;
         _mm512_store_ps(to, _mm512_add_ps(_mm512_load_ps(to), _mm512_load_ps(from)));
-        if (wide) _mm512_store_ps(to + 16, _mm512_add_ps(_mm512_load_ps(to + 16), _mm512_load_ps(from + 16)));
+        _mm512_store_ps(to + 16, _mm512_add_ps(_mm512_load_ps(to + 16), _mm512_load_ps(from + 16)));
     }
+}
+
+/* The sums in a register give way to those of the next tile or run. The unit waits for a store, unless a
+ * multiplication with another register stands between it and the next. */
+#define TURN(t, at)                                                                                          \
+    if (held->to != NULL) EG_TILE_STORE(t, held->to + (at), SUM_STRIDE);                                     \
+    if (before != NULL) {                                                                                    \
+        EG_TILE_LOAD(t, before + (at), SUM_STRIDE);                                                          \
+    } else {                                                                                                 \
+        EG_TILE_ZERO(t);                                                                                     \
+    }
+#define TURN_0 TURN(0, 0)
+#define TURN_1 TURN(1, 64)
+#define TURN_2 TURN(2, 16 * SUM_STRIDE)
+#define TURN_3 TURN(3, 16 * SUM_STRIDE + 64)
+#define FIRST_DOT                                                                                            \
+    TURN_0 EG_TILE_DOT(0, 4, 6);                                                                             \
+    TURN_2 EG_TILE_DOT(2, 5, 6);                                                                             \
+    TURN_1 if (wide) EG_TILE_DOT(1, 4, 7);                                                                   \
+    TURN_3 if (wide) EG_TILE_DOT(3, 5, 7);                                                                   \
+    turned(held);
+
+EG_INLINE void turned(eg_held *held) {
+    if (held->to == (char *)held->sums) held->row = 0;
+    held->to = NULL;
+}
+
+/* With no multiplication to come. */
+static void settle(eg_held *held) {
+    const char *const before = NULL;
+    TURN_0 TURN_2 TURN_1 TURN_3 turned(held);
+    add_sums(held, EG_CELL);
 }
 
 /* Tile loads wake no prefetcher: what comes next is asked for into L2, a few lines at a time. */
@@ -127,57 +132,66 @@ EG_INLINE int64_t share(int64_t all, int64_t turns) { return turns > 0 ? (all + 
     next_left = ask(next_left, lefts, LINES);                                                                \
     ask_rows(&ahead.out, &ahead.rows, rows);                                                                 \
     if (b_rows > 0) ask_long_rows(&ahead.b, &ahead.b_rows, b_rows);                                          \
-    if (runs) add_sums(&run, share(ROWS_A_CELL, DOTS), wide);                                                \
+    if (runs) add_sums(held, share(ROWS_A_CELL, DOTS));                                                      \
     for (int64_t i = 0; i < steps; i++) ahead.meanwhile(ahead.of);
 
+#define NEXT_CELL(TERMS)                                                                                     \
+    depth -= EG_CELL, left += (TERMS)*EG_CELL_TERM_BYTES, right += (TERMS)*EG_CELL_TERM_BYTES
+
+/* A unit that never pauses is clocked lower for some milliseconds: with fewer DOTs a tile, that costs more
+ * than the stores that hide. Measured: docs/cpu.md. */
+enum { HELD_FROM = 12 };
+
 /* RUN terms are summed from zero, or, without runs, all of them onto the tile. A narrow block has no columns
- * beyond 16: half of the work. */
-#define MULTIPLY(name, TERMS, RUN, DOTS_A_CELL, PRODUCTS)                                                    \
-    EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, bool accumulate,         \
-                                float *tile, eg_ahead ahead, const bool wide) {                              \
+ * beyond 16: half of the work. The products of a cell are LOADS DOT REST. */
+#define MULTIPLY(name, TERMS, RUN, DOTS_A_CELL, LOADS, REST)                                                 \
+    EG_INLINE void name##_cells(const char *left, const char *right, int64_t depth, const eg_sums *sums,     \
+                                eg_ahead ahead, const bool wide) {                                           \
         enum { DOTS = DOTS_A_CELL, LINES = DOTS == 1 ? 4 : 2 };                                              \
-        run_sums run;                                                                                        \
-        run.tile = tile, run.row = EG_CELL;                                                                  \
         const bool runs = (RUN) > 0;                                                                         \
+        const char *const before = runs ? NULL : sums->before;                                               \
         const int64_t dots = (depth + EG_CELL - 1) / EG_CELL * DOTS;                                         \
         const int64_t rights = share((int64_t)ahead.right_bytes, dots * LINES * 64);                         \
         const int64_t lefts = share((int64_t)ahead.left_bytes, dots * LINES * 64);                           \
         const int64_t rows = ahead.out.at != NULL ? share(ahead.rows, dots) : 0;                             \
         const int64_t b_rows = share(ahead.b_rows, dots), steps = share(ahead.steps, dots);                  \
         const char *next_right = ahead.right, *next_left = ahead.left;                                       \
-        do {                                                                                                 \
-            if (runs || !accumulate) clear_sums();                                                           \
-            if (!runs && accumulate) load_sums((const char *)tile);                                          \
-            for (int64_t end = runs ? depth - (RUN) : 0; depth > 0 && depth > end; depth -= EG_CELL) {       \
-                PRODUCTS                                                                                     \
-                left += (TERMS)*EG_CELL_TERM_BYTES;                                                          \
-                right += (TERMS)*EG_CELL_TERM_BYTES;                                                         \
+        eg_held *held = sums->held;                                                                          \
+        bool accumulate = sums->before != NULL;                                                              \
+        for (bool first = true; depth > 0; first = false, accumulate = true) {                               \
+            const int64_t end = runs ? depth - (RUN) : 0;                                                    \
+            LOADS FIRST_DOT if (runs && first)                                                               \
+                add_sums(held, EG_CELL); /* which the steps that end that tile read */                       \
+            MEANWHILE REST NEXT_CELL(TERMS);                                                                 \
+            for (; depth > 0 && depth > end; NEXT_CELL(TERMS)) {                                             \
+                LOADS DOT REST                                                                               \
             }                                                                                                \
-            if (runs) add_sums(&run, EG_CELL, wide);                                                         \
-            store_sums((char *)(runs && accumulate ? run.sums : tile));                                      \
-            if (runs && accumulate) run.row = 0;                                                             \
-            accumulate = true;                                                                               \
-        } while (depth > 0);                                                                                 \
-        if (runs) add_sums(&run, EG_CELL, wide);                                                             \
+            if (runs) add_sums(held, EG_CELL);                                                               \
+            held->to = runs && accumulate ? (char *)held->sums : sums->to;                                   \
+            held->tile = sums->to;                                                                           \
+        }                                                                                                    \
+        if (dots < HELD_FROM) settle(held);                                                                  \
     }                                                                                                        \
     static void name(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,             \
                      const eg_sums *sums, const eg_ahead *ahead) {                                           \
-        const bool accumulate = sums->before != NULL;                                                        \
-        if (cols > EG_TILE_WORDS) {                                                                          \
-            name##_cells(left->at, right->at, depth, accumulate, sums->to, *ahead, true);                    \
+        if (depth == 0) {                                                                                    \
+            settle(sums->held);                                                                              \
+            memset(sums->to, 0, EG_CELL *SUM_STRIDE);                                                        \
+        } else if (cols > EG_TILE_WORDS) {                                                                   \
+            name##_cells(left->at, right->at, depth, sums, *ahead, true);                                    \
         } else {                                                                                             \
-            name##_cells(left->at, right->at, depth, accumulate, sums->to, *ahead, false);                   \
+            name##_cells(left->at, right->at, depth, sums, *ahead, false);                                   \
         }                                                                                                    \
     }
 
-MULTIPLY(multiply_x1, 1, 0, 1, LEFT(0) RIGHT(0) DOT)
+MULTIPLY(multiply_x1, 1, 0, 1, LEFT(0) RIGHT(0), )
 /* middle·high, high·high, high·middle */
-MULTIPLY(multiply_x3, 2, 0, 3, LEFT(1) RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x3, 2, 0, 3, LEFT(1) RIGHT(0), LEFT(0) DOT RIGHT(1) DOT)
 /* middle·middle, middle·high, high·high, high·middle */
-MULTIPLY(multiply_x4, 2, 0, 4, LEFT(1) RIGHT(1) DOT RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
+MULTIPLY(multiply_x4, 2, 0, 4, LEFT(1) RIGHT(1), RIGHT(0) DOT LEFT(0) DOT RIGHT(1) DOT)
 /* high·low, high·middle, middle·middle, middle·high, high·high, low·high */
-MULTIPLY(multiply_x6, 3, RUN_TERMS, 6,
-         LEFT(0) RIGHT(2) DOT RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
+MULTIPLY(multiply_x6, 3, RUN_TERMS, 6, LEFT(0) RIGHT(2),
+         RIGHT(1) DOT LEFT(1) DOT RIGHT(0) DOT LEFT(0) DOT LEFT(2) DOT)
 
 /* ---- split -------------------------------------------------------------------------------------- */
 
@@ -457,7 +471,10 @@ EG_INLINE double spin(int64_t turns, int products) {
     fill_cell(right);
     const bool wide = true;
     eg_tiles_configure();
-    clear_sums();
+    EG_TILE_ZERO(0);
+    EG_TILE_ZERO(1);
+    EG_TILE_ZERO(2);
+    EG_TILE_ZERO(3);
     LEFT(0)
     RIGHT(0)
     const int64_t loops = turns / 8;
@@ -500,6 +517,7 @@ EG_INLINE double spin(int64_t turns, int products) {
         .uses_alone = USES_ALONE,                                                                            \
         .thread_work = (TERMS) == 1 ? 0x1p22 : 0x1p21,                                                       \
         .enter = eg_tiles_configure,                                                                         \
+        .settle = settle,                                                                                    \
         .leave = eg_tiles_release,                                                                           \
         .multiply = multiply_x##PRODUCTS,                                                                    \
         .split = split_##TERMS,                                                                              \
