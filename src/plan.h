@@ -72,6 +72,7 @@ typedef struct eg_plan {
     eg_step step[EG_MAX_STEPS];
     eg_region region[EG_BUFFERS];
     size_t workspace; /* bytes */
+    int threads;      /* CPU: that the context has */
     /* The batch folded into M where that is the same computation: what the backend runs. */
     eg_problem problem;
 } eg_plan;

@@ -41,6 +41,8 @@ MUTATIONS = [
      "__builtin_mul_overflow(panels.apart, panels.panels", "__builtin_mul_overflow(panels.rows, panels.panels"),
     ("all threads share one scratch", "src/cpu/gemm.c",
      "eg_cpu_scratch(x->run, thread)", "eg_cpu_scratch(x->run, 0 * thread)"),
+    ("a smaller step ends the threads it does not need", "src/cpu/threads.c",
+     "if (last < threads) last = threads;", "last = threads;"),
     ("the depth is cut by the number of threads", "src/cpu/select.c",
      "step->depth = depth_of_passes(kernel, &x, terms_of_pass(kernel, p, &x, step->packs));",
      "step->depth = depth_of_passes(kernel, &x, terms_of_pass(kernel, p, &x, step->packs)) -"

@@ -1,4 +1,7 @@
 /* The same call gives the same bits: for any number of threads, run after run, whatever ran before. */
+#include <dirent.h>
+#include <time.h>
+
 #include "fixture.h"
 
 typedef struct sample {
@@ -128,6 +131,36 @@ static long most_threads(const char *plan) {
     return most;
 }
 
+/* Of this process; 0 where nobody says. */
+static int threads_alive(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    for (struct dirent *task; tasks != NULL && (task = readdir(tasks)) != NULL;)
+        count += task->d_name[0] != '.';
+    if (tasks != NULL) closedir(tasks);
+    return count;
+}
+
+/* Two threads are enough for the second layer; the others are kept for the next that is large. */
+static void a_small_layer_ends_no_thread(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(4);
+    fixture large, small;
+    char text[2048];
+    fixture_make(&large, (eg_layer){.m = 256, .k = 256, .n = 256, .batch = 1, .math = EG_MATH_STRICT});
+    fixture_make(&small, (eg_layer){.m = 128, .k = 128, .n = 144, .batch = 1, .math = EG_MATH_STRICT});
+    assert_ok(eg_backward_plan(context, &small.layer, &small.backward, text, sizeof text));
+    assert_int_equal(most_threads(text), 2);
+    assert_ok(eg_backward(context, &large.layer, &large.backward));
+    const int before = threads_alive();
+    assert_ok(eg_backward(context, &small.layer, &small.backward));
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* the time to end */
+    if (before >= 4) assert_int_equal(threads_alive(), before);
+    fixture_free(&large);
+    fixture_free(&small);
+    eg_close(context);
+}
+
 /* More threads than a call will ever take. */
 static void same_bits_for_hundreds_of_threads(void **state) {
     (void)state;
@@ -208,6 +241,7 @@ static void same_bits_for_any_subset(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_small_layer_ends_no_thread), /* first: others leave threads that end by and by */
         cmocka_unit_test(same_bits_for_any_threads),
         cmocka_unit_test(same_bits_for_any_threads_in_slabs),
         cmocka_unit_test(same_bits_for_hundreds_of_threads),

@@ -43,7 +43,7 @@ void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step) {
                     .chunks = eg_cpu_chunks(p->m),
                     .panels = eg_ceil_div(p->n, kernel->nr)};
     const int64_t count = p->batch * job.chunks * job.panels;
-    eg_cpu_parallel(step->threads, count, grad_chunk, &job);
+    eg_cpu_parallel(run->plan->threads, step->threads, count, grad_chunk, &job);
 }
 
 /* ---- Column sums -------------------------------------------------------------------------------- */
@@ -100,5 +100,5 @@ void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step) {
                    .cols = below ? p->k : p->n};
     const int64_t panels = (job.cols + kernel->nr - 1) / kernel->nr;
     job.width = panels * kernel->nr;
-    eg_cpu_parallel(step->threads, panels, sum_panel, &job);
+    eg_cpu_parallel(run->plan->threads, step->threads, panels, sum_panel, &job);
 }

@@ -212,7 +212,7 @@ static eg_status cpu_measure_peak(eg_context *context, eg_dtype dtype, double *g
     *gflops = 0;
     for (int run = 0; run < RUNS; run++) {
         const double begin = eg_seconds();
-        eg_cpu_parallel(threads, threads, spin, &job);
+        eg_cpu_parallel(threads, threads, threads, spin, &job);
         const double rate = 2e-9 * job.done[0] * threads / (eg_seconds() - begin);
         if (rate > *gflops) *gflops = rate;
     }

@@ -15,10 +15,11 @@ const char *eg_cpu_feature_text(uint32_t features);
 const char *eg_cpu_needs_text(uint32_t needs);
 void eg_cpu_model(char *name, size_t capacity);
 
-/* Threads: runs body(arg, index, thread) for every index below count, on up to `threads` threads. Which
- * thread gets which index is not fixed; what a body writes must depend on the index alone. */
+/* Threads: runs body(arg, index, thread) for every index below count, on up to `threads` of the `most`
+ * threads that the context has. Which thread gets which index is not fixed; what a body writes must depend on
+ * the index alone. */
 int eg_cpu_cores(void);
-void eg_cpu_parallel(int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
+void eg_cpu_parallel(int most, int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
                      void *arg);
 
 /* Pure: the kernel row, cache blocks and workspace of each step. */

@@ -517,5 +517,5 @@ static void run_block(void *arg, int64_t index, int thread) {
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {
     product x = make_product(run, step);
     if (x.rows == 0 || x.cols == 0 || x.items == 0) return;
-    eg_cpu_parallel(step->threads, x.items * x.bands * x.strips, run_block, &x);
+    eg_cpu_parallel(run->plan->threads, step->threads, x.items * x.bands * x.strips, run_block, &x);
 }

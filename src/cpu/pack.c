@@ -65,7 +65,7 @@ static void pack_panels(const eg_cpu_run *run, const eg_step *step, eg_operand x
     job.panels_t = turn ? to : to_t;
     job.bands = eg_ceil_div(job.x.rows, job.kernel->nr);
     job.segments = eg_ceil_div(job.x.cols, SEGMENT * (int64_t)job.kernel->nr);
-    eg_cpu_parallel(step->threads, job.bands * job.segments * items, pack_block, &job);
+    eg_cpu_parallel(run->plan->threads, step->threads, job.bands * job.segments * items, pack_block, &job);
 }
 
 /* ---- Cells -------------------------------------------------------------------------------------- */
@@ -112,7 +112,8 @@ static void pack_cells(const eg_cpu_run *run, const eg_step *step, eg_operand x,
         to = (eg_cells){.across = to.down_t, .across_t = to.down, .down = to.across_t, .down_t = to.across};
     }
     pack_job job = {.run = run, .kernel = step->kernel, .x = x, .cells = to, .shared = step->threads > 1};
-    eg_cpu_parallel(step->threads, (x.rows + EG_CELL - 1) / EG_CELL * items, pack_strip, &job);
+    eg_cpu_parallel(run->plan->threads, step->threads, (x.rows + EG_CELL - 1) / EG_CELL * items, pack_strip,
+                    &job);
 }
 
 /* ---- For one block ------------------------------------------------------------------------------ */

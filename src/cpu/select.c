@@ -389,6 +389,7 @@ static int most_threads(const eg_plan *plan, int threads) {
 /* Cuts the steps for a kernel, and adds their workspace to the plan's. */
 static eg_status select_kernel(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_plan *plan) {
     const eg_problem *p = &plan->problem;
+    plan->threads = caps->threads;
     for (int i = 0; i < plan->steps; i++) {
         eg_step *step = &plan->step[i];
         step->kernel = kernel;
