@@ -59,10 +59,15 @@ static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
  * of them. */
 static const double numbers_a_thread = 1 << 15; /* moved or summed */
 
+static int at_most(int threads, double most) { return most < threads ? (int)most : threads; }
+
+/* What a step gains by two or three threads it soon loses by having any. From FOUR on, less work each will
+ * do. Measured: docs/cpu.md. */
 static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
-    const double most = work / work_a_thread;
-    if (most < threads) threads = (int)most;
-    if (units < threads) threads = (int)units;
+    enum { FOUR = 4 };
+    threads = at_most(threads, (double)units);
+    const int many = at_most(threads, FOUR * work / work_a_thread);
+    threads = many >= FOUR ? many : at_most(threads, work / work_a_thread);
     return threads > 1 ? threads : 1;
 }
 
