@@ -94,6 +94,8 @@ static void a_pack_of_b_changes_no_bit(void **state) {
         layer.dtype = dtypes[i % LENGTH(dtypes)];
         layer.m = rows[i / LENGTH(dtypes)], layer.k = 300, layer.n = 333;
         check_pack(context, layer);
+        layer.k = 500, layer.n = 520; /* one pass, or two */
+        if (i < LENGTH(dtypes)) check_pack(context, layer);
     }
     eg_close(context);
 }
