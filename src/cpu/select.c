@@ -205,9 +205,8 @@ static bool is_one_pass(const extent *x, int64_t kc) { return x->summed <= 1 && 
 static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const extent *x,
                          eg_product product) {
     if (may_pack_as_it_goes(kernel, p, product) && has_all_rows(kernel, p)) return kernel->only_rows;
-    const int64_t rows = is_one_pass(x, kernel->whole_kc) && x->depth > 0
-                             ? eg_div(kernel->block_left, x->depth) / EG_CPU_CHUNK * EG_CPU_CHUNK
-                             : 0;
+    if (!is_one_pass(x, kernel->whole_kc) || x->depth < 1) return kernel->block_rows;
+    const int64_t rows = kernel->block_left / x->depth / EG_CPU_CHUNK * EG_CPU_CHUNK;
     return rows > kernel->block_rows ? rows : kernel->block_rows;
 }
 
