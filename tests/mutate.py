@@ -48,8 +48,7 @@ MUTATIONS = [
      "step->depth = depth_of_passes(kernel, &x, terms_of_pass(kernel, p, &x, step->packs)) -"
      " (step->threads > 1 ? kernel->run : 0);"),
     ("a pack of b changes where a depth is cut", "src/cpu/select.c",
-     "const bool only = kernel->terms == 0 && has_all_rows(kernel, p);",
-     "const bool only = kernel->terms == 0 && packs;"),
+     "const bool only = kernel->terms > 0 ? packs : has_all_rows(kernel, p);", "const bool only = packs;"),
     ("AMX: runs end with a pass, wherever that is", "src/cpu/kernel_amx.c",
      ".run = (PRODUCTS) == 6 ? RUN_TERMS : EG_CELL,", ".run = EG_CELL,"),
     ("sums that wait for the next pass take turns too", "src/cpu/select.c",

@@ -13,6 +13,7 @@
 #define EG_NV        3
 #define EG_KC        192
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    avx2_f64_4x12
@@ -21,4 +22,5 @@
 #define EG_NV        3
 #define EG_KC        192
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

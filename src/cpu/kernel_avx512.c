@@ -13,6 +13,7 @@
 #define EG_NV        3
 #define EG_KC        384
 #define EG_WHOLE_KC  576
+#define EG_ONLY_KC   288
 #include "kernel_template.h"
 
 /* 64 columns are no whole panels of 48. This tile reads its panel twice as often: that has to stay in L1. */
@@ -23,6 +24,7 @@
 #define EG_NV        4
 #define EG_KC        384
 #define EG_WHOLE_KC  576
+#define EG_ONLY_KC   288
 #define EG_ONE_PANEL 1
 #include "kernel_template.h"
 
@@ -32,4 +34,5 @@
 #define EG_NV        3
 #define EG_KC        384
 #define EG_WHOLE_KC  576
+#define EG_ONLY_KC   288
 #include "kernel_template.h"

@@ -14,6 +14,7 @@
 #define EG_NV        4
 #define EG_KC        240
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    neon_f64_4x8
@@ -22,4 +23,5 @@
 #define EG_NV        4
 #define EG_KC        240
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

@@ -12,6 +12,7 @@
 #define EG_NV        2
 #define EG_KC        192
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    portable_f64_4x4
@@ -20,4 +21,5 @@
 #define EG_NV        2
 #define EG_KC        192
 #define EG_WHOLE_KC  EG_KC
+#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

@@ -2,7 +2,8 @@
  * what tile_template.h asks for, and
  *
  *   EG_KC             terms a pass
- *   EG_WHOLE_KC       and so many, if that is all of them
+ *   EG_WHOLE_KC       or so many, if that is all of them
+ *   EG_ONLY_KC        or so many, where one block has all rows
  *   EG_NEEDS          instruction-set bits
  *   EG_ONE_PANEL      1: for layers of one panel, whose K and N are nr; else it may be left out
  *
@@ -163,6 +164,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .streams = EG_VECTOR_BYTES == 64 ? 128 : 0,
     .kc = EG_KC,
     .whole_kc = EG_WHOLE_KC,
+    .only_kc = EG_ONLY_KC,
     .run = EG_NR,
     .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
     .block_cols = 240,
@@ -178,5 +180,6 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
 
 #undef EG_KC
 #undef EG_WHOLE_KC
+#undef EG_ONLY_KC
 #undef EG_ONE_PANEL
 #include "template_end.h"

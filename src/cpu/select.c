@@ -210,12 +210,13 @@ static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_problem *p, const
     return rows > kernel->block_rows ? rows : kernel->block_rows;
 }
 
-/* Of panels a block could lay out for itself, fewer. Where passes end is seen in the bits: so it counts that
- * it could, not that it does, which a packed B would change. Cells are summed in runs, whatever a pass. */
+/* Fewer, where a block lays out B for itself. Where passes end is seen in the bits: so for panels it counts
+ * that one could, not that it does, which a packed B would change. Cells are summed in runs, whatever a pass.
+ */
 static int64_t terms_of_pass(const eg_cpu_kernel *kernel, const eg_problem *p, const extent *x, bool packs) {
-    if (packs && kernel->only_kc > 0) return kernel->only_kc;
-    const bool only = kernel->terms == 0 && has_all_rows(kernel, p);
-    return !only && is_one_pass(x, kernel->whole_kc) ? kernel->whole_kc : kernel->kc;
+    const bool only = kernel->terms > 0 ? packs : has_all_rows(kernel, p);
+    if (only && kernel->only_kc > 0) return kernel->only_kc;
+    return is_one_pass(x, kernel->whole_kc) ? kernel->whole_kc : kernel->kc;
 }
 
 /* Passes of equal depth. */
