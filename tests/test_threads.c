@@ -156,10 +156,12 @@ static void a_small_layer_ends_no_thread(void **state) {
     const int before = threads_alive();
     assert_ok(eg_backward(context, &small.layer, &small.backward));
     nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* the time to end */
-    if (before >= MANY) assert_int_equal(threads_alive(), before);
+    const int after = threads_alive();
     fixture_free(&large);
     fixture_free(&small);
     eg_close(context);
+    if (before < MANY) skip(); /* the system gives no more, or does not say */
+    assert_int_equal(after, before);
 }
 
 /* More threads than a call will ever take. */

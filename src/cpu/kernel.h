@@ -115,11 +115,10 @@ typedef struct eg_held {
 /* Where a tile's sums go, and what is added to them: a tile, or NULL. */
 typedef struct eg_sums {
     const void *before;
-    void *to;    /* a tile too; or, but from cells, where the caller has the result */
-    int64_t row; /* numbers from row to row of it */
-    bool past;   /* whole lines, to be stored past the caches */
-    eg_held
-        *held; /* cells: in place of a tile's sums, which are there after the next product's, or `settle` */
+    void *to;      /* a tile too; or, but from cells, where the caller has the result */
+    int64_t row;   /* numbers from row to row of it */
+    bool past;     /* whole lines, to be stored past the caches */
+    eg_held *held; /* cells: has the sums until the next product, or `settle`, stores them */
 } eg_sums;
 
 /* All tiles are mr x nr, row by row, in the compute type. */
@@ -149,8 +148,8 @@ typedef struct eg_cpu_kernel {
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
-    void (*settle)(eg_held *held);
     void (*leave)(void);
+    void (*settle)(eg_held *held); /* stores what the last product left, before that tile's end reads it */
 
     /* sums = before + left · right over `depth` terms, for the first `cols` columns. All mr rows are read and
      * written, and of the columns whole vectors. Rows of the left operand or its terms, and columns of the

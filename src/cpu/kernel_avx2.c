@@ -12,8 +12,6 @@
 #define EG_MR        4
 #define EG_NV        3
 #define EG_KC        192
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    avx2_f64_4x12
@@ -21,6 +19,4 @@
 #define EG_MR        4
 #define EG_NV        3
 #define EG_KC        192
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

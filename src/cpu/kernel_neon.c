@@ -13,8 +13,6 @@
 #define EG_MR        4
 #define EG_NV        4
 #define EG_KC        240
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    neon_f64_4x8
@@ -22,6 +20,4 @@
 #define EG_MR        4
 #define EG_NV        4
 #define EG_KC        240
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

@@ -11,8 +11,6 @@
 #define EG_MR        4
 #define EG_NV        2
 #define EG_KC        192
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"
 
 #define EG_KERNEL    portable_f64_4x4
@@ -20,6 +18,4 @@
 #define EG_MR        4
 #define EG_NV        2
 #define EG_KC        192
-#define EG_WHOLE_KC  EG_KC
-#define EG_ONLY_KC   EG_KC
 #include "kernel_template.h"

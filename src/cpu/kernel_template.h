@@ -2,8 +2,8 @@
  * what tile_template.h asks for, and
  *
  *   EG_KC             terms a pass
- *   EG_WHOLE_KC       or so many, if that is all of them
- *   EG_ONLY_KC        or so many, where one block has all rows
+ *   EG_WHOLE_KC       or so many, if that is all of them; it may be left out
+ *   EG_ONLY_KC        or so many, where one block has all rows; it may be left out
  *   EG_NEEDS          instruction-set bits
  *   EG_ONE_PANEL      1: for layers of one panel, whose K and N are nr; else it may be left out
  *
@@ -12,6 +12,12 @@
  * EG_MR broadcasts for EG_MR * EG_NV multiply-adds: the load ports keep up with both FMA units. */
 #include "tile_template.h"
 
+#ifndef EG_WHOLE_KC
+#define EG_WHOLE_KC EG_KC
+#endif
+#ifndef EG_ONLY_KC
+#define EG_ONLY_KC EG_KC
+#endif
 #ifndef EG_ONE_PANEL
 #define EG_ONE_PANEL 0
 #endif
