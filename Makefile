@@ -1,12 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
 # The short way in. Everything is built by CMake and Ninja, out of tree, in build/.
 #
-#   make            build the library, the command (build/epigrad), the examples and the tests
+#   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
-#   make check      run every test
+#   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
+#   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
-#   make format     let clang-format lay out the source; make format-check only looks
+#   make calibrate  fit the constants of estimated times to a recording  (BACKEND=cuda)
+#   make format     let clang-format lay out C, C++ and CUDA C; make format-check only looks
+#   make lint       look over the Python (ruff), shell (shellcheck) and WGSL files
 #   make tidy       run clang-tidy over the source
 #   make clean      remove the build folders
 #
@@ -16,7 +20,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all demo check ctest pytest fuzz web webtest install bench clean format format-check tidy
+.PHONY: all everything demo check ctest pytest campaign fuzz campaign-files web webtest install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -24,10 +28,23 @@ BACKEND       ?= cpu
 DEMO          ?=
 BENCH         ?=
 CMAKE_OPTIONS ?=
-FUZZ_SECONDS  ?= 10
+CHECK         ?=
 VENV          := $(BUILD)/venv
 
+# CHECK=short leaves out no test: the long tables are sampled, and the fuzzers run for a second each.
+ifeq ($(CHECK),short)
+FUZZ_SECONDS  ?= 1
+export EPIGRAD_TEST_SHORT := 1
+else ifeq ($(CHECK),)
+FUZZ_SECONDS  ?= 10
+else
+$(error CHECK is "$(CHECK)"; expected short, or nothing)
+endif
+
 all: setup-build $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target without_tests
+
+everything: setup-build $(BUILD)/build.ninja
 	@cmake --build $(BUILD)
 
 setup-%:
@@ -53,6 +70,12 @@ bench: all
 	@$(BUILD)/epigrad bench --backend $(BACKEND) $(BENCH)
 endif
 
+# The recording is made on the device, by bench/cuda/record.py. The table goes into src/cuda/calibration.def.
+calibrate: all
+	@test "$(BACKEND)" = cuda || { echo "calibrate: BACKEND is $(BACKEND); expected cuda"; exit 1; }
+	@cmake --build $(BUILD) --target cuda_estimate
+	@python3 tools/calibrate.py $(BUILD)/src/libcuda_estimate.so --write
+
 # MKL is a peer like the others: where it does not install, it is not found.
 $(BUILD)/bench-venv/ready: bench/cpu/requirements.txt
 	@python3 -m venv --clear $(@D)
@@ -68,16 +91,15 @@ clean:
 
 # ---- Tests -----------------------------------------------------------------------------------------
 
-check: setup-check ctest pytest fuzz webtest
+check: setup-check ctest pytest fuzz campaign-files webtest
 	@echo "make check: everything passed"
 
 # Two at a time: most of a test is the oracle, on one thread.
-ctest: all
+ctest: everything
 	@ctest --test-dir $(BUILD) --output-on-failure --parallel 2
 
-# NODEVICE_SELECT: a Vulkan layer of Mesa's would print where there is no display, and the tests expect silence.
 pytest: all $(VENV)/ready
-	@NODEVICE_SELECT=1 EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
+	@EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.
 $(VENV)/ready: tests/cli/requirements.txt tests/web/requirements.txt
@@ -94,26 +116,55 @@ web: setup-web
 webtest: web $(VENV)/ready
 	@EPIGRAD_PAGE=$(abspath $(BUILD))/web $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/web
 
+# Whatever fails prints the line that repeats it (docs/reference/testing.md).
+campaign: setup-check $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target campaign
+	@[[ $(BACKEND) != webgpu ]] || { tools/setup.sh webgpu && tools/fetch-webgpu.sh $(BUILD)/webgpu >/dev/null; }
+	@$(BUILD)/tests/campaign/campaign --backend $(BACKEND) --seed $(or $(SEED),random) --minutes $(or $(MINUTES),1)
+
 # libFuzzer is clang's, and wants everything it reaches instrumented: a build folder of its own.
 fuzz: setup-check
 	@cmake -S . -B $(BUILD)-fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DEPIGRAD_FUZZ=ON \
-	    -DEPIGRAD_SANITIZE=fuzzer-no-link,address,undefined -DEPIGRAD_OPENMP=OFF -DEPIGRAD_CUDA=OFF \
-	    -DEPIGRAD_EXAMPLES=OFF -DEPIGRAD_TESTS=OFF >/dev/null
+	    -DEPIGRAD_SANITIZE=fuzzer-no-link,address,undefined -DEPIGRAD_CUDA=OFF \
+	    -DEPIGRAD_EXAMPLES=OFF -DEPIGRAD_TESTS=OFF -DEPIGRAD_PORTABLE_KERNELS=ON >/dev/null
 	@cmake --build $(BUILD)-fuzz --target fuzz_safetensors fuzz_npy fuzz_descriptor
 	@fuzz/run.sh $(BUILD)-fuzz $(FUZZ_SECONDS)
+
+# Broken files for the command, which the fuzzers' build has with sanitizers; by hand MINUTES=60 SEED=1.
+campaign-files: fuzz all $(VENV)/ready
+	@cmake --build $(BUILD)-fuzz --target epigrad_cli
+	@$(VENV)/bin/python tests/campaign/files.py $(BUILD)-fuzz/epigrad --plain $(BUILD)/epigrad \
+	    --minutes $(or $(MINUTES),0.5) --seed $(or $(SEED),0) --jobs "$$(nproc)"
 
 # ---- Source ----------------------------------------------------------------------------------------
 
 SOURCES := git ls-files '*.c' '*.h' '*.cpp'
+FORMATTED := git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh'
 COMPILED = sed -n 's|^ *"file": "$(CURDIR)/\(.*\)",*$$|\1|p' $(BUILD)/compile_commands.json
 
 format:
-	@$(SOURCES) | xargs clang-format -i
+	@$(FORMATTED) | xargs clang-format -i
 
 format-check:
-	@$(SOURCES) | xargs clang-format --dry-run -Werror
+	@$(FORMATTED) | xargs clang-format --dry-run -Werror
 	@echo "format-check: passed"
 
-tidy: all
+# There is no formatter for WGSL on Debian: its lines are short, without tabs and nothing behind them.
+lint: $(BUILD)/lint-venv/ready
+	@git ls-files '*.py' | xargs $(BUILD)/lint-venv/bin/ruff check -q
+	@git ls-files '*.sh' .ci/run | xargs shellcheck --severity=warning
+	@git ls-files '*.sh' .ci/run | while read -r file; do bash -n "$$file"; done
+	@git ls-files '*.wgsl' | xargs awk 'length > 120 || /[ \t]$$/ || /\t/ \
+	    { print FILENAME ":" FNR ": longer than 120, with a tab, or with blanks at its end"; bad = 1 } END { exit bad }'
+	@! git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.wgsl' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' Makefile \
+	    | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | sed 's/$$/: has no SPDX line/' | grep .
+	@echo "lint: passed"
+
+$(BUILD)/lint-venv/ready: tools/lint-requirements.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
+tidy: everything
 	@$(COMPILED) | sort -u | grep -Fxf <($(SOURCES)) | xargs -P "$$(nproc)" -n 1 clang-tidy --quiet -p $(BUILD)
 	@echo "tidy: passed"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epigrad bench: times of the backward pass on random data. */
 #include "bench.h"
 

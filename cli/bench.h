@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of `epigrad bench`. */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The results of `epigrad bench`, for people and for programs. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random operands for `epigrad bench`. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "call.h"
 
 #include <stdlib.h>
@@ -128,7 +129,36 @@ static eg_backward_args backward_args(const call *c) {
 
 /* ---- Calls -------------------------------------------------------------------------------------- */
 
+/* What an empty batch leaves: of what is summed over it, and not added to, zeros. */
+static int clear_sums(call *c) {
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        const size_t bytes = c->tensors[op].bytes;
+        if (!c->present[op] || !is_output(c, op) || is_read(c, op) || bytes == 0) continue;
+        void *zeros = calloc(1, bytes);
+        if (zeros == NULL) return cli_out_of_memory();
+        const eg_status status = eg_upload(c->context, c->memory[op], 0, zeros, bytes);
+        free(zeros);
+        CLI_TRY(call_status(status));
+    }
+    return CLI_OK;
+}
+
+/* To the library, 0 means 1: what is wrong with a call for a batch of 1 is wrong with this one, too. */
+static int check_empty(const call *c, eg_context *context) {
+    call one = *c;
+    one.layer.batch = 1;
+    one.context = NULL; /* the memory is that of an empty batch */
+    char *text = NULL;
+    CLI_TRY(call_plan(&one, context, &text));
+    free(text);
+    return CLI_OK;
+}
+
 int call_run(call *c) {
+    if (c->layer.batch == 0) {
+        CLI_TRY(check_empty(c, c->context));
+        return clear_sums(c);
+    }
     const eg_forward_args forward = forward_args(c);
     const eg_backward_args backward = backward_args(c);
     CLI_TRY(call_status(c->backward ? eg_backward(c->context, &c->layer, &backward)
@@ -138,8 +168,11 @@ int call_run(call *c) {
 
 int call_plan(const call *c, eg_context *context, char **text) {
     enum { CAPACITY = 1 << 16 };
-    *text = malloc(CAPACITY);
+    const bool empty = c->layer.batch == 0;
+    if (empty) CLI_TRY(check_empty(c, context));
+    *text = empty ? strdup("an empty batch: nothing is run\n") : malloc(CAPACITY);
     if (*text == NULL) return cli_out_of_memory();
+    if (empty) return CLI_OK;
     const eg_forward_args forward = forward_args(c);
     const eg_backward_args backward = backward_args(c);
     const int code =

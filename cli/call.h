@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One call of the library, on tensors: from a source of tensors to a layer and its operands, and back. */
 #ifndef CLI_CALL_H
 #define CLI_CALL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The commands: each takes its parsed options and returns an exit code. */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* How a command fails: an exit code, and one line that names what is wrong. */
 #ifndef CLI_FAILURE_H
 #define CLI_FAILURE_H

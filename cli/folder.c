@@ -1,8 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 #include <unistd.h>
 
 #include "failure.h"
+#include "file.h"
 
 static const char *const RESULTS[] = {"y.npy", "pre.npy", "d_a.npy", "d_b.npy", "d_bias.npy", "grad_pre.npy"};
 enum { RESULT_COUNT = sizeof RESULTS / sizeof RESULTS[0] };
@@ -27,7 +30,7 @@ int folder_check(const char *path) {
         return cli_fail(CLI_BAD_INPUT, "OUT is %s; expected a folder by its name", path);
     }
     DIR *folder = opendir(path);
-    if (folder == NULL) return cli_fail(CLI_BAD_INPUT, "cannot open OUT, %s: %s", path, strerror(errno));
+    if (folder == NULL) return file_cannot_open(path);
     int code = CLI_OK;
     for (const struct dirent *entry = readdir(folder); entry != NULL && code == CLI_OK;
          entry = readdir(folder)) {
@@ -40,11 +43,20 @@ int folder_check(const char *path) {
     return code;
 }
 
+/* By paths: a signal's handler may call nothing that makes text, and descriptors may have run out. */
+static void remove_results(const char *folder) {
+    char path[PATH_MAX + 32];
+    for (int i = 0; i < RESULT_COUNT; i++) {
+        if (strlen(folder) + 1 + strlen(RESULTS[i]) >= sizeof path) continue;
+        char *end = stpcpy(path, folder);
+        *end++ = '/';
+        stpcpy(end, RESULTS[i]);
+        unlink(path);
+    }
+}
+
 void folder_remove(const char *path) {
-    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return;
-    for (int i = 0; i < RESULT_COUNT; i++) unlinkat(folder, RESULTS[i], 0);
-    close(folder);
+    remove_results(path);
     rmdir(path);
 }
 
@@ -55,9 +67,7 @@ static int cannot_replace(const char *path) {
 /* Where folders cannot be exchanged in one step: rename() replaces an empty folder, so the old results
  * are removed first. */
 static int replace_in_two_steps(const char *made, const char *path) {
-    const int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (int i = 0; i < RESULT_COUNT && folder >= 0; i++) unlinkat(folder, RESULTS[i], 0);
-    if (folder >= 0) close(folder);
+    remove_results(path);
     return rename(made, path) == 0 ? CLI_OK : cannot_replace(path);
 }
 

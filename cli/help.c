@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
 #include "epigrad/epigrad.h"
@@ -27,7 +28,7 @@ const char help_text[] =
     "  --layout-b L          kn (default), or nk: b is a PyTorch weight [N, K], and d_b is too\n"
     "  --nonfinite P         act' where the pre-activation is NaN: zero (default), propagate\n"
     "  --threads N           CPU threads (default: all cores)\n"
-    "  --workspace-limit B   bytes (or 64K, 256M, 1G) of workspace at most: larger calls go in slabs\n"
+    "  --workspace-limit B   bytes (or 64K, 256M, 1G) of workspace at most: larger calls go in chunks\n"
     "forward and plan:\n"
     "  --save-pre            writes pre as well\n"
     "backward and plan:\n"

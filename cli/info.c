@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epigrad info */
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +8,8 @@
 #include "commands.h"
 #include "failure.h"
 
-static const eg_backend BACKENDS[] = {EG_BACKEND_CPU, EG_BACKEND_CUDA, EG_BACKEND_WEBGPU};
-enum { BACKEND_COUNT = sizeof BACKENDS / sizeof BACKENDS[0] };
+/* The library may be newer than this command, and have more. */
+static bool is_backend(int number) { return strcmp(eg_backend_name((eg_backend)number), "unknown") != 0; }
 
 static bool next_kernel(eg_context *context, int index, eg_kernel_info *kernel) {
     *kernel = (eg_kernel_info){.size = sizeof *kernel};
@@ -50,7 +51,7 @@ static void print_backend(eg_backend backend) {
 
 static void print_all(void) {
     printf("epigrad %s (built for %s), cJSON %s\n", eg_version(), header_version(), cJSON_Version());
-    for (int i = 0; i < BACKEND_COUNT; i++) print_backend(BACKENDS[i]);
+    for (int i = 0; is_backend(i); i++) print_backend((eg_backend)i);
     printf("\nactivations:");
     for (int i = 0; eg_activation_name((eg_activation)i) != NULL; i++) {
         printf(" %s", eg_activation_name((eg_activation)i));
@@ -106,7 +107,7 @@ static int print_json(void) {
         cJSON_AddItemToArray(activations, cJSON_CreateString(eg_activation_name((eg_activation)i)));
     }
     cJSON *backends = cJSON_AddArrayToObject(root, "backends");
-    for (int i = 0; i < BACKEND_COUNT; i++) cJSON_AddItemToArray(backends, backend_json(BACKENDS[i]));
+    for (int i = 0; is_backend(i); i++) cJSON_AddItemToArray(backends, backend_json((eg_backend)i));
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
     if (text == NULL) return cli_out_of_memory();

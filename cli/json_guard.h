@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What a JSON text must satisfy before cJSON sees it. */
 #ifndef CLI_JSON_GUARD_H
 #define CLI_JSON_GUARD_H

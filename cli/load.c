@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* From a source of tensors, or from sizes alone, to a call. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The epigrad command: the way people look into the library, and scripts use it. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NumPy's .npy format: "\x93NUMPY", a version, a header length, the header, a Python literal
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
  * and the elements. Read: f8, f4 and f2, little endian and row-major; bf16 has no type of NumPy's own and

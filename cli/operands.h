@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The tensors of a call, by the names that files and messages know them by. */
 #ifndef CLI_OPERANDS_H
 #define CLI_OPERANDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
 #include <errno.h>
@@ -137,7 +138,8 @@ static int set_workspace_limit(options *o, const char *value) {
 
 static int set_batch(options *o, const char *value) {
     char *end = NULL;
-    if (!parse_integer(value, &end, &o->batch) || *end != '\0') return wrong("batch", value, "a number");
+    if (!parse_integer(value, &end, &o->batch) || *end != '\0' || o->batch < 1)
+        return wrong("batch", value, "a number from 1");
     return CLI_OK;
 }
 

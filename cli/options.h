@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options of every command, parsed and checked. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H

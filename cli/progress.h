@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A progress bar on stderr: only on a terminal, and only once the work has taken a second. */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epigrad forward, epigrad backward */
 #include "call.h"
 #include "commands.h"
@@ -39,7 +40,7 @@ static int count_steps(const options *o) {
 }
 
 int command_run(const options *o) {
-    CLI_TRY(output_check(o->output));
+    CLI_TRY(output_check(o->output, o->input));
     tensor_source source;
     progress_begin(o->command == COMMAND_FORWARD ? "forward" : "backward", count_steps(o));
     int code = source_open(o->input, &source);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The .safetensors format: 8 bytes of header length (little endian), the header, a JSON object of
  *     "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}
  * and the elements, row-major and little endian, that the offsets count from. Every byte of them belongs

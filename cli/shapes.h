@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The shapes of a call: M, K, N and the batch from a and b, and what every other operand must be. */
 #ifndef CLI_SHAPES_H
 #define CLI_SHAPES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "source.h"
 
 #include <errno.h>
@@ -14,15 +15,14 @@
 int source_open(const char *path, tensor_source *source) {
     *source = (tensor_source){.path = path, .file = -1};
     struct stat status;
-    if (stat(path, &status) != 0) return cli_fail(CLI_BAD_INPUT, "cannot open %s: %s", path, strerror(errno));
+    if (stat(path, &status) != 0) return file_cannot_open(path);
     source->is_folder = S_ISDIR(status.st_mode);
     if (source->is_folder) {
         source->file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        return source->file >= 0 ? CLI_OK
-                                 : cli_fail(CLI_BAD_INPUT, "cannot open %s: %s", path, strerror(errno));
+        return source->file >= 0 ? CLI_OK : file_cannot_open(path);
     }
     uint64_t bytes = 0;
-    CLI_TRY(file_open(AT_FDCWD, path, &source->file, &bytes));
+    CLI_TRY(file_open(AT_FDCWD, path, path, &source->file, &bytes));
     return safetensors_open(source->file, path, bytes, &source->index);
 }
 
@@ -65,7 +65,7 @@ static int load_from_folder(const tensor_source *source, const char *name, bool 
     *found = true;
     int file = -1;
     uint64_t bytes = 0;
-    CLI_TRY(file_open(source->file, entry, &file, &bytes));
+    CLI_TRY(file_open(source->file, entry, path, &file, &bytes));
     const int code = load_npy(file, path, bytes, name, with_data, t);
     close(file);
     return code;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where input tensors come from: a .safetensors file, or a folder of .npy files named after them. */
 #ifndef CLI_SOURCE_H
 #define CLI_SOURCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors in host memory, as files hold them. */
 #ifndef CLI_TENSORS_H
 #define CLI_TENSORS_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -DINPUT=text -DOUTPUT=file.c -DNAME=symbol -P EmbedText.cmake: a text as a NUL-terminated array.
 file(READ ${INPUT} hex HEX)
 string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")

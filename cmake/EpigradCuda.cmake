@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The CUDA backend: epigrad_cuda(target) adds it where nvcc is found. The host is C; nvcc makes one fatbin of
 # each file in src/cuda/kernels, and kernels.c embeds them as bytes. Nothing of CUDA is linked.
 set(EPIGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
@@ -18,7 +19,7 @@ function(epigrad_cuda_code file result)
     endif()
   endforeach()
   # Their operands are 16-bit: with f32 subnormals as 0, 1/x is one instruction.
-  if(code AND file MATCHES "^hopper_(b?f16|relay)")
+  if(code AND file MATCHES "^hopper_(b?f16|staged)")
     list(APPEND code -ftz=true)
   endif()
   set(${result} ${code} PARENT_SCOPE)
@@ -58,7 +59,7 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin
         COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
                 -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/kernels.h ${from}/../plan.h ${from}/../problem.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/kernels.h ${from}/layout.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin)
@@ -67,7 +68,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend driver hopper kernels launch lt parts peak record select table)
+  foreach(file backend calibration choose compile driver estimate graphs hopper kernels lt parameters partition peak run table)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})
@@ -79,6 +80,12 @@ function(epigrad_cuda target)
   target_compile_definitions(${target} PUBLIC EG_HAVE_CUDA)
   target_include_directories(${target} SYSTEM PRIVATE ${EPIGRAD_CUDA_INCLUDE})
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
+  # The estimate of times alone, for tools/calibrate.py.
+  add_library(cuda_estimate SHARED EXCLUDE_FROM_ALL ${from}/estimate.c ${from}/calibration.c ${from}/partition.c
+              ${from}/table.c ${PROJECT_SOURCE_DIR}/src/core/names.c)
+  target_include_directories(cuda_estimate PRIVATE ${from}/.. ${PROJECT_SOURCE_DIR}/include)
+  epigrad_options(cuda_estimate)
+  set_target_properties(cuda_estimate PROPERTIES C_VISIBILITY_PRESET default)
   # compute-sanitizer over a reduced table of checks; needs a device, and test_table to be built.
   add_custom_target(sanitize_cuda COMMAND ${PROJECT_SOURCE_DIR}/tests/cuda/sanitize.sh ${PROJECT_BINARY_DIR}
                     VERBATIM)

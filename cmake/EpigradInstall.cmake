@@ -1,5 +1,7 @@
-# What `make install` leaves behind: the library (shared and static), the header, and the two ways of finding
-# them: a CMake package and a pkg-config file. Both are relocatable.
+# SPDX-License-Identifier: Apache-2.0
+# What `make install` leaves behind: the library (shared and static), the header, the two ways of finding them, a
+# CMake package and a pkg-config file, both relocatable; and the command. EPIGRAD_INSTALL=OFF, the default within
+# another project, leaves nothing.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/epigrad)
@@ -7,7 +9,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/epigrad DESTINATION ${CMAKE_INST
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # ---- CMake: find_package(epigrad) gives epigrad::epigrad; COMPONENTS static gives epigrad::epigrad_static ------
-# Two exports, because only the static library asks its user for OpenMP.
+# Two exports, because only the static library asks its user for threads.
 install(TARGETS epigrad EXPORT epigradTargets)
 install(TARGETS epigrad_static EXPORT epigradStaticTargets)
 install(EXPORT epigradTargets NAMESPACE epigrad:: DESTINATION ${package_dir})
@@ -25,9 +27,17 @@ set(pc_private_libs ${CMAKE_DL_LIBS})
 list(TRANSFORM pc_private_libs PREPEND -l)
 if(EPIGRAD_OPENMP)
   list(APPEND pc_private_libs ${OpenMP_C_FLAGS})
+else()
+  list(APPEND pc_private_libs -pthread)
 endif()
 list(JOIN pc_private_libs " " pc_private_libs)
 file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" pc_prefix ${pc_prefix})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/epigrad.pc.in ${PROJECT_BINARY_DIR}/epigrad.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/epigrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# ---- The command ---------------------------------------------------------------------------------------
+if(EPIGRAD_CLI)
+  install(TARGETS epigrad_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/docs/reference/epigrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()

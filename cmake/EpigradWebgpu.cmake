@@ -1,8 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 # epigrad_webgpu(target): adds the WebGPU backend to a target in src/. The shaders are made from
 # src/webgpu/kernels by the C preprocessor, one text a row of the kernel table, and embedded as bytes.
 option(EPIGRAD_WEBGPU "Build the WebGPU backend (a webgpu.h library is looked for at run time)" ON)
 set(EPIGRAD_WEBGPU_LIBRARY ${PROJECT_BINARY_DIR}/webgpu/libwgpu_native.so CACHE STRING
-    "A WebGPU library to try where none of the usual names is found")
+    "A WebGPU library to try where none of the usual names is found; empty for none")
 
 set(EPIGRAD_WEBGPU_DIR ${PROJECT_SOURCE_DIR}/src/webgpu)
 
@@ -57,17 +58,22 @@ function(epigrad_webgpu target)
   if(NOT EPIGRAD_WEBGPU)
     return()
   endif()
-  foreach(source backend cut device kernels launch loader lower peak pipelines select tune)
+  foreach(source backend blocks compile device estimate kernels loader peak pipelines run)
     target_sources(${target} PRIVATE ${EPIGRAD_WEBGPU_DIR}/${source}.c)
   endforeach()
+  if(NOT CMAKE_SYSTEM_NAME STREQUAL Generic) # a page has no display of its own (web/core/webgpu.c)
+    target_sources(${target} PRIVATE ${EPIGRAD_WEBGPU_DIR}/wayland.c)
+  endif()
   file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/webgpu)
   epigrad_kernel_shaders(${target})
-  epigrad_shader(${target} finish finish -DEG_ROWS=8 -DEG_COLS=64)
+  epigrad_shader(${target} elementwise elementwise -DEG_ROWS=8 -DEG_COLS=64)
   epigrad_shader(${target} column_sum column_sum -DEG_COLS=16 -DEG_LANES=16)
   epigrad_shader(${target} column_alone column_sum -DEG_COLS=8 -DEG_LANES=1)
   epigrad_shader(${target} peak peak)
-  target_compile_definitions(${target} PRIVATE EG_HAVE_WEBGPU
-                             EG_WEBGPU_DEFAULT_LIBRARY="${EPIGRAD_WEBGPU_LIBRARY}")
+  target_compile_definitions(${target} PRIVATE EG_HAVE_WEBGPU)
+  if(EPIGRAD_WEBGPU_LIBRARY)
+    target_compile_definitions(${target} PRIVATE EG_WEBGPU_DEFAULT_LIBRARY="${EPIGRAD_WEBGPU_LIBRARY}")
+  endif()
 endfunction()
 
 # bench_webgpu: not part of `all`. It compares with a straightforward shader and looks inside the backend.

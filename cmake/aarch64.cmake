@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # For 64-bit ARM from any other processor: Debian's gcc-aarch64-linux-gnu, and its programs under qemu-user-static.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

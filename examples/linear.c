@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include <epigrad/epigrad.h>
 #include <stdio.h>
 
@@ -6,12 +7,12 @@ int main(void) {
     float bias[2] = {1, -1}, grad[2][2] = {{1, 1}, {1, 1}}; /* grad = dLoss/dy */
     float y[2][2], d_b[3][2];
 
-    eg_layer layer = {.size = sizeof layer, .m = 2, .k = 3, .n = 2, .batch = 1, .activation = EG_ACT_GELU};
-    eg_forward_args forward = {
-        .size = sizeof forward, .a.data = a, .b.data = b, .bias.data = bias, .y.data = y};
-    eg_backward_args backward = {.size = sizeof backward, .a.data = a, .b.data = b, .bias.data = bias};
-    backward.grad.data = grad;
-    backward.d_b.data = d_b; /* and d_a, d_bias, grad_pre: what is not asked for is not computed */
+    eg_layer layer = eg_layer_of(2, 3, 2, EG_ACT_GELU); /* m, k, n */
+    eg_forward_args forward =
+        eg_forward_of(eg_row_major(a), eg_row_major(b), eg_elements(bias), eg_row_major(y));
+    eg_backward_args backward =
+        eg_backward_of(eg_row_major(a), eg_row_major(b), eg_elements(bias), eg_row_major(grad));
+    backward.d_b = eg_row_major(d_b); /* and d_a, d_bias, grad_pre: what is not asked for is not computed */
 
     eg_context *cpu;
     eg_status status = eg_open(NULL, &cpu);

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """linear.c from Python, by ctypes: python3 examples/linear.py [build/src/libepigrad.so]
 
 The structs are those of epigrad/epigrad.h, field by field. A field that is not given is 0, its default.
@@ -27,7 +28,7 @@ BackwardArgs = struct(("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias
                       ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t))
 GELU = 2  # from the table in epigrad/activation.h
 
-epigrad = c.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libepigrad.so.0")
+epigrad = c.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libepigrad.so.0.1")
 epigrad.eg_last_error.restype = c.c_char_p
 
 
@@ -48,7 +49,7 @@ a, b = floats(1, 2, 3, 4, 5, 6), floats(.1, -.2, .3, .4, -.5, .6)
 bias, grad = floats(1, -1), floats(1, 1, 1, 1)
 y, d_b = floats(0, 0, 0, 0), floats(0, 0, 0, 0, 0, 0)
 
-layer = Layer(size=c.sizeof(Layer), m=2, k=3, n=2, batch=1, activation=GELU)
+layer = Layer(size=c.sizeof(Layer), m=2, k=3, n=2, activation=GELU)
 inputs = {"a": at(a), "b": at(b), "bias": Vector(data=c.addressof(bias))}
 forward = ForwardArgs(size=c.sizeof(ForwardArgs), y=at(y), **inputs)
 backward = BackwardArgs(size=c.sizeof(BackwardArgs), grad=at(grad), d_b=at(d_b), **inputs)

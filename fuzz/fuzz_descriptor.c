@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any layer and any arguments: planned whatever they say, and run where every operand is small, on buffers
  * that end with their last element, so that the address sanitizer sees one touched outside. */
 #include <stdbool.h>
@@ -65,9 +66,8 @@ static int64_t extent(int64_t rows, int64_t cols, int64_t batch, const eg_matrix
                   length = m->layout == EG_COL_MAJOR ? rows : cols;
     const int64_t ld = m->ld == 0 ? length : m->ld;
     if (rows < 0 || cols < 0 || batch < 0 || ld < 0 || m->batch_stride < 0) return -1;
-    const int64_t matrices =
-        m->batch_stride == 0 ? 1 : batch; /* one shared by no batch is still written, as 0 */
-    if (rows == 0 || cols == 0 || matrices == 0) return 0;
+    const int64_t matrices = batch == 0 ? 1 : batch; /* as the header has it */
+    if (rows == 0 || cols == 0) return 0;
     const __int128 last = (__int128)(lines - 1) * ld + (__int128)(matrices - 1) * m->batch_stride + length;
     return last <= LARGEST ? (int64_t)last : -1;
 }
@@ -132,9 +132,26 @@ static void free_operands(operands *o) {
 
 /* ---- Descriptors -------------------------------------------------------------------------------- */
 
+enum { PAGE = 4096 }; /* how much longer a newer caller's struct may be, as the header has it */
+
 static size_t choose_struct_size(source *s, size_t right) {
+    const size_t wrong[] = {right + PAGE + 1, right + PAGE, SIZE_MAX, right + 16, 0, right - 1};
     const unsigned byte = next(s);
-    return byte == 255 ? right - 1 : byte == 254 ? 0 : byte == 253 ? right + 16 : right;
+    return byte >= 250 ? wrong[byte - 250] : right;
+}
+
+static bool too_long(size_t size, size_t known) { return size > known && size - known > PAGE; }
+
+/* The struct in memory of its own: all that its `size` says where that may be read, else no more than the
+ * library knows, so that the address sanitizer sees a byte read past it. Now and then a newer field is set.
+ */
+static void *choose_memory(source *s, const void *known, size_t bytes, size_t size) {
+    const size_t room = size > bytes && !too_long(size, bytes) ? size : bytes;
+    unsigned char *memory = calloc(1, room);
+    require(memory != NULL);
+    memcpy(memory, known, bytes);
+    if (room > bytes && choose(s, 4) == 0) memory[room - 1] = 1;
+    return memory;
 }
 
 static eg_layer choose_layer(source *s) {
@@ -175,6 +192,7 @@ static eg_backward_args choose_backward(operands *o) {
     args.grad = choose_matrix(o, l->m, l->n, true);
     args.pre = choose_matrix(o, l->m, l->n, true);
     args.y = choose_matrix(o, l->m, l->n, true);
+    if (args.source == EG_SOURCE_RECOMPUTE && choose(s, 16) != 0) args.pre = args.y = (eg_matrix){0};
     args.d_a = choose_matrix(o, l->m, l->k, false);
     args.d_b = choose_matrix(o, l->k, l->n, false);
     args.d_bias = choose_vector(o, l->n, false);
@@ -214,50 +232,57 @@ static eg_context *choose_context(source *s) {
     return contexts[byte < 64 ? 0 : byte % (unsigned)context_count];
 }
 
-/* A struct, and room for a `size` that claims more than the library knows. */
-typedef union padded {
-    eg_forward_args forward;
-    eg_backward_args backward;
-    char room[sizeof(eg_backward_args) + 64];
-} padded;
+/* A call, of whose two structs one is there. */
+typedef struct call {
+    eg_layer *layer;
+    eg_forward_args *forward;
+    eg_backward_args *backward;
+} call;
 
-static eg_status plan(eg_context *context, bool backward, const eg_layer *layer, const padded *args,
-                      size_t *bytes) {
+static bool may_pass(const call *c) {
+    const bool args = c->backward != NULL ? too_long(c->backward->size, sizeof *c->backward)
+                                          : too_long(c->forward->size, sizeof *c->forward);
+    return !args && !too_long(c->layer->size, sizeof *c->layer);
+}
+
+static eg_status plan(eg_context *context, const call *c, size_t *bytes) {
     char text[256];
-    const eg_status status = backward ? eg_backward_workspace(context, layer, &args->backward, bytes)
-                                      : eg_forward_workspace(context, layer, &args->forward, bytes);
-    const eg_status again = backward ? eg_backward_plan(context, layer, &args->backward, text, sizeof text)
-                                     : eg_forward_plan(context, layer, &args->forward, text, sizeof text);
+    const eg_status status = c->backward != NULL
+                                 ? eg_backward_workspace(context, c->layer, c->backward, bytes)
+                                 : eg_forward_workspace(context, c->layer, c->forward, bytes);
+    const eg_status again = c->backward != NULL
+                                ? eg_backward_plan(context, c->layer, c->backward, text, sizeof text)
+                                : eg_forward_plan(context, c->layer, c->forward, text, sizeof text);
     require(status == again);
+    require(status != EG_OK || may_pass(c));
     require(status == EG_OK || eg_last_error()[0] != '\0');
     return status;
 }
 
 /* Exactly the workspace that was asked for, or, to be refused, less. */
-static void run(eg_context *context, source *s, bool backward, const eg_layer *layer, padded *args,
-                size_t bytes) {
+static void run(eg_context *context, source *s, const call *c, size_t bytes) {
     const bool own = choose(s, 2) == 0, less = choose(s, 8) == 0 && bytes > 0;
     if (bytes > (64U << 20)) return;
     eg_workspace workspace = {.bytes = less ? bytes - 1 : bytes};
     if (own && posix_memalign(&workspace.data, 64, bytes > 0 ? bytes : 64) != 0) abort();
-    if (backward) args->backward.workspace = workspace;
-    if (!backward) args->forward.workspace = workspace;
-    const eg_status status =
-        backward ? eg_backward(context, layer, &args->backward) : eg_forward(context, layer, &args->forward);
+    if (c->backward != NULL) c->backward->workspace = workspace;
+    if (c->forward != NULL) c->forward->workspace = workspace;
+    const eg_status status = c->backward != NULL ? eg_backward(context, c->layer, c->backward)
+                                                 : eg_forward(context, c->layer, c->forward);
     require(status != EG_OK || !(own && less));
     free(workspace.data);
 }
 
 /* A pack of this b, used by a layer that may have changed since. */
-static eg_packed *choose_pack(eg_context *context, source *s, bool backward, eg_layer *layer, padded *args) {
+static eg_packed *choose_pack(eg_context *context, source *s, const call *c) {
     eg_packed *packed = NULL;
     const unsigned style = next(s);
     if (style < 192) return NULL;
-    const eg_matrix *b = backward ? &args->backward.b : &args->forward.b;
-    if (eg_pack_b(context, layer, b, &packed) != EG_OK) return NULL;
-    if (backward) args->backward.packed_b = packed;
-    if (!backward) args->forward.packed_b = packed;
-    if (style & 1) layer->dtype = (eg_dtype)choose_enum(s, 5);
+    const eg_matrix *b = c->backward != NULL ? &c->backward->b : &c->forward->b;
+    if (eg_pack_b(context, c->layer, b, &packed) != EG_OK) return NULL;
+    if (c->backward != NULL) c->backward->packed_b = packed;
+    if (c->forward != NULL) c->forward->packed_b = packed;
+    if (style & 1) c->layer->dtype = (eg_dtype)choose_enum(s, 5);
     return packed;
 }
 
@@ -267,24 +292,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     source s = {data, size};
     eg_context *context = choose_context(&s);
     const bool backward = choose(&s, 2) == 1;
-    struct {
-        eg_layer layer;
-        char room[64];
-    } described = {.layer = choose_layer(&s)};
-    operands o = {.source = &s, .layer = &described.layer, .small = true};
-    padded args;
-    memset(&args, 0, sizeof args);
-    if (backward) args.backward = choose_backward(&o);
-    if (!backward) args.forward = choose_forward(&o);
+    const eg_layer layer = choose_layer(&s);
+    operands o = {.source = &s, .layer = &layer, .small = true};
+    call c = {.layer = choose_memory(&s, &layer, sizeof layer, layer.size)};
+    if (backward) {
+        const eg_backward_args args = choose_backward(&o);
+        c.backward = choose_memory(&s, &args, sizeof args, args.size);
+    } else {
+        const eg_forward_args args = choose_forward(&o);
+        c.forward = choose_memory(&s, &args, sizeof args, args.size);
+    }
 
     size_t bytes = 0;
-    const eg_dtype dtype = described.layer.dtype;
-    eg_packed *packed = o.small ? choose_pack(context, &s, backward, &described.layer, &args) : NULL;
-    const eg_status status = plan(context, backward, &described.layer, &args, &bytes);
+    eg_packed *packed = o.small ? choose_pack(context, &s, &c) : NULL;
+    const eg_status status = plan(context, &c, &bytes);
     /* A layer that changed after its operands were made may honestly need more than they have. */
-    const bool changed = described.layer.dtype != dtype;
-    if (status == EG_OK && o.small && !changed) run(context, &s, backward, &described.layer, &args, bytes);
+    const bool changed = c.layer->dtype != layer.dtype;
+    if (status == EG_OK && o.small && !changed) run(context, &s, &c, bytes);
     eg_packed_free(context, packed);
     free_operands(&o);
+    free(c.layer);
+    free(c.forward);
+    free(c.backward);
     return 0;
 }

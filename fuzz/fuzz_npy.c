@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a .npy file: refused with a message, or a tensor that lies within the file. */
 #include "failure.h"
 #include "memory_file.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Any bytes as a .safetensors file: refused with a message, or every tensor lies within the file. */
 #include "failure.h"
 #include "memory_file.h"

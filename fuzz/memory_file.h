@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fuzzed bytes as a file, for readers that take one. */
 #ifndef FUZZ_MEMORY_FILE_H
 #define FUZZ_MEMORY_FILE_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # fuzz/run.sh BUILD_DIR SECONDS: runs every fuzz target for that long each, from the committed corpus,
 # which is left as it is. Fails on the first crash, whose input is left in BUILD_DIR/fuzz.
 set -eu

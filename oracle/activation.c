@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* act and act' from their definitions. The limits far out are reached by arithmetic that
  * saturates (tanh, erfc, exp(-x)), so the only care taken is never to form inf * 0. */
 #include "oracle.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cases. Each field of a case is dealt from its own shuffled deck, reshuffled whenever it is
  * empty: every value of every field comes up within one deck's length, in ever new company. */
 #include "check.h"
@@ -106,13 +107,17 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 static int64_t up_to_eighths(int64_t size) { return (size + 7) / 8 * 8; }
 
 static void deal_shape(int index, check_case *c) {
-    static const int batches[] = {1, 2, 3, 1, 2, 5, 1, 2, 1, 0};
+    /* The first two: sizes as well. */
+    enum { ON_16_BYTES, AGAIN, RAGGED, ALIGNMENTS = 6 };
+    static const int batches[] = {1, 2, 3, 1, 2, 5, 1, 2, 1, 1};
     const int shape = deal(DECK_SHAPE, index, SHAPES);
     c->m = shapes[shape].m;
     c->k = shapes[shape].k;
     c->n = shapes[shape].n;
-    c->aligned = deal(DECK_ALIGNED, index, 3) == 0;
-    if (c->aligned) c->m = up_to_eighths(c->m), c->k = up_to_eighths(c->k), c->n = up_to_eighths(c->n);
+    const int alignment = deal(DECK_ALIGNED, index, ALIGNMENTS);
+    c->aligned = alignment <= RAGGED;
+    if (alignment <= AGAIN)
+        c->m = up_to_eighths(c->m), c->k = up_to_eighths(c->k), c->n = up_to_eighths(c->n);
     c->batch = batches[deal(DECK_BATCH, index, (int)(sizeof batches / sizeof *batches))];
     const bool large = c->m * c->k * c->n > 500000;
     if (large && c->batch > 2) c->batch = 2;
@@ -164,8 +169,7 @@ static bool wants(const check_case *c, check_operand operand) {
     return (c->present & CHECK_BIT(operand)) != 0;
 }
 
-/* The inputs that the case needs; others are given too where `extra` says so, filled with NaN. */
-static unsigned needed(const check_case *c) {
+unsigned check_needed(const check_case *c) {
     const bool recompute = c->backward && c->source == EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
     const bool saved = c->backward && c->source != EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
     unsigned inputs = c->backward ? CHECK_BIT(CHECK_GRAD) : CHECK_BIT(CHECK_Y);
@@ -182,7 +186,7 @@ static void deal_backward(int index, unsigned flags, check_case *c) {
     for (int i = 0; i < 4; i++) c->present |= (subset >> i & 1) != 0 ? outputs[i] : 0;
     const unsigned unneeded = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) |
                               (c->source != EG_SOURCE_RECOMPUTE ? CHECK_BIT(CHECK_SAVED) : 0);
-    c->present |= needed(c) | ((flags & 8) != 0 ? unneeded : 0);
+    c->present |= check_needed(c) | ((flags & 8) != 0 ? unneeded : 0);
     if (wants(c, CHECK_GRAD_PRE) && (flags & 4) != 0) {
         c->in_place = true;
         c->shared &= ~CHECK_BIT(CHECK_GRAD);
@@ -202,7 +206,7 @@ static void deal_backward(int index, unsigned flags, check_case *c) {
 }
 
 static void deal_forward(unsigned flags, check_case *c) {
-    c->present |= needed(c);
+    c->present |= check_needed(c);
     if ((flags & 8) != 0) c->present |= CHECK_BIT(CHECK_PRE);
     if (!wants(c, CHECK_RESIDUAL)) return;
     c->in_place = (flags & 48) == 48;
@@ -231,10 +235,10 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->own_workspace = (flags & 2) != 0;
     const int limit = deal(DECK_LIMIT, index, 6);
     out->limit = limit < CHECK_LIMITS ? (check_limit)limit : CHECK_LIMIT_NONE;
-    if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 152; /* rows for a few slabs */
+    if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 152; /* rows for a few chunks */
     out->accumulate = out->backward && (flags & 16) != 0;
     out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
-    const bool b_is_read = (needed(out) & CHECK_BIT(CHECK_B)) != 0;
+    const bool b_is_read = (check_needed(out) & CHECK_BIT(CHECK_B)) != 0;
     if (b_is_read) out->pack = (check_pack)deal(DECK_PACK, index, CHECK_PACKS);
 }
 
@@ -268,7 +272,8 @@ static void put_set(line *to, const char *label, unsigned set, unsigned present)
 
 void check_describe(const check_case *c, char *text, size_t capacity) {
     static const char *const sources[] = {"recompute", "pre", "y"}, *const maths[] = {"", " strict", " fast"};
-    static const char *const datas[] = {"plain", "positive", "integers", "large", "tiny", "nonfinite"};
+    static const char *const datas[] = {"plain", "positive",  "integers", "large",
+                                        "tiny",  "nonfinite", "special",  "zero"};
     static const char *const packs[] = {"", ", packed", ", packed copy", ", packed and updated"};
     static const char *const limits[] = {"", ", least limit", ", more limit"};
     if (capacity == 0) return;

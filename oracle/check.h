@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The check: calls of the library, drawn from a table, run on any context and compared with the oracle.
  * The tests and `epigrad check` run the same cases.
  *
@@ -9,8 +10,9 @@
  *     }
  *
  * On the CPU every operand stands against a page that cannot be touched, once behind its last byte and
- * once before its first; elsewhere operands come from eg_alloc. What lies between rows and matrices is
- * poisoned, and verified to be as it was. */
+ * once before its first; elsewhere operands come from eg_alloc, with room behind them. What lies between rows
+ * and matrices, before the first of them (`offset`) and in that room is poisoned, and verified to be as it
+ * was. */
 #ifndef ORACLE_CHECK_H
 #define ORACLE_CHECK_H
 
@@ -39,13 +41,15 @@ typedef enum check_operand {
 #define CHECK_BIT(operand) (1U << (operand))
 
 typedef enum check_data {
-    CHECK_DATA_PLAIN,     /* pre of a few units, either sign */
-    CHECK_DATA_POSITIVE,  /* all terms of one sign: the hardest sums */
-    CHECK_DATA_INTEGERS,  /* small integers: pre is exact, and falls on every kink */
-    CHECK_DATA_LARGE,     /* pre far into saturation */
-    CHECK_DATA_TINY,      /* f16 results among the subnormal numbers */
-    CHECK_DATA_NONFINITE, /* plain, with NaN and infinities in some operands */
-    CHECK_DATAS
+    CHECK_DATA_PLAIN,                 /* pre of a few units, either sign */
+    CHECK_DATA_POSITIVE,              /* all terms of one sign: the hardest sums */
+    CHECK_DATA_INTEGERS,              /* small integers: pre is exact, and falls on every kink */
+    CHECK_DATA_LARGE,                 /* pre far into saturation */
+    CHECK_DATA_TINY,                  /* f16 results among the subnormal numbers */
+    CHECK_DATA_NONFINITE,             /* plain, with NaN and infinities in some operands */
+    CHECK_DATAS,                      /* that the table deals */
+    CHECK_DATA_SPECIAL = CHECK_DATAS, /* plain, with zeros of either sign, subnormal, huge and no numbers */
+    CHECK_DATA_ZERO                   /* all zeros, or ones */
 } check_data;
 
 typedef enum check_pack {
@@ -58,13 +62,25 @@ typedef enum check_pack {
 
 typedef enum check_limit {
     CHECK_LIMIT_NONE,
-    CHECK_LIMIT_LEAST, /* workspace_limit is what the smallest slabs need */
-    CHECK_LIMIT_MORE,  /* halfway between that and the workspace of one slab */
+    CHECK_LIMIT_LEAST, /* workspace_limit is what the smallest chunks need */
+    CHECK_LIMIT_MORE,  /* between that and the workspace of one chunk */
     CHECK_LIMITS
 } check_limit;
 
+/* Where an operand lies, in cases that say so in numbers. Several may lie in the memory of one, their home:
+ * inputs anywhere in it, outputs apart from everything but what they may be written over. */
+typedef struct check_place {
+    check_operand home; /* itself, or the operand whose memory it lies in */
+    eg_dtype dtype;
+    eg_layout layout;
+    int64_t ld, batch_stride; /* elements; batch_stride 0: shared by the batch */
+    size_t offset;            /* bytes from the start of the home's memory, */
+    size_t in_pointer;        /* of which this many are in `data`, the rest in `offset` (not WebGPU: 0) */
+    size_t tail;              /* bytes of the home's memory behind its last operand */
+    bool named;               /* dtype and ld are given where they could be left out, too */
+} check_place;
+
 typedef struct check_case {
-    bool backward;
     eg_dtype dtype;
     eg_activation activation;
     eg_source source; /* of the backward pass */
@@ -74,6 +90,7 @@ typedef struct check_case {
 
     /* Sets of operands, as CHECK_BITs: */
     unsigned present;
+    const check_place *places; /* one an operand, instead of the sets below and `aligned`, `wide`; or NULL */
     unsigned col_major;
     unsigned shared;      /* batch_stride 0: broadcast or summed */
     unsigned padded;      /* ld larger than the row */
@@ -81,13 +98,18 @@ typedef struct check_case {
     unsigned interleaved; /* row i of every matrix, then row i + 1 of every matrix */
     unsigned offset;      /* an offset before the first element */
 
-    bool aligned; /* sizes and distances are multiples of 16 bytes, which the fastest kernels ask for */
+    bool backward;
+    bool aligned; /* distances are multiples of 16 bytes, which the fastest kernels ask for */
 
     bool accumulate;
     bool wide;     /* d_b and d_bias in f32 for a 16-bit layer */
     bool in_place; /* y on residual, grad_pre on grad */
+    bool repeated; /* the second run has to leave the bits of the first */
     bool own_workspace;
+    size_t more_workspace; /* bytes beyond what own_workspace needs, a multiple of 64 */
     check_limit limit;
+    int limit_part; /* of CHECK_LIMIT_MORE: how much of the way, in percent; 0: half of it */
+    int64_t pack_m; /* m of the layer that b is packed for; 0: another than the case's */
     check_pack pack;
     eg_source below_source;
     eg_activation below_activation;
@@ -101,6 +123,10 @@ int check_count(eg_dtype compute);
 int check_round(eg_dtype compute); /* of them, in which every kind of call comes up once */
 void check_make(eg_dtype compute, int index, check_case *out);
 
+/* The operands without which the case cannot be called, given its wanted gradients: the inputs, and y. Others
+ * that are given, chain and residual excepted, are filled with NaN. */
+unsigned check_needed(const check_case *c);
+
 /* "backward f32 gelu recompute 65x7x129 batch 3 ..." */
 void check_describe(const check_case *c, char *text, size_t capacity);
 
@@ -108,12 +134,16 @@ typedef enum check_result { CHECK_PASSED, CHECK_FAILED, CHECK_UNSUPPORTED } chec
 
 typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
-    bool slabs;         /* the call was cut into several, */
+    bool chunks;        /* the call was cut into several, */
     bool halves;        /* with half of d_b added up in its own memory */
     char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 
 /* Runs one case. CHECK_UNSUPPORTED only where the library said EG_ERR_UNSUPPORTED. */
 check_result check_run(eg_context *context, const check_case *c, check_report *report);
+
+/* Likewise, the second run on another context of the same device, which may have other threads. Devices other
+ * than the CPU have a second run where the case is `repeated`. */
+check_result check_run_on(eg_context *const contexts[2], const check_case *c, check_report *report);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory for operands that notices a touch outside of it. */
 #ifndef ORACLE_MEMORY_H
 #define ORACLE_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of each storage type, one at a time, by arithmetic rather than by bits: slow, plain, and sharing
  * no code with the library's conversions. */
 #ifndef ORACLE_NUMBER_H

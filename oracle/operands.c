@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "operands.h"
 
 #include <math.h>
@@ -67,30 +68,63 @@ static check_operand layout_of(const check_case *c, check_operand which) {
     return which;
 }
 
-static void lay_out(const check_case *c, check_operand which, operand *x) {
+/* What rows that begin on 16 bytes are apart. */
+static int64_t up_to_16_bytes(int64_t elements, eg_dtype dtype) {
+    const int64_t each = 16 / (int64_t)eg_dtype_size(dtype);
+    return (elements + each - 1) / each * each;
+}
+
+/* As the case says in numbers. */
+static void lay_out_at(const check_case *c, const check_place *place, operand *x) {
+    x->home = place->home;
+    x->dtype = place->dtype;
+    x->layout = place->layout;
+    x->ld = place->ld;
+    x->batch_stride = place->batch_stride;
+    x->items = x->vector || x->batch_stride == 0 ? 1 : c->batch;
+    x->plain = !place->named;
+    x->offset = place->offset;
+    x->in_pointer = place->in_pointer;
+}
+
+/* As the sets of the case say. */
+static void lay_out_by_sets(const check_case *c, check_operand which, operand *x) {
     const int64_t by = c->aligned ? 8 : 3, gap = c->aligned ? 8 : 5, lead = c->aligned ? 8 : 7;
     const check_operand like = layout_of(c, which);
-    x->present = in(c->present, which);
-    x->vector = table[which].rows == ONE;
+    x->home = c->in_place && which == CHECK_Y          ? CHECK_RESIDUAL
+              : c->in_place && which == CHECK_GRAD_PRE ? CHECK_GRAD
+                                                       : which;
+    if (!in(c->present, x->home)) x->home = which;
     x->dtype = is_sum(which) && c->wide ? EG_F32 : c->dtype;
-    x->rows = dim_of(c, table[which].rows);
-    x->cols = dim_of(c, table[which].cols);
     const bool shared = x->vector || in(c->shared, which);
     x->items = shared ? 1 : c->batch;
     x->layout = in(c->col_major, like) && !x->vector ? EG_COL_MAJOR : EG_ROW_MAJOR;
     const int64_t length = x->layout == EG_ROW_MAJOR ? x->cols : x->rows;
     const int64_t lines = x->layout == EG_ROW_MAJOR ? x->rows : x->cols;
     const int64_t pad = in(c->padded, like) && !x->vector ? by : 0;
+    const int64_t pitch = c->aligned ? up_to_16_bytes(length + pad, x->dtype) : length + pad;
     if (in(c->interleaved, like) && x->items > 1 && length > 0) {
-        x->batch_stride = length + pad;
+        x->batch_stride = pitch;
         x->ld = x->items * x->batch_stride;
     } else {
-        x->ld = length + pad;
+        x->ld = pitch;
         x->batch_stride = shared ? 0 : lines * x->ld + (in(c->gapped, like) ? gap : 0);
         if (!shared && x->batch_stride == 0) x->batch_stride = 1; /* no elements; 0 would mean shared */
     }
     x->plain = !in(c->offset, like);
     x->offset = in(c->offset, like) ? (size_t)lead * eg_dtype_size(x->dtype) : 0;
+}
+
+static void lay_out(const check_case *c, check_operand which, operand *x) {
+    x->present = in(c->present, which);
+    x->vector = table[which].rows == ONE;
+    x->rows = dim_of(c, table[which].rows);
+    x->cols = dim_of(c, table[which].cols);
+    if (c->places != NULL) {
+        lay_out_at(c, &c->places[which], x);
+    } else {
+        lay_out_by_sets(c, which, x);
+    }
     x->bytes = x->offset;
     if (operand_count(x) > 0) x->bytes = operand_at(x, operand_count(x) - 1) + eg_dtype_size(x->dtype);
 }
@@ -108,8 +142,8 @@ static eg_dtype given_dtype(const operand *x, const check_case *c) {
 eg_matrix operand_matrix(const operand *x, const check_case *c) {
     if (!x->present) return (eg_matrix){.data = NULL};
     const bool dense = x->ld == (x->layout == EG_ROW_MAJOR ? x->cols : x->rows);
-    return (eg_matrix){.data = x->place.data,
-                       .offset = x->offset,
+    return (eg_matrix){.data = (char *)x->place.data + x->in_pointer,
+                       .offset = x->offset - x->in_pointer,
                        .ld = dense && x->plain ? 0 : x->ld,
                        .batch_stride = x->batch_stride,
                        .layout = x->layout,
@@ -118,7 +152,9 @@ eg_matrix operand_matrix(const operand *x, const check_case *c) {
 
 eg_vector operand_vector(const operand *x, const check_case *c) {
     if (!x->present) return (eg_vector){.data = NULL};
-    return (eg_vector){.data = x->place.data, .offset = x->offset, .dtype = given_dtype(x, c)};
+    return (eg_vector){.data = (char *)x->place.data + x->in_pointer,
+                       .offset = x->offset - x->in_pointer,
+                       .dtype = given_dtype(x, c)};
 }
 
 /* ---- Numbers ------------------------------------------------------------------------------------ */
@@ -156,6 +192,7 @@ static double draw(const check_case *c, check_operand which, oracle_random *rand
     if (c->data == CHECK_DATA_INTEGERS)
         x = (double)(saved ? oracle_random_below(random, 9) - 4 : oracle_random_below(random, 5) - 2);
     if (c->data == CHECK_DATA_POSITIVE) x = fabs(x);
+    if (c->data == CHECK_DATA_ZERO) x = saved || x < 0 ? 0 : 1;
     if (which == CHECK_SAVED && c->source == EG_SOURCE_Y) x = into_range(c->activation, x);
     if (which == CHECK_BELOW && c->below_source == EG_SOURCE_Y) x = into_range(c->below_activation, x);
     return x;
@@ -171,11 +208,39 @@ static bool unneeded(const check_case *c, check_operand which) {
     return which == CHECK_BIAS && !recompute;
 }
 
-static void sprinkle(operand *x, oracle_random *random) {
-    static const double odd[] = {NAN, INFINITY, -INFINITY};
+/* 2 to the power that makes an operand huge. Whatever is made of them, in products of up to five and sums of
+ * a few, stays finite in the type of the sums; so the oracle, which has more room, has nothing to forgive.
+ * One operand of a case may go further, where no activation squares it. */
+static double huge_of(const check_case *c, check_operand which, eg_dtype dtype) {
+    const bool squares = c->activation == EG_ACT_RELU2 || c->below_activation == EG_ACT_RELU2;
+    const bool most = c->seed % CHECK_Y == (uint64_t)which && !squares;
+    if (dtype == EG_F64) return most ? 0x1p800 : 0x1p200;
+    if (dtype == EG_F16) return most && which <= CHECK_RESIDUAL ? 65504 : 8;
+    return most ? 0x1p100 : 0x1p23;
+}
+
+/* What numbers have at their ends: of the subnormal ones, the least, a small one and the largest. A case has
+ * either them or infinities: where the one is read as 0, the product of the two is no number. */
+static double odd_number(const check_case *c, check_operand which, eg_dtype dtype, oracle_random *random) {
+    const double least = oracle_spacing(0, dtype), huge = huge_of(c, which, dtype);
+    const double normal = least / (2 * oracle_unit_roundoff(dtype)); /* the least of these */
+    const double nonfinite[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, huge, -huge};
+    const double subnormal[] = {NAN, least, -3 * least, normal - least, 0.0, -0.0, huge, -huge};
+    if (c->data == CHECK_DATA_NONFINITE) return nonfinite[oracle_random_below(random, 3)];
+    return c->seed % 2 == 0 ? nonfinite[oracle_random_below(random, 7)]
+                            : subnormal[oracle_random_below(random, 8)];
+}
+
+static void sprinkle(const check_case *c, check_operand which, operand *x, oracle_random *random) {
     const int64_t count = operand_count(x);
     for (int i = 0; count > 0 && i < 3; i++) {
-        x->values[oracle_random_below(random, count)] = odd[oracle_random_below(random, 3)];
+        const int64_t where = oracle_random_below(random, count);
+        double odd = odd_number(c, which, x->dtype, random);
+        if (!isnan(odd) && which == CHECK_SAVED && c->source == EG_SOURCE_Y)
+            odd = into_range(c->activation, odd);
+        if (!isnan(odd) && which == CHECK_BELOW && c->below_source == EG_SOURCE_Y)
+            odd = into_range(c->below_activation, odd);
+        x->values[where] = odd;
     }
 }
 
@@ -187,15 +252,22 @@ static void fill(const check_case *c, check_operand which, operand *x) {
         x->values[i] = oracle_round(number, x->dtype);
     }
     const bool every_other = oracle_random_below(&random, 2) == 0;
-    if (c->data == CHECK_DATA_NONFINITE && !operand_is_output(which) && every_other) sprinkle(x, &random);
+    const bool odd = c->data == CHECK_DATA_NONFINITE || c->data == CHECK_DATA_SPECIAL;
+    if (odd && !operand_is_output(which) && every_other) sprinkle(c, which, x, &random);
 }
 
-/* Outputs start as poison, but for those that are added to. */
-static void make_image(const check_case *c, check_operand which, operand *x) {
-    memset(x->image, POISON, x->bytes);
+/* Outputs stay poisoned, but for those that are added to. */
+static void put_image(const check_case *c, check_operand which, operand *x) {
     if (operand_is_output(which) && !(c->accumulate && is_sum(which))) return;
     for (int64_t i = 0; i < operand_count(x); i++) {
         oracle_put(x->image + operand_at(x, i), 0, x->dtype, x->values[i]);
+    }
+}
+
+/* Inputs may lie over one another: what their memory then holds is what they are. */
+static void take_image(operand *x) {
+    for (int64_t i = 0; i < operand_count(x); i++) {
+        x->values[i] = oracle_get(x->image + operand_at(x, i), 0, x->dtype);
     }
 }
 
@@ -205,20 +277,56 @@ static bool allocate(operand *x) {
     const size_t count = (size_t)operand_count(x) + 1;
     x->values = calloc(count, sizeof *x->values);
     x->expected = calloc(count, sizeof *x->expected);
-    x->image = malloc(x->bytes + 1);
-    x->after = malloc(x->bytes + 1);
-    return x->values != NULL && x->expected != NULL && x->image != NULL && x->after != NULL;
+    return x->values != NULL && x->expected != NULL;
+}
+
+/* The memory of a home is as long as what lies in it, whole elements of each. */
+static bool allocate_home(operands *set, check_operand which) {
+    operand *home = &set->of[which];
+    size_t element = 1;
+    home->room = 0;
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        const operand *x = &set->of[i];
+        if (!x->present || x->home != which) continue;
+        if (x->bytes > home->room) home->room = x->bytes;
+        if (eg_dtype_size(x->dtype) > element) element = eg_dtype_size(x->dtype);
+    }
+    if (set->c->places != NULL) home->room += set->c->places[which].tail;
+    home->room = (home->room + element - 1) / element * element;
+    home->image = malloc(home->room + OPERAND_SPARE);
+    home->after = malloc(home->room + OPERAND_SPARE);
+    home->first = set->c->repeated ? malloc(home->room + OPERAND_SPARE) : NULL;
+    if (home->image == NULL || home->after == NULL || (set->c->repeated && home->first == NULL)) return false;
+    memset(home->image, POISON, home->room + OPERAND_SPARE);
+    return true;
+}
+
+static bool allocate_all(operands *set) {
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        operand *x = &set->of[i];
+        if (!x->present) continue;
+        if (!allocate(x) || (x->home == (check_operand)i && !allocate_home(set, x->home))) return false;
+    }
+    for (int i = 0; i < CHECK_OPERANDS; i++) {
+        operand *x = &set->of[i];
+        if (!x->present) continue;
+        x->image = set->of[x->home].image;
+        x->after = set->of[x->home].after;
+    }
+    return true;
 }
 
 bool operands_make(operands *set, const check_case *c) {
     *set = (operands){.c = c};
+    for (int i = 0; i < CHECK_OPERANDS; i++) lay_out(c, (check_operand)i, &set->of[i]);
+    if (!allocate_all(set)) return false;
     for (int i = 0; i < CHECK_OPERANDS; i++) {
-        operand *x = &set->of[i];
-        lay_out(c, (check_operand)i, x);
-        if (!x->present) continue;
-        if (!allocate(x)) return false;
-        fill(c, (check_operand)i, x);
-        make_image(c, (check_operand)i, x);
+        if (!set->of[i].present) continue;
+        fill(c, (check_operand)i, &set->of[i]);
+        put_image(c, (check_operand)i, &set->of[i]);
+    }
+    for (int i = 0; i < CHECK_Y; i++) {
+        if (set->of[i].present) take_image(&set->of[i]);
     }
     return true;
 }
@@ -228,7 +336,9 @@ void operands_free(operands *set) {
         operand *x = &set->of[i];
         free(x->values);
         free(x->expected);
+        if (x->home != (check_operand)i) continue;
         free(x->image);
         free(x->after);
+        free(x->first);
     }
 }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operands of a case: their shape and layout, their numbers, and their bytes in memory. */
 #ifndef ORACLE_OPERANDS_H
 #define ORACLE_OPERANDS_H
@@ -8,20 +9,27 @@
 
 typedef struct operand {
     bool present, vector;
-    bool plain; /* what can be left to its default is: dtype, and ld where it is dense */
+    check_operand home; /* the operand whose memory it lies in: most often itself */
+    bool plain;         /* what can be left to its default is: dtype, and ld where it is dense */
     eg_dtype dtype;
     int64_t items, rows, cols; /* items: 1 where the batch shares it */
     int64_t ld, batch_stride;
     eg_layout layout;
-    size_t offset; /* bytes before the first element */
-    size_t bytes;  /* offset and everything up to the last element */
+    size_t offset;     /* bytes before the first element */
+    size_t in_pointer; /* of them, in the address and not in eg_matrix.offset */
+    size_t bytes;      /* offset and everything up to the last element */
+    size_t room;       /* of a home: the bytes of its memory; behind them, OPERAND_SPARE poisoned ones */
 
     double *values;          /* inputs, and what an accumulated output holds before; [items, rows, cols] */
     oracle_result *expected; /* outputs; as many */
-    unsigned char *image;    /* the bytes as uploaded */
-    unsigned char *after;    /* the bytes as downloaded */
+    /* These are the home's. */
+    unsigned char *image; /* the bytes as uploaded */
+    unsigned char *after; /* the bytes as downloaded */
+    unsigned char *first; /* the bytes as downloaded after the first run */
     memory place;
 } operand;
+
+enum { OPERAND_SPARE = 256 };
 
 typedef struct operands {
     const check_case *c;

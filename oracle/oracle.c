@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "oracle.h"
 
 #include <math.h>
@@ -37,14 +38,21 @@ static double error_of(double value, double bound, double factor) {
     return bound * fabs(factor);
 }
 
-static void add_term(sum *total, double left, double left_bound, double right, double right_bound) {
+/* A factor below `least` may be read as 0. */
+static void add_term(sum *total, double left, double left_bound, double right, double right_bound,
+                     double least) {
     total->value += (oracle_real)left * (oracle_real)right;
     total->magnitude += fabs(left * right);
+    if (fabs(left) < least || fabs(right) < least) total->bound += fabs(left * right);
     total->bound += error_of(left, left_bound, right) + error_of(right, right_bound, left);
 }
 
+static double least_of(const oracle_layer *layer) { return layer->reads_subnormals_as_0 ? 0x1p-126 : 0; }
+
 /* totals[rows, cols] += left [rows, depth] · right [depth, cols] */
-static void add_product(sum *totals, int64_t rows, int64_t cols, int64_t depth, view left, view right) {
+static void add_product(const oracle_layer *layer, sum *totals, int64_t rows, int64_t cols, int64_t depth,
+                        view left, view right) {
+    const double least = least_of(layer);
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t k = 0; k < depth; k++) {
             const int64_t l = i * left.row + k * left.col;
@@ -52,7 +60,7 @@ static void add_product(sum *totals, int64_t rows, int64_t cols, int64_t depth, 
             for (int64_t j = 0; j < cols; j++) {
                 const int64_t r = k * right.row + j * right.col;
                 add_term(&totals[i * cols + j], left.value[l], left_bound, right.value[r],
-                         right.bound != NULL ? right.bound[r] : 0);
+                         right.bound != NULL ? right.bound[r] : 0, least);
             }
         }
     }
@@ -62,10 +70,19 @@ static double unit(const oracle_layer *layer) {
     return oracle_unit_roundoff(oracle_compute_dtype(layer->dtype));
 }
 
+/* What one rounding to a subnormal number is off by at most. */
+static double underflow(const oracle_layer *layer) {
+    if (layer->reads_subnormals_as_0) return least_of(layer);
+    const double least = oracle_spacing(0, oracle_compute_dtype(layer->dtype));
+    return layer->dtype == EG_F64 ? least : least / 2; /* of f64 half of it is no double */
+}
+
 static oracle_result finish(const oracle_layer *layer, const sum *total, int64_t terms) {
     const double product = layer->reduced_products ? 2 * oracle_unit_roundoff(EG_BF16) : 0;
     const double each = ORACLE_SUM * sqrt((double)terms) * unit(layer) + product;
-    const double rounding = isfinite(total->magnitude) ? each * total->magnitude : 0;
+    const double rounding = isfinite(total->magnitude) && (total->magnitude > 0 || total->value != 0)
+                                ? each * total->magnitude + (double)terms * underflow(layer)
+                                : 0;
     return (oracle_result){(double)total->value, total->bound + rounding};
 }
 
@@ -88,7 +105,7 @@ static void make_pre(const oracle_layer *layer, const double *a, const double *b
         const double start = bias != NULL ? bias[i % n] : 0;
         totals[i] = (sum){(oracle_real)start, fabs(start), 0};
     }
-    add_product(totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
+    add_product(layer, totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
     finish_all(layer, totals, m * n, k + 1, pre);
     for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) pre[i].bound = 0;
 }
@@ -133,7 +150,10 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
 /* value · act'(saved); act' of none is 1 whatever `saved` is. */
 static oracle_result times_slope(const oracle_layer *layer, oracle_result value, eg_activation activation,
                                  eg_source source, oracle_result saved) {
-    if (activation == EG_ACT_NONE) return value;
+    if (activation == EG_ACT_NONE) {
+        if (fabs(value.value) < least_of(layer)) value.bound += fabs(value.value);
+        return value;
+    }
     oracle_result slope;
     if (isnan(saved.value)) {
         slope = (oracle_result){layer->nonfinite == EG_NONFINITE_PROPAGATE ? (double)NAN : 0, 0};
@@ -142,7 +162,9 @@ static oracle_result times_slope(const oracle_layer *layer, oracle_result value,
             apply(layer, source == EG_SOURCE_Y ? oracle_act_grad_of_y : oracle_act_grad, activation, saved);
     }
     const double product = value.value * slope.value;
-    const double rounding = isfinite(product) ? 2 * unit(layer) * fabs(product) : 0;
+    const double rounding = isfinite(product) && value.value != 0 && slope.value != 0
+                                ? 2 * unit(layer) * fabs(product) + 2 * underflow(layer)
+                                : 0;
     return (oracle_result){product, error_of(value.value, value.bound, slope.value) +
                                         error_of(slope.value, slope.bound, value.value) + rounding};
 }
@@ -196,7 +218,7 @@ static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args
     if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
     for (int64_t b = 0; b < layer->batch; b++) {
         if (!args->d_a_shared) clear(totals, m * k, NULL);
-        add_product(totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
+        add_product(layer, totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
                     item_or_shared(args->b, b, k * n, 1, n));
         finish_all(layer, totals, m * k, terms, args->d_a + (args->d_a_shared ? 0 : b * m * k));
     }
@@ -213,7 +235,7 @@ static void make_d_b(const oracle_layer *layer, const oracle_backward_args *args
     for (int64_t b = 0; b < layer->batch; b++) {
         if (!args->d_b_shared)
             clear(totals, k * n, args->d_b_before != NULL ? args->d_b_before + b * k * n : NULL);
-        add_product(totals, k, n, m, item_or_shared(args->a, b, m * k, 1, k),
+        add_product(layer, totals, k, n, m, item_or_shared(args->a, b, m * k, 1, k),
                     item(of_results(grad_pre, n, 1), b, m * n));
         finish_all(layer, totals, k * n, terms, args->d_b + (args->d_b_shared ? 0 : b * k * n));
     }
@@ -224,7 +246,7 @@ static void make_sums(const oracle_layer *layer, const oracle_result *values, in
                       const double *before, sum *totals, oracle_result *sums) {
     clear(totals, cols, before);
     for (int64_t i = 0; i < rows * cols; i++)
-        add_term(&totals[i % cols], values[i].value, values[i].bound, 1, 0);
+        add_term(&totals[i % cols], values[i].value, values[i].bound, 1, 0, least_of(layer));
     finish_all(layer, totals, cols, rows + 1, sums);
 }
 

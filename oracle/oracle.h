@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle: forward and backward of the layer in plain double precision, written from the mathematics
  * and sharing no code with the library. Every result comes with the bound that a correct library keeps.
  *
- * The bound follows from the data type and the length of the sums alone (docs/testing.md derives it):
+ * The bound follows from the data type and the length of the sums alone (docs/reference/testing.md):
  *     a sum of L terms t    ORACLE_SUM * sqrt(L) * u * Σ|t|      u: unit roundoff of the accumulator
  *     act and act'          4e-7 (f32), 1e-15 (f64) of max(1, |value|), and what an error of pre moves it by
  *     a product             u of its value
@@ -44,10 +45,11 @@ typedef struct oracle_layer {
     eg_activation activation;
     eg_nonfinite nonfinite;
     /* What decides the bounds and not the values: */
-    eg_dtype dtype;        /* storage type; sums are accumulated in oracle_compute_dtype of it */
-    bool reduced_products; /* EG_MATH_FAST: products of f32 operands rounded to 8 bits */
-    bool rounds_grad_pre;  /* the backend rounds grad_pre to `dtype` where it feeds a product */
-    bool exact_pre;        /* the data are small integers: A·B + bias is exact in any order */
+    eg_dtype dtype;             /* storage type; sums are accumulated in oracle_compute_dtype of it */
+    bool reduced_products;      /* EG_MATH_FAST: products of f32 operands rounded to 8 bits */
+    bool rounds_grad_pre;       /* the backend rounds grad_pre to `dtype` where it feeds a product */
+    bool reads_subnormals_as_0; /* and writes none: sums of less than 2^-126 */
+    bool exact_pre;             /* the data are small integers: A·B + bias is exact in any order */
 } oracle_layer;
 
 /* [batch, rows, cols], or [rows, cols] shared by the whole batch. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "fixture.h"
 
 #include "number.h"
@@ -36,8 +37,7 @@ static void give_inputs(fixture *f, arena *from) {
     f->forward.b = f->backward.b = matrix(from, l, l->k, l->n, false);
     f->forward.bias = f->backward.bias = vector(from, l->n, false);
     f->backward.grad = matrix(from, l, l->m, l->n, false);
-    f->backward.pre = matrix(from, l, l->m, l->n, false);
-    f->backward.y = matrix(from, l, l->m, l->n, false);
+    f->saved = matrix(from, l, l->m, l->n, false);
     f->below = matrix(from, l, l->m, l->k, false);
     if (l->activation == EG_ACT_NONE) f->forward.residual = matrix(from, l, l->m, l->n, false);
 }
@@ -76,6 +76,12 @@ void fixture_make(fixture *f, eg_layer layer) {
 }
 
 void fixture_free(fixture *f) { free(f->memory); }
+
+void fixture_set_source(fixture *f, eg_source source) {
+    f->backward.source = source;
+    f->backward.pre = source == EG_SOURCE_PRE ? f->saved : (eg_matrix){0};
+    f->backward.y = source == EG_SOURCE_Y ? f->saved : (eg_matrix){0};
+}
 
 void fixture_poison(fixture *f) { memset(f->outputs, POISON, f->output_bytes); }
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The header in C++17: it compiles alone, its functions link as C, and its structs are plain data.
 #include "epigrad/epigrad.h"
 
@@ -8,7 +9,8 @@ static_assert(std::is_standard_layout<eg_backward_args>::value && std::is_trivia
               "plain data");
 
 int main() {
-    float a[2] = {1, 2}, b[2] = {3, 4}, y[1] = {0};
+    const float a[2] = {1, 2}, b[2] = {3, 4};
+    float y[1] = {0}, d_b[2] = {0, 0};
     eg_context *context = nullptr;
     if (eg_open(nullptr, &context) != EG_OK) return 1;
     eg_layer layer{};
@@ -20,11 +22,14 @@ int main() {
     layer.activation = EG_ACT_RELU;
     eg_forward_args args{};
     args.size = sizeof args;
-    args.a.data = a;
-    args.b.data = b;
-    args.y.data = y;
-    const eg_status status = eg_forward(context, &layer, &args);
+    args.a = eg_const_row_major(a);
+    args.b = eg_const_col_major(b);
+    args.y = eg_row_major(y);
+    eg_status status = eg_forward(context, &layer, &args);
+    eg_backward_args backward = eg_backward_of(args.a, args.b, eg_const_elements(nullptr), args.y);
+    backward.d_b = eg_col_major(d_b);
+    if (status == EG_OK) status = eg_backward(context, &layer, &backward);
     std::printf("%s, y = %g\n", eg_status_name(status), static_cast<double>(y[0]));
     eg_close(context);
-    return status == EG_OK && y[0] == 11 ? 0 : 1;
+    return status == EG_OK && y[0] == 11 && d_b[0] == 11 && d_b[1] == 22 ? 0 : 1;
 }

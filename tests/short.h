@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_SHORT_H
 #define TESTS_SHORT_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What every test file includes: cmocka, the library, and small helpers that say what went wrong. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every act and act' through the public API, alone: with K = 0, pre is the bias and nothing else.
  *     forward                          y = act(bias)
  *     backward, recompute, grad = 1    grad_pre = act'(bias)

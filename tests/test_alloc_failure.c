@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that runs out at the n-th request, for every n: each call then says EG_ERR_OUT_OF_MEMORY, has
  * written nothing, and leaves the context usable; nothing leaks. */
 #include "fixture.h"
@@ -92,7 +93,7 @@ static void every_request_may_fail(void **state) {
     fixture_free(&f);
 }
 
-/* The caller's workspace makes a call that asks for no memory at all; in slabs, too. */
+/* The caller's workspace makes a call that asks for no memory at all; in chunks, too. */
 static void check_own_workspace(int64_t rows, size_t limit) {
     fixture f;
     eg_layer layer = small_layer();

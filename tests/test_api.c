@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything in the header but the operation itself: contexts, memory, packs, queries, names, and how each
  * of them refuses what it cannot do. */
 #define _DEFAULT_SOURCE
@@ -75,6 +76,37 @@ static void errors_are_per_thread(void **state) {
     assert_message("context is NULL", "", "expected");
 }
 
+/* ---- Constructors ------------------------------------------------------------------------------- */
+
+/* A call in three lines, on const inputs, b as a PyTorch weight; every field that is not given is its
+ * default. */
+static void a_call_in_three_lines(void **state) {
+    (void)state;
+    static const float a[2][3] = {{1, 2, 3}, {4, 5, 6}}, weight[2][3] = {{1, 0, -1}, {2, 1, 0}},
+                       bias[2] = {10, 20};
+    float y[2][2], d_a[2][3];
+    eg_context *context = open_cpu(1);
+    eg_layer layer = eg_layer_of(2, 3, 2, EG_ACT_RELU);
+    eg_forward_args forward = eg_forward_of(eg_const_row_major(a), eg_const_col_major(weight),
+                                            eg_const_elements(bias), eg_row_major(y));
+    assert_ok(eg_forward(context, &layer, &forward));
+    const float expected_y[2][2] = {{8, 24}, {8, 33}}, expected_d_a[2][3] = {{56, 24, -8}, {74, 33, -8}};
+    assert_memory_equal(y, expected_y, sizeof y);
+    eg_backward_args backward = eg_backward_of(forward.a, forward.b, forward.bias, forward.y);
+    backward.d_a = eg_row_major(d_a);
+    assert_ok(eg_backward(context, &layer, &backward));
+    assert_memory_equal(d_a, expected_d_a, sizeof d_a);
+    eg_close(context);
+
+    const eg_layer plain = {.size = sizeof plain, .m = 2, .k = 3, .n = 2, .activation = EG_ACT_RELU};
+    assert_memory_equal(&layer, &plain, sizeof plain);
+    const eg_matrix rows = eg_row_major(y), columns = eg_col_major(y);
+    assert_true(rows.data == y && rows.layout == EG_ROW_MAJOR && columns.layout == EG_COL_MAJOR);
+    assert_true(rows.offset == 0 && rows.ld == 0 && rows.batch_stride == 0 && rows.dtype == EG_DTYPE_DEFAULT);
+    assert_true(backward.size == sizeof backward && backward.source == EG_SOURCE_RECOMPUTE);
+    assert_true(forward.size == sizeof forward && forward.packed_b == NULL && forward.workspace_limit == 0);
+}
+
 /* ---- Contexts ----------------------------------------------------------------------------------- */
 
 static void refuse_open(eg_open_info info, eg_status expected, const char *argument, const char *value) {
@@ -95,12 +127,15 @@ static void open_refuses(void **state) {
     enum { SIZE = sizeof(eg_open_info) };
     assert_refused(eg_open(NULL, NULL), "context", "NULL", "expected");
     refuse_open((eg_open_info){.size = 0}, EG_ERR_ARGUMENT, "info.size", "0");
+    refuse_open((eg_open_info){.size = SIZE_MAX}, EG_ERR_ARGUMENT, "info.size", "18446744073709551615");
     refuse_open((eg_open_info){.size = SIZE, .backend = (eg_backend)7}, EG_ERR_ARGUMENT, "info.backend", "7");
     refuse_open((eg_open_info){.size = SIZE, .backend = (eg_backend)-1}, EG_ERR_ARGUMENT, "info.backend",
                 "-1");
     refuse_open((eg_open_info){.size = SIZE, .threads = -1}, EG_ERR_ARGUMENT, "info.threads", "-1");
     refuse_open((eg_open_info){.size = SIZE, .threads = 1000000}, EG_ERR_ARGUMENT, "info.threads", "1000000");
     refuse_open((eg_open_info){.size = SIZE, .device = -1}, EG_ERR_ARGUMENT, "info.device", "-1");
+    refuse_open((eg_open_info){.size = SIZE, .parallel_user = &(int){0}}, EG_ERR_ARGUMENT,
+                "info.parallel_user", "NULL");
     refuse_open((eg_open_info){.size = SIZE, .allocator = {.alloc = some_alloc}}, EG_ERR_ARGUMENT,
                 "info.allocator", "");
 }
@@ -119,13 +154,44 @@ static void open_names_what_is_missing(void **state) {
         }
         eg_close(context);
     }
+}
+
+/* On every backend that is here: of what no row has the name, and near misses of what one has. */
+static void open_refuses_unknown_kernels(void **state) {
+    (void)state;
+    for (int i = EG_BACKEND_CPU; i <= EG_BACKEND_WEBGPU; i++) {
+        eg_open_info info = {.size = sizeof info, .backend = (eg_backend)i};
+        eg_context *context = NULL;
+        if (eg_open(&info, &context) != EG_OK) continue;
+        eg_kernel_info row = {.size = sizeof row};
+        assert_ok(eg_get_kernel_info(context, 0, &row));
+        char name[64], longer[72];
+        snprintf(name, sizeof name, "%s", row.name);
+        snprintf(longer, sizeof longer, "%sx", name);
+        eg_close(context);
+        const char *const unknown[] = {"no_such_row", "", longer};
+        for (size_t j = 0; j < LENGTH(unknown); j++) {
+            info.kernel = unknown[j];
+            refuse_open(info, EG_ERR_ARGUMENT, "info.kernel is \"", unknown[j]);
+            assert_message(eg_backend_name(info.backend), name, "expected a row of");
+        }
+        info.kernel = name;
+        assert_ok(eg_open(&info, &context));
+        eg_close(context);
+    }
+}
+
+/* A row of another type is known, and refuses the calls that it is not for. */
+static void known_kernels_refuse_other_types(void **state) {
+    (void)state;
     eg_context *context = NULL;
-    assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = "no_such_row"}, &context));
+    const eg_open_info info = {.size = sizeof info, .kernel = "portable_f64_4x4"};
+    assert_ok(eg_open(&info, &context));
     fixture f;
     fixture_make(&f, small_layer());
     fixture_poison(&f);
     assert_status(eg_forward(context, &f.layer, &f.forward), EG_ERR_UNSUPPORTED);
-    assert_message("no_such_row", "f32", "");
+    assert_message("portable_f64_4x4", "f32", "");
     eg_packed *packed = NULL;
     assert_status(eg_pack_b(context, &f.layer, &f.forward.b, &packed), EG_ERR_UNSUPPORTED);
     assert_true(fixture_untouched(&f));
@@ -201,6 +267,17 @@ static void memory_goes_there_and_back(void **state) {
     assert_refused(eg_download(NULL, got, memory, 0, 1), "context", "NULL", "expected");
     assert_refused(eg_download(context, NULL, memory, 0, 1), "host", "NULL", "expected");
     assert_refused(eg_download(context, got, NULL, 0, 1), "memory", "NULL", "expected");
+    const size_t half = SIZE_MAX / 2 + 1;
+    assert_refused(eg_upload(context, memory, half, sent, 1), "offset", "9223372036854775808", "expected");
+    assert_refused(eg_upload(context, memory, 0, sent, half), "bytes", "9223372036854775808", "expected");
+    assert_refused(eg_upload(context, memory, SIZE_MAX, sent, 2), "offset", "18446744073709551615",
+                   "expected");
+    assert_refused(eg_download(context, got, memory, half, 1), "offset", "9223372036854775808", "expected");
+    assert_refused(eg_download(context, got, memory, 64, SIZE_MAX), "bytes", "18446744073709551615",
+                   "expected");
+    assert_status(eg_alloc(context, SIZE_MAX, &empty), EG_ERR_OUT_OF_MEMORY);
+    assert_status(eg_alloc(context, half, &empty), EG_ERR_OUT_OF_MEMORY);
+    assert_null(empty);
     eg_free(context, memory);
     eg_close(context);
 }
@@ -285,8 +362,8 @@ static void packs_fit_their_layer(void **state) {
     eg_close(context);
 }
 
-/* A b without a batch stride is one matrix for any batch, even one packed for a batch of none; one with a
- * stride fits the batch it was packed for. */
+/* A b without a batch stride is one matrix for any batch; one with a stride fits the batch it was packed for.
+ */
 static void packs_fit_their_batch(void **state) {
     (void)state;
     eg_context *context = open_cpu(1);
@@ -299,7 +376,7 @@ static void packs_fit_their_batch(void **state) {
         eg_matrix b = f.forward.b;
         eg_packed *packed = NULL;
         assert_ok(eg_pack_b(context, &layer, &b, &packed));
-        layer.batch = batch == 1 ? 2 : 1;
+        layer.batch = batch < 2 ? 2 : 1; /* 0 means 1 */
         fixture_poison(&f);
         check_misfit(context, &f, packed, layer, "batch", "expected");
         eg_packed_free(context, packed);
@@ -321,6 +398,48 @@ static void packs_fit_their_batch(void **state) {
         free(expected);
         eg_packed_free(context, packed);
     }
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* A b beside its pack is not read, but it says the same of the batch. */
+static void a_b_beside_its_pack_agrees_with_it(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    fixture_poison(&f);
+    for (int shared = 0; shared < 2; shared++) {
+        const int64_t each = f.layer.k * f.layer.n, is = shared ? 0 : each, other = shared ? each : 0;
+        eg_matrix b = f.forward.b;
+        b.batch_stride = is;
+        eg_packed *packed = NULL;
+        assert_ok(eg_pack_b(context, &f.layer, &b, &packed));
+        eg_forward_args forward = f.forward;
+        eg_backward_args backward = f.backward;
+        forward.packed_b = backward.packed_b = packed;
+        forward.b.batch_stride = backward.b.batch_stride = other;
+        const char *expected = shared ? "expected 0" : "expected a batch";
+        char value[32];
+        snprintf(value, sizeof value, "%lld", (long long)other);
+        fixture_poison(&f);
+        assert_refused(eg_forward(context, &f.layer, &forward), "b.batch_stride", value, expected);
+        assert_refused(eg_backward(context, &f.layer, &backward), "b.batch_stride", value, expected);
+        assert_true(fixture_untouched(&f));
+        forward.b.batch_stride = backward.b.batch_stride = is;
+        assert_ok(eg_forward(context, &f.layer, &forward));
+        assert_ok(eg_backward(context, &f.layer, &backward));
+        eg_packed_free(context, packed);
+    }
+    /* Of one item, either is the same. */
+    eg_layer one = f.layer;
+    one.batch = 1;
+    eg_packed *packed = NULL;
+    assert_ok(eg_pack_b(context, &one, &f.forward.b, &packed));
+    f.forward.packed_b = packed;
+    f.forward.b.batch_stride = 0;
+    assert_ok(eg_forward(context, &one, &f.forward));
+    eg_packed_free(context, packed);
     fixture_free(&f);
     eg_close(context);
 }
@@ -381,6 +500,8 @@ static void devices_and_kernels_are_described(void **state) {
     assert_refused(eg_get_kernel_info(context, 0, &row), "info.size", "1", "expected");
     device.size = 1;
     assert_refused(eg_get_device_info(context, &device), "info.size", "1", "expected");
+    device.size = SIZE_MAX;
+    assert_refused(eg_get_device_info(context, &device), "info.size", "18446744073709551615", "expected");
     assert_refused(eg_get_device_info(context, NULL), "info", "NULL", "expected");
     assert_refused(eg_get_device_info(NULL, &device), "context", "NULL", "expected");
     eg_close(context);
@@ -427,6 +548,8 @@ static void convert_refuses(void **state) {
     assert_refused(eg_convert(&y, EG_F32, &x, (eg_dtype)5, 1), "from", "5", "EG_F32");
     assert_refused(eg_convert(NULL, EG_F32, &x, EG_F32, 1), "dst", "NULL", "expected");
     assert_refused(eg_convert(&y, EG_F32, NULL, EG_F32, 1), "src", "NULL", "expected");
+    assert_refused(eg_convert(&y, EG_F32, &x, EG_F32, SIZE_MAX / 2), "count", "9223372036854775807",
+                   "expected");
     assert_true(y == 2);
     assert_ok(eg_convert(NULL, EG_F32, NULL, EG_F16, 0));
 }
@@ -436,14 +559,18 @@ int main(void) {
         cmocka_unit_test(names),
         cmocka_unit_test(activations_are_pinned),
         cmocka_unit_test(errors_are_per_thread),
+        cmocka_unit_test(a_call_in_three_lines),
         cmocka_unit_test(open_refuses),
         cmocka_unit_test(open_names_what_is_missing),
+        cmocka_unit_test(open_refuses_unknown_kernels),
+        cmocka_unit_test(known_kernels_refuse_other_types),
         cmocka_unit_test(instruction_sets_can_be_capped),
         cmocka_unit_test(nothing_is_closed_and_freed),
         cmocka_unit_test(memory_goes_there_and_back),
         cmocka_unit_test(packs_refuse),
         cmocka_unit_test(packs_fit_their_layer),
         cmocka_unit_test(packs_fit_their_batch),
+        cmocka_unit_test(a_b_beside_its_pack_agrees_with_it),
         cmocka_unit_test(calls_refuse_null),
         cmocka_unit_test(devices_and_kernels_are_described),
         cmocka_unit_test(longer_structs_are_filled_as_far_as_known),

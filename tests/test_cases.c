@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table of checks covers what it says: every value of every field comes up, for f32 and f64 kernels
  * alike. */
 #include "check.h"
@@ -9,6 +10,7 @@ typedef struct coverage {
     int below[ACTIVATIONS][3]; /* activation and source of the layer below */
     int aligned[2], accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
+    int ragged[5];
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
         offset; /* operands seen so */
@@ -16,7 +18,7 @@ typedef struct coverage {
 
 static bool has(const check_case *c, check_operand operand) { return (c->present & CHECK_BIT(operand)) != 0; }
 
-/* With a limit, what is summed over slabs: added to or not, by item or over the batch, beside d_bias or not,
+/* With a limit, what is summed over chunks: added to or not, by item or over the batch, beside d_bias or not,
  * rounded at the end or not. */
 static void count_limited(coverage *all, const check_case *c) {
     const bool rounded = (c->dtype == EG_F16 || c->dtype == EG_BF16) && !c->wide;
@@ -49,6 +51,17 @@ static void count_shape(coverage *all, const check_case *c) {
     all->wide_n += c->n > 500;
 }
 
+/* Results whose rows begin on 16 bytes and end elsewhere. */
+static void count_ragged(coverage *all, const check_case *c) {
+    static const check_operand results[] = {CHECK_Y, CHECK_PRE, CHECK_D_A, CHECK_D_B, CHECK_GRAD_PRE};
+    if (!c->aligned || c->m * c->k * c->n == 0) return;
+    for (size_t i = 0; i < LENGTH(results); i++) {
+        const int64_t cols = results[i] == CHECK_D_A ? c->k : c->n;
+        const bool by_rows = (c->col_major & CHECK_BIT(results[i])) == 0;
+        all->ragged[i] += has(c, results[i]) && by_rows && cols % 8 != 0;
+    }
+}
+
 static void count_case(coverage *all, const check_case *c) {
     all->calls[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
     all->packs[c->pack]++;
@@ -61,6 +74,7 @@ static void count_case(coverage *all, const check_case *c) {
     all->save_pre += has(c, CHECK_PRE);
     all->no_bias += !has(c, CHECK_BIAS);
     all->aligned[c->aligned]++;
+    count_ragged(all, c);
     count_shape(all, c);
     if (c->backward) count_backward(all, c);
     all->col_major |= c->present & c->col_major;
@@ -106,8 +120,9 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.datas, LENGTH(all.datas), "data");
     assert_each(all.maths, LENGTH(all.maths), "math");
     assert_each(all.nonfinite, 2, "nonfinite");
-    assert_each(all.batches, 4, "batch");
+    assert_each(all.batches + 1, 3, "batch from 1");
     assert_each(all.aligned, 2, "aligned");
+    assert_each(all.ragged, LENGTH(all.ragged), "ragged result");
     assert_each(all.accumulate, 2, "accumulate");
     assert_each(all.in_place, 2, "in place");
     assert_each(all.own_workspace, 2, "own workspace");

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether the check can fail: calls that are wrong in one thing, by way of the linker, which puts these
  * functions in front of the library's (tests/CMakeLists.txt). */
 #include "check.h"
@@ -68,6 +69,14 @@ IN_FRONT(eg_forward_workspace, eg_context *context, const eg_layer *layer, const
     return status;
 }
 
+static bool is_device; /* memory comes from eg_alloc, and has no pages around it */
+
+IN_FRONT(eg_get_device_info, const eg_context *context, eg_device_info *info) {
+    const eg_status status = REAL(eg_get_device_info)(context, info);
+    if (is_device) info->backend = EG_BACKEND_CUDA;
+    return status;
+}
+
 /* ---- Faults ------------------------------------------------------------------------------------- */
 
 static float *number(const eg_matrix *x, int64_t index) {
@@ -94,6 +103,10 @@ AFTER(y_is_off, *last_y(c) += *last_y(c) != 0 ? *last_y(c) * 0x1p-23F : 0x1p-149
 AFTER(y_is_nan, memset(last_y(c), 0xff, sizeof(float)))
 AFTER(pre_is_off, *last_of(&c->forward.pre, c->layer.m, c->layer.n, c->layer.batch) += 1)
 AFTER(y_runs_over, *number(&c->forward.y, c->layer.n) = 0)
+AFTER(y_runs_past_its_end, last_y(c)[1] = 0)
+AFTER(y_runs_before_its_start, *number(&c->forward.y, -1) = 0)
+AFTER(d_bias_runs_past_its_end, last_of_vector(&c->backward.d_bias, c->layer.n)[1] = 0)
+AFTER(a_runs_past_its_end, *(last_of(&c->forward.a, c->layer.m, c->layer.k, c->layer.batch) + 1) = 0)
 AFTER(y_fills_gaps, *number(&c->forward.y, c->forward.y.batch_stride - 1) = 0)
 AFTER(a_is_written, *number(&c->forward.a, 0) = 7)
 AFTER(bias_is_written, *last_of_vector(&c->forward.bias, c->layer.n) = 7)
@@ -105,7 +118,7 @@ AFTER(d_b_is_off, *last_of(&c->backward.d_b, c->layer.k, c->layer.n, c->layer.ba
 AFTER(d_bias_is_off, *last_of_vector(&c->backward.d_bias, c->layer.n) += 1)
 AFTER(grad_pre_is_off, *last_of(&c->backward.grad_pre, c->layer.m, c->layer.n, c->layer.batch) += 1)
 AFTER(below_is_off, *last_of_vector(&c->backward.chain.d_bias, c->layer.k) += 1)
-BEFORE(does_nothing, c->layer.batch = 0)
+BEFORE(does_nothing, c->layer.m = 0)
 BEFORE(reads_b_not_the_pack, (c->forward.packed_b = NULL, c->forward.workspace.data = NULL))
 BEFORE(forgets_to_add, c->backward.accumulate = 0)
 BEFORE(forgets_the_bias, c->forward.bias.data = NULL)
@@ -198,6 +211,26 @@ static void wrong_backward_calls_are_caught(void **state) {
     for (size_t i = 0; i < LENGTH(faults); i++) assert_caught(&c, &faults[i]);
 }
 
+/* Where no page around an operand ends the program. */
+static void what_lies_around_a_result_on_a_device_is_watched(void **state) {
+    (void)state;
+    static const fault forward[] = {
+        {.name = "y runs over a row", .message = "y: byte", .after = y_runs_over},
+        {.name = "y fills what lies between items", .message = "y: byte", .after = y_fills_gaps},
+        {.name = "y runs past its end", .message = "y: byte", .after = y_runs_past_its_end},
+        {.name = "y runs before its start", .message = "y: byte", .after = y_runs_before_its_start},
+        {.name = "a runs past its end", .message = "a: byte", .after = a_runs_past_its_end}};
+    static const fault backward = {
+        .name = "d_bias runs past its end", .message = "d_bias: byte", .after = d_bias_runs_past_its_end};
+    check_case c = forward_case();
+    c.offset = CHECK_BIT(CHECK_Y);
+    is_device = true;
+    for (size_t i = 0; i < LENGTH(forward); i++) assert_caught(&c, &forward[i]);
+    c = backward_case();
+    assert_caught(&c, &backward);
+    is_device = false;
+}
+
 static void wrong_packs_and_limits_are_caught(void **state) {
     (void)state;
     static const fault stale = {.name = "no update", .message = "y[0,", .no_update = true},
@@ -241,6 +274,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_forward_calls_are_caught),
         cmocka_unit_test(wrong_backward_calls_are_caught),
+        cmocka_unit_test(what_lies_around_a_result_on_a_device_is_watched),
         cmocka_unit_test(wrong_packs_and_limits_are_caught),
         cmocka_unit_test(a_hidden_nan_is_caught),
         cmocka_unit_test(what_is_unsupported_is_neither),

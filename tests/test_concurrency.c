@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Different contexts are independent and may run at once; eg_last_error is per thread. Most telling under
  * the thread sanitizer. cmocka's assertions are for the main thread: workers count what went wrong. */
 #include <pthread.h>

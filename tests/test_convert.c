@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* eg_convert against the oracle's arithmetic: every number of the 16-bit types, and the neighbourhood of
  * every rounding decision between them; and what kernels store. */
 #include "oracle.h"

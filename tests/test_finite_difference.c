@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle itself: its gradients against finite differences of its forward pass, and its three sources of
  * act' against each other. What the library is held against must not be taken on trust. */
 #include "oracle.h"

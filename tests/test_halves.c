@@ -1,5 +1,6 @@
-/* A d_b of 16 bits whose sums over slabs are in halves, one of them in d_b's own memory: it is what it is
- * elsewhere, in every mode of the call, and a call that cannot be so takes its slabs as ever. Memory ends at
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A d_b of 16 bits whose sums over chunks are in halves, one of them in d_b's own memory: it is what it is
+ * elsewhere, in every mode of the call, and a call that cannot be so takes its chunks as ever. Memory ends at
  * pages that cannot be touched, d_b and the workspace begin as NaN (check.h).
  *
  *     test_halves [BACKEND] */
@@ -50,9 +51,9 @@ static void set_batch(batch_kind kind, check_case *c) {
     if (kind == TOGETHER) c->k *= 2; /* beside the grad_pre of two items */
 }
 
-/* Three slabs an item at the least limit, the last of few rows. K is large beside a slab, so that half of d_b
- * is more than the grad_pre of one; and where operands are not packed M beside K, so that grad_pre is more
- * than that half. */
+/* Three chunks an item at the least limit, the last of few rows. K is large beside a chunk, so that half of
+ * d_b is more than the grad_pre of one; and where operands are not packed M beside K, so that grad_pre is
+ * more than that half. */
 static check_case case_of(int mode, int wanted, batch_kind kind, unsigned flags) {
     const bool odd = (flags & 8) != 0, by_columns = (flags & 4) != 0;
     check_case c = {.backward = true,
@@ -166,7 +167,7 @@ static void as_ever_where_it_cannot_be(void **state) {
     eg_close(context);
 }
 
-/* Half of d_b is more than a slab needs: it leaves its memory in pieces, the last of fewer lines. */
+/* Half of d_b is more than a chunk needs: it leaves its memory in pieces, the last of fewer lines. */
 static void in_pieces(void **state) {
     (void)state;
     eg_context *context = open_backend();
@@ -197,7 +198,7 @@ static void same_bits(void **state) {
         assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
         f.backward.workspace_limit = (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
         assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
-        assert_non_null(strstr(text, "in d_b's own memory"));
+        assert_non_null(strstr(text, "in its own memory"));
         fixture_poison(&f);
         assert_ok(eg_backward(context, &f.layer, &f.backward));
         if (first == NULL) first = memcpy(need_memory(f.output_bytes), f.outputs, f.output_bytes);

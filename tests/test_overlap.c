@@ -1,9 +1,10 @@
-/* Overlaps against what they mean: two operands overlap where they share a byte. Whatever their layouts, no
- * overlap may be missed; and there are layouts for which none may be seen where there is none. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Overlaps against what they mean: two operands overlap where they share a byte, found by brute force. */
 #include "support.h"
 
 #include "number.h"
-#include "overlap.h"
+#include "core/overlap.h"
+#include "core/validate.h"
 
 enum { BYTES = 2048, PAIRS = 200000 };
 
@@ -49,7 +50,7 @@ static eg_operand operand(oracle_random *random, const eg_problem *p, int64_t pi
     return x;
 }
 
-static void no_overlap_is_missed(void **state) {
+static void small_operands(void **state) {
     (void)state;
     static char memory[1];
     oracle_random random = {1};
@@ -60,11 +61,11 @@ static void no_overlap_is_missed(void **state) {
         const int64_t pitch = below(&random, 9);
         eg_operand x = operand(&random, &p, pitch), y = operand(&random, &p, pitch);
         x.data = y.data = memory;
-        const bool expected = share_a_byte(&p, &x, &y), got = eg_overlap(&p, &x, &y);
-        if (expected && !got) fail_msg("pair %d: an overlap was not seen", i);
-        assert_true(got == eg_overlap(&p, &y, &x));
-        shared += expected;
-        told_apart += !got;
+        const eg_overlap_verdict expected = share_a_byte(&p, &x, &y) ? EG_OVERLAP : EG_APART;
+        if (eg_overlap(&p, &x, &y) != expected || eg_overlap(&p, &y, &x) != expected)
+            fail_msg("pair %d: expected %d, got %d", i, expected, eg_overlap(&p, &x, &y));
+        shared += expected == EG_OVERLAP;
+        told_apart += expected == EG_APART;
     }
     assert_true(shared > PAIRS / 20 && told_apart > PAIRS / 20);
 }
@@ -91,7 +92,161 @@ static void windows_are_told_apart(void **state) {
         const bool row_major = i % 2 == 0;
         eg_operand x = window(&random, row_major, pitch), y = window(&random, row_major, pitch);
         x.data = y.data = memory;
-        assert_true(eg_overlap(&p, &x, &y) == share_a_byte(&p, &x, &y));
+        assert_true(eg_overlap(&p, &x, &y) == (share_a_byte(&p, &x, &y) ? EG_OVERLAP : EG_APART));
+    }
+}
+
+/* ---- Far apart ---------------------------------------------------------------------------------- */
+
+typedef struct line {
+    uint64_t first, end;
+} line;
+
+typedef struct lines {
+    line *at;
+    size_t count;
+} lines;
+
+/* The places of an operand's contiguous lines, in bytes. */
+static lines lines_of(const eg_problem *p, const eg_operand *x) {
+    const bool row_major = x->col_stride == 1;
+    const int64_t many = row_major ? x->rows : x->cols, length = row_major ? x->cols : x->rows;
+    const int64_t ld = row_major ? x->row_stride : x->col_stride;
+    lines all = {need_memory((size_t)(many * p->batch) * sizeof *all.at), 0};
+    for (int64_t i = 0; i < many * p->batch; i++) {
+        const int64_t element = i / many * x->batch_stride + i % many * ld;
+        const uint64_t first = x->offset + (uint64_t)element * eg_size_of(x->dtype);
+        all.at[all.count++] = (line){first, first + (uint64_t)length * eg_size_of(x->dtype)};
+    }
+    return all;
+}
+
+static int by_place(const void *a, const void *b) {
+    const uint64_t x = ((const line *)a)->first, y = ((const line *)b)->first;
+    return (x > y) - (x < y);
+}
+
+static bool lines_meet(const eg_problem *p, const eg_operand *x, const eg_operand *y) {
+    const lines a = lines_of(p, x), b = lines_of(p, y);
+    uint64_t end_a = 0, end_b = 0; /* of the lines so far */
+    bool met = false;
+    qsort(a.at, a.count, sizeof *a.at, by_place);
+    qsort(b.at, b.count, sizeof *b.at, by_place);
+    for (size_t i = 0, j = 0; !met && (i < a.count || j < b.count);) {
+        if (j == b.count || (i < a.count && a.at[i].first <= b.at[j].first)) {
+            met = a.at[i].first < end_b;
+            if (a.at[i].end > end_a) end_a = a.at[i].end;
+            i++;
+        } else {
+            met = b.at[j].first < end_a;
+            if (b.at[j].end > end_b) end_b = b.at[j].end;
+            j++;
+        }
+    }
+    free(a.at);
+    free(b.at);
+    return met;
+}
+
+/* Strides of any size and kind: nested, in a proportion, interleaved, or nothing of the kind. */
+static eg_operand scattered(oracle_random *random, const eg_problem *p, int64_t common) {
+    static const eg_dtype dtypes[] = {EG_F32, EG_F16, EG_F64};
+    const int64_t sizes[] = {1, 3, 8, 30}, lines = 1 + below(random, sizes[below(random, 4)]);
+    const int64_t length = 1 + below(random, sizes[below(random, 4)]);
+    const int64_t wide = (int64_t)1 << below(random, 40);
+    const int64_t lds[] = {length, common, common * (1 + below(random, 3)), length + below(random, 50),
+                           wide + below(random, wide)};
+    int64_t ld = lds[below(random, 5)];
+    if (ld < length) ld = length;
+    const int64_t items[] = {
+        0, ld * lines, length, common, ld * below(random, 5), below(random, 100), wide + below(random, wide)};
+    const bool row_major = below(random, 2) == 0;
+    return (eg_operand){.dtype = dtypes[below(random, 3)],
+                        .rows = row_major ? lines : length,
+                        .cols = row_major ? length : lines,
+                        .row_stride = row_major ? ld : 1,
+                        .col_stride = row_major ? 1 : ld,
+                        .batch_stride = p->batch > 1 ? items[below(random, 7)] : 0};
+}
+
+/* Where one of its elements is, from its first, in bytes. */
+static uint64_t some_place(oracle_random *random, const eg_problem *p, const eg_operand *x) {
+    const int64_t element = below(random, x->rows) * x->row_stride + below(random, x->cols) * x->col_stride +
+                            below(random, p->batch) * x->batch_stride;
+    return (uint64_t)element * eg_size_of(x->dtype);
+}
+
+/* Pairs of which an element of one is near an element of the other; and of which they are in a proportion. */
+static void scattered_operands(void **state) {
+    (void)state;
+    enum { SCATTERED = 30000 };
+    static char memory[1];
+    oracle_random random = {3};
+    int shared = 0, undecided = 0;
+    for (int i = 0; i < SCATTERED; i++) {
+        const eg_problem p = {.addressing = EG_HANDLES, .batch = 1 + below(&random, 1 + below(&random, 30))};
+        const int64_t common = 1 + below(&random, 200);
+        eg_operand x = scattered(&random, &p, common), y = scattered(&random, &p, common);
+        const uint64_t far = (uint64_t)1 << 55, near = (uint64_t)below(&random, 64);
+        x.data = y.data = memory;
+        x.offset = far - some_place(&random, &p, &x) / 8 * 8;
+        y.offset = far - some_place(&random, &p, &y) / 8 * 8 + near * eg_size_of(y.dtype);
+        const eg_overlap_verdict expected = lines_meet(&p, &x, &y) ? EG_OVERLAP : EG_APART;
+        const eg_overlap_verdict got = eg_overlap(&p, &x, &y);
+        if (got != expected && got != EG_MAY_OVERLAP)
+            fail_msg("pair %d: expected %d, got %d", i, expected, got);
+        assert_true(got == eg_overlap(&p, &y, &x));
+        shared += expected == EG_OVERLAP;
+        undecided += got == EG_MAY_OVERLAP;
+    }
+    printf("           %d pairs, %d overlap, %d undecided\n", SCATTERED, shared, undecided);
+    assert_true(shared > SCATTERED / 10 && shared < SCATTERED - SCATTERED / 10);
+    assert_int_equal(undecided, 0);
+}
+
+/* Four strides of which none is in a proportion to another, and thousands of each: refused, and in other
+ * words than what does overlap. */
+static void what_is_not_decided_is_said_so(void **state) {
+    (void)state;
+    static char memory[1];
+    eg_problem p = {.addressing = EG_HANDLES, .batch = 3000};
+    eg_operand x = {.data = memory, .dtype = EG_F32, .rows = 3000, .cols = 1, .col_stride = 1};
+    eg_operand y = x;
+    x.row_stride = INT64_C(1000000000039), x.batch_stride = INT64_C(1414213562377);
+    y.row_stride = INT64_C(1732050807571), y.batch_stride = INT64_C(1259921049899);
+    y.offset = 4096;
+    assert_int_equal(eg_overlap(&p, &x, &y), EG_MAY_OVERLAP);
+    assert_int_equal(eg_overlap(&p, &x, &x), EG_OVERLAP);
+    p.batch = 3;
+    assert_int_equal(eg_overlap(&p, &x, &y), EG_APART);
+}
+
+/* One byte before the first that is too far is still taken, but for an address that would wrap around. */
+static void offsets_are_bounded_however_memory_is_named(void **state) {
+    (void)state;
+    static const size_t most = (size_t)1 << 62;
+    static _Alignas(64) char memory[64];
+    const eg_layer layer = {.size = sizeof layer, .m = 1, .k = 0, .n = 4};
+    for (int addressing = EG_ADDRESSES; addressing <= EG_PRESENCE; addressing++) {
+        eg_problem p;
+        const size_t given[] = {most - 16, most - 12, (size_t)1 << 63, SIZE_MAX - 15, SIZE_MAX - 3};
+        for (size_t i = 0; i < LENGTH(given); i++) {
+            const eg_status expected = i == 0 ? EG_OK : EG_ERR_ARGUMENT;
+            const eg_forward_args matrix = {.size = sizeof matrix, .y = {.data = memory, .offset = given[i]}};
+            assert_status(eg_validate_forward((eg_addressing)addressing, &layer, &matrix, &p), expected);
+            eg_forward_args vector = {.size = sizeof vector, .y = {.data = memory}};
+            vector.bias = (eg_vector){.data = memory, .offset = given[i]};
+            assert_status(eg_validate_forward((eg_addressing)addressing, &layer, &vector, &p), expected);
+        }
+        const eg_workspace spaces[] = {{memory, most - 64, 64},      {memory, most - 64, 65},
+                                       {memory, (size_t)1 << 63, 0}, {memory, 0, SIZE_MAX},
+                                       {memory, 64, SIZE_MAX - 63},  {memory, SIZE_MAX - 63, 64}};
+        for (size_t i = 0; i < LENGTH(spaces); i++) {
+            eg_forward_args args = {.size = sizeof args, .y = {.data = memory}};
+            args.workspace = spaces[i];
+            const eg_status expected = i == 0 ? EG_OK : EG_ERR_ARGUMENT;
+            assert_status(eg_validate_forward((eg_addressing)addressing, &layer, &args, &p), expected);
+        }
     }
 }
 
@@ -102,13 +257,13 @@ static void only_memory_overlaps(void **state) {
     eg_operand x = {.data = memory, .dtype = EG_F32, .rows = 2, .cols = 2, .row_stride = 2, .col_stride = 1};
     eg_operand y = x;
     eg_problem p = {.addressing = EG_HANDLES, .batch = 1};
-    assert_true(eg_overlap(&p, &x, &y));
+    assert_int_equal(eg_overlap(&p, &x, &y), EG_OVERLAP);
     y.data = memory + 1;
-    assert_false(eg_overlap(&p, &x, &y));
+    assert_int_equal(eg_overlap(&p, &x, &y), EG_APART);
     p.addressing = EG_ADDRESSES;
-    assert_true(eg_overlap(&p, &x, &y));
+    assert_int_equal(eg_overlap(&p, &x, &y), EG_OVERLAP);
     p.addressing = EG_PRESENCE;
-    assert_false(eg_overlap(&p, &x, &x));
+    assert_int_equal(eg_overlap(&p, &x, &x), EG_APART);
 }
 
 static void a_workspace_is_as_long_as_it_is(void **state) {
@@ -133,7 +288,10 @@ static void a_workspace_is_as_long_as_it_is(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_overlap_is_missed),
+        cmocka_unit_test(small_operands),
+        cmocka_unit_test(scattered_operands),
+        cmocka_unit_test(what_is_not_decided_is_said_so),
+        cmocka_unit_test(offsets_are_bounded_however_memory_is_named),
         cmocka_unit_test(windows_are_told_apart),
         cmocka_unit_test(only_memory_overlaps),
         cmocka_unit_test(a_workspace_is_as_long_as_it_is),

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes at the ends: empty ones, and operands whose elements lie further apart than 32 bits can count. */
 #define _DEFAULT_SOURCE
 #include <sys/mman.h>
@@ -18,7 +19,7 @@ static void assert_all(const void *memory, int count, float value) {
     for (int i = 0; i < count; i++) assert_true(((const float *)memory)[i] == value);
 }
 
-/* With m, n or batch 0 there is nothing to do, no operand without elements is needed, and what is summed
+/* With m or n 0 there is nothing to do, no operand without elements is needed, and what is summed
  * over nothing is 0; added to, it stays. */
 static void check_empty(eg_layer layer, bool accumulate) {
     float d_b[3 * 3], d_bias[3], a[3 * 3], b[3 * 3], bias[3];
@@ -54,9 +55,6 @@ static void sums_over_nothing_are_0(void **state) {
         layer.m = 0;
         check_empty(layer, i >= 2);
         layer.m = 3;
-        layer.batch = 0;
-        check_empty(layer, i >= 2);
-        layer.batch = 1;
         layer.n = 0;
         check_empty(layer, i >= 2);
         layer.m = layer.k = layer.batch = 0;
@@ -76,6 +74,35 @@ static void d_a_over_nothing_is_0(void **state) {
     const eg_backward_args args = {.size = sizeof args, .a = {.data = a}, .d_a = {.data = d_a}};
     assert_ok(eg_backward(context, &layer, &args));
     assert_all(d_a, 6, 0);
+    eg_close(context);
+}
+
+/* A batch of 0 is one layer, in forward, backward and packs, with any strides. */
+static void a_batch_of_0_is_1(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 5, .k = 7, .n = 6, .batch = 1, .activation = EG_ACT_GELU});
+    unsigned char *expected = need_memory(f.output_bytes);
+    for (int64_t batch = 1; batch >= 0; batch--) {
+        eg_packed *packed = NULL;
+        f.layer.batch = batch;
+        fixture_poison(&f);
+        assert_ok(eg_forward(context, &f.layer, &f.forward));
+        assert_ok(eg_backward(context, &f.layer, &f.backward));
+        if (batch == 1) memcpy(expected, f.outputs, f.output_bytes);
+        assert_memory_equal(f.outputs, expected, f.output_bytes);
+        assert_ok(eg_pack_b(context, &f.layer, &f.forward.b, &packed));
+        assert_ok(eg_packed_update(context, packed, &f.forward.b));
+        f.layer.batch = 1 - batch;
+        f.forward.packed_b = packed;
+        assert_ok(eg_forward(context, &f.layer, &f.forward));
+        assert_memory_equal(f.outputs, expected, f.output_bytes);
+        f.forward.packed_b = NULL;
+        eg_packed_free(context, packed);
+    }
+    free(expected);
+    fixture_free(&f);
     eg_close(context);
 }
 
@@ -337,6 +364,7 @@ static void sizes_past_32_bits_are_counted_right(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_over_nothing_are_0),
+        cmocka_unit_test(a_batch_of_0_is_1),
         cmocka_unit_test(d_a_over_nothing_is_0),
         cmocka_unit_test(no_depth_leaves_the_bias),
         cmocka_unit_test(small_sizes_on_every_row),

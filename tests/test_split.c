@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* f32 as sums of bf16 products (EG_MATH_DEFAULT where a matrix unit computes it) against f32 multiply-adds
  * (EG_MATH_STRICT): never less accurate, on numbers of every scale; and the same bits where numbers have no
  * such sum. On a processor without a matrix unit both are the same kernel; the build with emulated tiles is

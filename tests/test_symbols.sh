@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # test_symbols.sh NM LIBRARY HEADER: the shared library exports what the header declares, and nothing else.
 set -eu
 nm=$1 library=$2 header=$3

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Puts in place what the WebGPU backend needs at run time:
 #   build/webgpu/libwgpu_native.so   wgpu-native, from the PyPI package wgpu
 #   a Vulkan driver                  where there is none and we are root: Debian's mesa-vulkan-drivers (on the CPU)

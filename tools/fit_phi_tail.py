@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the polynomial that activation.h uses for the tail of the normal distribution.
 
     q(z) = (1 - Phi(z)) * exp(z*z/2),  z >= 0,   as a polynomial in t = (z - 4) / (z + 4)

@@ -1,4 +1,5 @@
-"""Turns the output of activation_error into the table and the plot of docs/numerics.md.
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the output of activation_error into the table and the plot of docs/reference/numerics.md.
 
     build/tests/activation_error f32 >  build/activation_error.csv
     build/tests/activation_error f64 >> build/activation_error.csv

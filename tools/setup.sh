@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # tools/setup.sh build|web|webgpu|bench|check|ci: sees to the Debian packages that `make`, `make web`, the WebGPU
 # backend, `make bench`, `make check` or .ci/run need. Quick and quiet when all is there. Installs what is missing
-# where it may (as root, or with a sudo that asks no password), else prints the line to type. docs/dependencies.md
-# tells what each is for.
+# where it may (as root, or with a sudo that asks no password), else prints the line to type.
+# docs/reference/dependencies.md tells what each is for.
 set -euo pipefail
 
 # Debian 12 names. `check` needs what `build` needs, and `ci` what both do.
@@ -10,8 +11,8 @@ build=(gcc libc6-dev make cmake ninja-build pkgconf zlib1g-dev libcjson-dev libc
 web=(cmake ninja-build clang lld wasi-libc libclang-rt-dev libclang-rt-dev-wasm32)
 webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
 bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
-check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ python3-venv chromium)
-ci=("${check[@]}" libomp-dev clang-format clang-tidy git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
+check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ abigail-tools python3-venv chromium)
+ci=("${check[@]}" debootstrap clang-format clang-tidy shellcheck git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 
 case ${1:-} in
 build) wanted=("${build[@]}") ;;

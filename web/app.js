@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The page: two engines, one curve each, and a pad. Both engines train in turns, a short while each, so that
 // neither slows the other and each is timed alone.
 

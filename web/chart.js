@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The loss over the steps, on a logarithmic scale: each batch faintly, and smoothed on top.
 
 const SMOOTHING = 0.12; // weight of the newest batch

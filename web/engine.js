@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // A worker that holds one instance of epigrad.wasm on one backend, so that the page stays at ease while it
 // trains. It answers {id, call, args} with {id, result} or {id, error}; one call at a time.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // A pad to draw a digit on, and what the network is shown of it: the digits it has learnt from were scanned,
 // fitted to 32 x 32 dots and counted in squares of 4 x 4, so a drawing is treated in the same way.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The few calls of WASI (wasm's operating system) that wasi-libc makes on the library's behalf. There are no
 // files and no environment in a page: what is asked for is politely not found.
 

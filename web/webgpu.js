@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // WebGPU for web/core/webgpu.c: functions of numbers. An object is known to C by its handle, an index into
 // `objects`; 0 is none. What C waits for is in `suspending`: it returns promises.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // The first layer at a glance: one small picture for each of its units, the weight of every pixel.
 
 const SIDE = 8, UNITS = 256, ACROSS = 16, STEP = SIDE + 1;

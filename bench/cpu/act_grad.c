@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The element-wise pass of act_grad.h: the instruction set, the threads, the column sums. */
 #include "act_grad.h"
 

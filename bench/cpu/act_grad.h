@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The element-wise middle of the backward pass, for the peers that are matrix products only. */
 #ifndef BENCH_CPU_ACT_GRAD_H
 #define BENCH_CPU_ACT_GRAD_H

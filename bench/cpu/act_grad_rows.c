@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of the element-wise pass, written so that the compiler vectorises them: no branch, no call, one
  * exponential and one division an element. Compiled once for each instruction set, ISA being its name.
  *

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The backward pass on the CPU, epigrad beside the libraries found here: see README.md in this folder.
 
     compare.py PROGRAMS [--full] [--seconds 180] [--shapes MxKxN,...] [--dtypes f32,...] [--threads 1,2,all]

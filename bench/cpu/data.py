@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random operands of a layer, the same for every peer, and the double-precision results to hold them against."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Is the machine quiet? A hardware thread shares its core with another, which on a rented machine may be
  * anyone's, invisible from here. While it works, this one issues about half as many instructions a cycle, but
  * a chain of dependent multiplications takes as many cycles as ever. So a loop of nops is timed against such

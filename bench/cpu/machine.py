@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine: which cores to measure on, and whether they are quiet."""
 
 import os

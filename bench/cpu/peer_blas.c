@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass by a library with the C interface of BLAS: three products, and a loop between them.
  *
  *     peer_blas LIBRARY.so

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass by epigrad, through its public interface.
  *
  *     peer_epigrad THREADS default|strict|fast */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass by oneDNN 2: a matmul primitive for each product, made once for a shape, and the loop of
  * act_grad.c between them (its own eltwise_backward would be a second pass, and d_bias a third).
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peers: which of them this machine has, and how each is started."""
 
 import glob

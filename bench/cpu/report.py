@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns what compare.py wrote into a table, RESULTS.md, and with matplotlib a plot, RESULTS.svg and RESULTS.png.
 
     report.py RESULTS.jsonl"""

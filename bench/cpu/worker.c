@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of every peer that is the same: see worker.h. */
 #define _GNU_SOURCE
 #include "worker.h"

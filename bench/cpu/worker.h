@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A peer of the comparison: a program that does one library's backward pass when compare.py asks for it.
  *
  * worker.c has main(): it answers one line on stdin with one on stdout, "ok ..." or "no REASON", and owns

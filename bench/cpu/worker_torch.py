@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The backward pass by PyTorch on the CPU, as a worker of compare.py: the requests are those of worker.h.
 
     worker_torch.py THREADS [compile]

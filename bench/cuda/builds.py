@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times a part of a backward call with several builds of epigrad and with cublasLt, in one process, in turn.
 
     builds.py PART SHAPES LIBEPIGRAD[@ROW]...      SHAPES: 4096x4096x4096[:DTYPE][:ACTIVATION][:kn|:nk],...

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times a backward call of epigrad against what else could do it, in one process, in turn.
 
     compare.py LIBEPIGRAD [--dtype bf16] [--source pre] [--shapes 2048x768x3072,...] [--activation gelu]
@@ -116,7 +117,6 @@ def check(options, s, call):
 
 def jax_variant(options, s):
     import jax
-    import jax.numpy as jnp
     jax.config.update("jax_enable_x64", options.dtype == "f64")
     act = {"gelu": lambda x: jax.nn.gelu(x, approximate=True), "relu": jax.nn.relu, "silu": jax.nn.silu,
            "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False)}[options.activation]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bare products by cublasLt through ctypes: the floor that the benchmarks compare with.
 
 A product of row-major matrices (or transposes of them), or of as many as a first dimension says, is tuned once, over the first 16 algorithms that

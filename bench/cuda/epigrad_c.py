@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """epigrad's C interface through ctypes: what the benchmarks call, on device pointers."""
 
 import ctypes as c
@@ -17,7 +18,7 @@ class Allocator(c.Structure):
 class OpenInfo(c.Structure):
     _fields_ = [("size", c.c_size_t), ("backend", c.c_int), ("device", c.c_int), ("threads", c.c_int),
                 ("kernel", c.c_char_p), ("allocator", Allocator), ("native_device", c.c_void_p),
-                ("native_queue", c.c_void_p)]
+                ("native_queue", c.c_void_p), ("parallel_for", c.c_void_p), ("parallel_user", c.c_void_p)]
 
 
 class Layer(c.Structure):
@@ -50,6 +51,17 @@ class BackwardArgs(c.Structure):
                 ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t)]
 
 
+class ForwardArgs(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("residual", Matrix),
+                ("y", Matrix), ("pre", Matrix), ("packed_b", c.c_void_p), ("workspace", Workspace),
+                ("workspace_limit", c.c_size_t)]
+
+
+class KernelInfo(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("name", c.c_char_p), ("compute", c.c_int), ("usable", c.c_int),
+                ("needs", c.c_char_p), ("tile", c.c_char_p)]
+
+
 class Library:
     """A context on a CUDA stream."""
 
@@ -77,6 +89,18 @@ class Library:
         text = c.create_string_buffer(4096)
         self.check(self.lib.eg_backward_plan(self.context, c.byref(layer), c.byref(args), text, 4096))
         return text.value.decode()
+
+    def call(self, what, layer, args, *rest):
+        """eg_forward or eg_backward, and what follows that in the name of a function; the status."""
+        way = "eg_forward" if isinstance(args, ForwardArgs) else "eg_backward"
+        return getattr(self.lib, way + what)(self.context, c.byref(layer), c.byref(args), *rest)
+
+    def kernels(self):
+        """The names of the rows that this device can use."""
+        names, info = [], KernelInfo(size=c.sizeof(KernelInfo))
+        while self.lib.eg_get_kernel_info(self.context, len(names), c.byref(info)) == 0:
+            names.append(info.name.decode() if info.usable else None)
+        return [name for name in names if name]
 
     def close(self):
         self.lib.eg_close(self.context)

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host's time for a call on CUDA: from eg_backward being called to its return, the workspace given.
  *
  *     host_time [MxKxN ...]
@@ -59,10 +60,10 @@ static void open_bench(bench *b, int64_t m, int64_t k, int64_t n, eg_source sour
                                  .bias = {.data = b->memory[2]},
                                  .grad = {.data = b->memory[3]},
                                  .source = source,
-                                 .pre = {.data = b->memory[4]},
                                  .d_a = {.data = b->memory[5]},
                                  .d_b = {.data = b->memory[6]},
                                  .d_bias = {.data = b->memory[7]}};
+    if (source == EG_SOURCE_PRE) b->args.pre.data = b->memory[4];
     size_t bytes = 0;
     need(eg_backward_workspace(b->context, &b->layer, &b->args, &bytes));
     need(eg_alloc(b->context, bytes, &b->memory[BUFFERS]));

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Turns the rows that compare.py wrote into a table (Markdown, to stdout) and a plot of ratios to `bare`.
 
     plot.py RESULTS.jsonl PLOT.svg"""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass against a straightforward one (reference.wgsl), in one run, turn about, on one adapter:
  *
  *     bench_webgpu [--kernel ROW] [MxKxN ...]
@@ -237,7 +238,8 @@ int main(int argc, char **argv) {
     need(eg_get_device_info(x.context, &device));
     printf("%s (%s)\n", device.name, device.features);
     x.gpu = x.context->device;
-    for (int i = 0; i < PASSES; i++) need(eg_webgpu_compile(x.gpu, "", texts[i], NULL, 0, &x.pipelines[i]));
+    for (int i = 0; i < PASSES; i++)
+        need(eg_webgpu_make_pipeline(x.gpu, "", texts[i], NULL, 0, &x.pipelines[i]));
     for (int i = first; i < argc; i++) {
         long long m, k, n;
         if (sscanf(argv[i], "%lldx%lldx%lld", &m, &k, &n) != 3) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What the benchmark compares with: a straightforward backward pass in four kernels, PASS 1 to 4. 16x16
  * tiles in workgroup memory, one result a thread; pre is computed again for grad_pre; the operands of d_a
  * and d_b are read across their rows; d_bias has one thread a column. GELU in its tanh form. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The Adam optimiser over one flat array of parameters. */
 #ifndef DIGITS_ADAM_H
 #define DIGITS_ADAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The handwritten digits: on the host as read from the file, on the device as the network wants them. */
 #ifndef DIGITS_DATA_H
 #define DIGITS_DATA_H

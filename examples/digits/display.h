@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the example draws on the terminal. */
 #ifndef DIGITS_DISPLAY_H
 #define DIGITS_DISPLAY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "gradient_check.h"
 
 #include "loss.h"
@@ -114,7 +115,7 @@ static double worst_between(const network *net, const double *a, const double *b
 static bool has_f64(eg_context *context) {
     double memory[3]; /* stands for the operands: a query only looks at which of them are there */
     size_t bytes;
-    eg_layer layer = {.size = sizeof layer, .m = 1, .k = 1, .n = 1, .batch = 1, .dtype = EG_F64};
+    eg_layer layer = {.size = sizeof layer, .m = 1, .k = 1, .n = 1, .dtype = EG_F64};
     eg_forward_args args = {
         .size = sizeof args, .a.data = &memory[0], .b.data = &memory[1], .y.data = &memory[2]};
     eg_status status = eg_forward_workspace(context, &layer, &args, &bytes);

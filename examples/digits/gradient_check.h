@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Are the gradients those of the loss? Asked before the first step. */
 #ifndef DIGITS_GRADIENT_CHECK_H
 #define DIGITS_GRADIENT_CHECK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Learns to read handwritten digits with epigrad, and shows how well. Start reading at network.c. */
 #include "data.h"
 #include "display.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The example's one way to fail: say why in words and leave. A library would hand the status on instead. */
 #ifndef DIGITS_MUST_H
 #define DIGITS_MUST_H

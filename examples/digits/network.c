@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "network.h"
 
 #include "data.h"
@@ -43,7 +44,6 @@ static eg_layer describe(const network *net, const dense *layer, int rows, eg_ac
                       .m = rows,
                       .k = layer->in,
                       .n = layer->out,
-                      .batch = 1,
                       .dtype = net->dtype,
                       .activation = activation};
 }

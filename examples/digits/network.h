@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stack of linear layers on a device, 64-256-128-10: this is the file to read to learn epigrad's API.
  *
  * Every parameter lives in one device buffer, layer by layer (weight, then bias), and every gradient in

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DIGITS_OPTIONS_H
 #define DIGITS_OPTIONS_H
 

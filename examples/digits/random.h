@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A small random generator (splitmix64), so that one seed gives one run on every machine. */
 #ifndef DIGITS_RANDOM_H
 #define DIGITS_RANDOM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DIGITS_TRAINING_H
 #define DIGITS_TRAINING_H
 

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every activation of epigrad, ONCE: the table of rows, and below it each act(x) and act'(x).
  *
  * The formulas are written in a small dialect of macros that the C preprocessor turns into C over vectors
  * (src/cpu), CUDA C (src/cuda) and WGSL (src/webgpu): one text, one arithmetic on every device.
  *
  * To add an activation: one row in the table, and EG_FN(act_name, x), EG_FN(act_grad_name, x) below it
- * (and EG_FN(act_grad_y_name, y) if act' is a function of y). docs/adding-an-activation.md walks through.
+ * (and EG_FN(act_grad_y_name, y) if act' is a function of y). docs/howto/add-an-activation.md walks through.
  */
 /* The dialect is not C to a formatter. */
 // clang-format off
@@ -46,7 +47,7 @@
  * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED; one that has an
  * act' as a table, EG_GRAD_FN(name, x), which opens it.
  *
- * Rules that keep every formula finite (docs/numerics.md has the errors):
+ * Rules that keep every formula finite (docs/reference/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
  *     EG_LET_SIGMOID);
  *   - x is clamped before it is multiplied by something that vanishes: never inf * 0;

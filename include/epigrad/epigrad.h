@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* epigrad: the linear layer with its epilogue, Y = act(A·B + bias), forward and backward.
  *
  * This header is the whole public API. A call goes one way:
@@ -10,11 +11,18 @@
  *               offsets and workspace sizes count BYTES (size_t).
  *   structs     begin with `size`: set it to sizeof the struct. Fields are only ever appended, and the
  *               zero value of every option is its default, so `(eg_layer){.size = sizeof(eg_layer), ...}`
- *               stays valid. Matrix sizes are the exception: they have no default, 0 means empty.
+ *               stays valid. M, K and N are the exception: they have no default, 0 means empty. A struct of
+ *               a newer header is taken where its newer fields are 0; a size more than 4096 bytes past the
+ *               library's own is refused.
  *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc
  *               return is given back with eg_close, eg_packed_free and eg_free.
  *   threads     one context is used by one thread at a time; different contexts are independent and may
  *               run at once. eg_last_error is per thread. Everything else here is thread-safe.
+ *               Threads of a context on the CPU are its own: made by the first calls that want them, asleep
+ *               between calls, joined by eg_close. After fork the child may use a CPU context on which no
+ *               call was running, and it makes its own threads. The shared library stays in memory after
+ *               dlclose; a program or plugin that holds the static one closes its contexts before it is
+ *               unloaded.
  *   errors      every fallible function returns an eg_status; eg_last_error() then has one line that names
  *               the argument, its value and what was expected. A call refused by validation has written
  *               nothing. Nothing prints, nothing aborts.
@@ -26,6 +34,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "activation.h"
 
@@ -37,6 +46,12 @@ extern "C" {
 #define EG_API
 #else
 #define EG_API __attribute__((visibility("default")))
+#endif
+
+#if defined(__GNUC__)
+#define EG_CONSTRUCTOR static inline __attribute__((unused))
+#else
+#define EG_CONSTRUCTOR static inline
 #endif
 
 #define EG_VERSION_MAJOR 0
@@ -128,26 +143,45 @@ typedef struct eg_allocator {
     void *user;
 } eg_allocator;
 
+/* A pool of threads that the caller brings. eg_parallel_for calls task(arg, index) for the indices from 0 to
+ * tasks - 1, and returns when every call that it made has returned. It may make them in any order, at once or
+ * one after the other, on any threads, the calling one too; each index at most once. Those it leaves out cost
+ * time only: tasks take over one another's work, and none waits for another. A task does not return early
+ * by exceptions or longjmp, and has no error.
+ * It is called by the thread that made the call to the library, never by a task; some times a call. If that
+ * thread belongs to the pool itself, the pool has to bear a loop inside one of its tasks. While it
+ * waits, the calling thread must not take up other work that uses the same context. */
+typedef void (*eg_task)(void *arg, int index);
+typedef void (*eg_parallel_for)(void *user, int tasks, eg_task task, void *arg);
+
 typedef struct eg_open_info {
     size_t size;
     eg_backend backend;
     int device;             /* CUDA, WebGPU: ordinal of the device, from 0; not read with a native_device */
-    int threads;            /* CPU: threads a call may use; 0: one a core the process may run on.
+    int threads;            /* CPU: threads a call may use, to 4096; where the system makes fewer, the call
+                               goes on with those. 0: the first number of the environment variable
+                               OMP_NUM_THREADS; without one, as many as the affinity mask of this thread and
+                               the limit of its control groups (cpu.max, rounded up) have cores.
                                Results are the same bits for every value. */
     const char *kernel;     /* NULL: the best for each step. Else only kernel rows of this name are used,
                                and a step that has no such row is EG_ERR_UNSUPPORTED: for tests and
-                               benchmarks. Read during eg_open only. */
+                               benchmarks. A name that no row of the backend has is EG_ERR_ARGUMENT.
+                               Read during eg_open only. */
     eg_allocator allocator; /* for the context and everything it owns on the host */
     /* These stay the caller's, and have to outlive the context. */
     void *native_device; /* CUDA: CUcontext or NULL for the primary one; WebGPU: WGPUDevice or NULL */
     void *native_queue;  /* CUDA: CUstream or NULL for the default stream; WebGPU: WGPUQueue or NULL */
+    /* CPU: threads of the caller's, in place of the context's own; NULL: own. `threads` is then the most
+     * tasks at once. `parallel_user` is passed to it; it has to outlive the context. */
+    eg_parallel_for parallel_for;
+    void *parallel_user;
 } eg_open_info;
 
 /* Opens a device. `info` may be NULL: the CPU with its defaults. On success *context is to be closed with
  * eg_close; on failure it is NULL. EG_ERR_UNAVAILABLE: the build lacks the backend, or the machine its
  * driver or device.
  * The environment variable EPIGRAD_CPU_ISA (portable, neon, avx2, avx512, amx) caps the CPU's instruction
- * set; those of the other backends are in docs/cuda.md and docs/webgpu.md. */
+ * set; docs/reference/environment.md lists all variables. */
 EG_API eg_status eg_open(const eg_open_info *info, eg_context **context);
 
 /* Waits for what is enqueued, then frees the context. NULL is allowed. Packed operands and memory made
@@ -172,18 +206,18 @@ EG_API eg_status eg_download(eg_context *context, void *host, const void *memory
 
 /* What is computed, shared by forward and backward:
  *     pre = A·B + bias     A [batch, M, K]   B [batch, K, N]   bias [N]   pre, Y [batch, M, N]   Y = act(pre)
- * M, N or batch 0: there is nothing to do, and reductions are written as 0. K = 0: Y = act(bias). */
+ * M or N 0: there is nothing to do, and reductions are written as 0. K = 0: Y = act(bias). */
 typedef struct eg_layer {
     size_t size;
     int64_t m, k, n;
-    int64_t batch;  /* 1 for a plain layer */
+    int64_t batch;  /* 0 means 1, a plain layer; a batch of none is m = 0 */
     eg_dtype dtype; /* of every operand that does not say otherwise */
     eg_activation activation;
     eg_math math;
     eg_nonfinite nonfinite;
 } eg_layer;
 
-/* A matrix in device memory, or absent (data == NULL). */
+/* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */
 typedef struct eg_matrix {
     void *data;           /* host address | CUdeviceptr | WGPUBuffer */
     size_t offset;        /* bytes from `data` to the first element, a multiple of the element's size */
@@ -200,6 +234,41 @@ typedef struct eg_vector {
     size_t offset;  /* bytes, a multiple of the element's size */
     eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_bias may be EG_F32 for an f16 or bf16 layer */
 } eg_vector;
+
+/* Dense operands in one expression: at offset 0, of the layer's type, one for the whole batch. A PyTorch
+ * weight [N, K] is a column-major B. NULL: absent. What is otherwise is set in the fields. The const ones are
+ * for inputs, which are never written. */
+EG_CONSTRUCTOR eg_matrix eg_row_major(void *data) {
+    const eg_matrix matrix = {data, 0, 0, 0, EG_ROW_MAJOR, EG_DTYPE_DEFAULT};
+    return matrix;
+}
+EG_CONSTRUCTOR eg_matrix eg_col_major(void *data) {
+    const eg_matrix matrix = {data, 0, 0, 0, EG_COL_MAJOR, EG_DTYPE_DEFAULT};
+    return matrix;
+}
+EG_CONSTRUCTOR eg_vector eg_elements(void *data) {
+    const eg_vector vector = {data, 0, EG_DTYPE_DEFAULT};
+    return vector;
+}
+EG_CONSTRUCTOR eg_matrix eg_const_row_major(const void *data) {
+    return eg_row_major((void *)(uintptr_t)data);
+}
+EG_CONSTRUCTOR eg_matrix eg_const_col_major(const void *data) {
+    return eg_col_major((void *)(uintptr_t)data);
+}
+EG_CONSTRUCTOR eg_vector eg_const_elements(const void *data) { return eg_elements((void *)(uintptr_t)data); }
+
+/* A plain layer, of f32; the other fields are their defaults. */
+EG_CONSTRUCTOR eg_layer eg_layer_of(int64_t m, int64_t k, int64_t n, eg_activation activation) {
+    eg_layer layer;
+    memset(&layer, 0, sizeof layer);
+    layer.size = sizeof layer;
+    layer.m = m;
+    layer.k = k;
+    layer.n = n;
+    layer.activation = activation;
+    return layer;
+}
 
 /* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64, apart from every operand. The
  * next call may use the same. data == NULL: the context uses its own, which grows to the largest call seen
@@ -226,6 +295,18 @@ typedef struct eg_forward_args {
     size_t workspace_limit; /* bytes; 0: none. See eg_backward_args */
 } eg_forward_args;
 
+/* Y = act(A·B + bias); the other fields are their defaults. */
+EG_CONSTRUCTOR eg_forward_args eg_forward_of(eg_matrix a, eg_matrix b, eg_vector bias, eg_matrix y) {
+    eg_forward_args args;
+    memset(&args, 0, sizeof args);
+    args.size = sizeof args;
+    args.a = a;
+    args.b = b;
+    args.bias = bias;
+    args.y = y;
+    return args;
+}
+
 /* Folds the act' of the layer below into d_a, so that a stack of layers needs no pass of its own for it:
  *     d_a = (grad_pre · Bᵀ) ⊙ act'(below)        d_bias_below[k] = Σ over batch and M of that
  * d_a is then the grad_pre of the layer below, whose own backward call uses EG_ACT_NONE. */
@@ -249,7 +330,7 @@ typedef struct eg_backward_args {
     eg_matrix b;        /* [K, N]: for d_a, and for recompute; may be absent where packed_b is given */
     eg_vector bias;     /* [N], optional: for recompute */
     eg_matrix grad;     /* [M, N] */
-    eg_source source;   /* where act' comes from */
+    eg_source source;   /* where act' comes from; with EG_SOURCE_RECOMPUTE, pre and y have to be absent */
     eg_matrix pre;      /* [M, N], with EG_SOURCE_PRE */
     eg_matrix y;        /* [M, N], with EG_SOURCE_Y */
     eg_matrix d_a;      /* [M, K] */
@@ -260,19 +341,36 @@ typedef struct eg_backward_args {
     eg_chain chain;
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
-    /* Low-memory mode, bytes; 0: no limit. A call that would need more workspace goes through its rows (and
-     * its batch) in slabs, as few as fit, so that the workspace stays within the limit for any M. What
-     * is summed over slabs is kept in f32, and rounded once: a d_b in f16 or bf16 takes 4KN bytes of the
-     * limit, or 2KN where the other half of the sums is in d_b's own memory (docs/low-memory.md); one in f32
-     * none. Slabs do not depend on the number of threads. If a call in slabs fails on its way, its outputs
-     * are undefined whatever the status, d_b as a whole too where it is accumulated. */
+    /* Low-memory mode, bytes; 0: no limit. A call that would need more workspace goes over its rows (and
+     * its batch) in chunks, as few as fit, so that the workspace stays within the limit for any M. What is
+     * summed over chunks is kept in f32, and rounded once: a d_b in f16 or bf16 takes 4KN bytes of the limit,
+     * or 2KN where d_b's own memory keeps the other half of the sums; one in f32 takes none. Chunks do not
+     * depend on the number of threads. If such a call fails on its way, its outputs are undefined whatever
+     * the status, d_b as a whole too where it is accumulated. docs/howto/low-memory.md tells more. */
     size_t workspace_limit;
 } eg_backward_args;
 
+/* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */
+EG_CONSTRUCTOR eg_backward_args eg_backward_of(eg_matrix a, eg_matrix b, eg_vector bias, eg_matrix grad) {
+    eg_backward_args args;
+    memset(&args, 0, sizeof args);
+    args.size = sizeof args;
+    args.a = a;
+    args.b = b;
+    args.bias = bias;
+    args.grad = grad;
+    return args;
+}
+
 /* ---- The operation ------------------------------------------------------------------------------ */
 
-/* Outputs must not overlap inputs or each other, but for the two cases named above. Each element is
- * rounded to its storage type once, at the end. The same call on the same device gives the same bits. */
+/* Outputs must not overlap inputs or each other, but for two pairs that may be the same memory, element for
+ * element: y and residual, grad_pre and grad. Elements count, not the gaps between them: operands may
+ * interleave in one buffer in any way, such as the windows of [T, 3, heads, d]. Whether they overlap is
+ * decided exactly, and only where that takes too long (two operands of which all rows and items lie apart, by
+ * four strides in no proportion to each other, thousands of each) the call is refused with "may overlap".
+ * Each element is rounded to its storage type once, at the end. The same call on the same device gives the
+ * same bits. */
 EG_API eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args);
 EG_API eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args);
 
@@ -293,8 +391,9 @@ EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, co
 /* Packs B for the context's device, for forward and backward calls of layers that agree with `layer` in
  * k, n, batch (where b has a batch stride), dtype and math; m is free. The pack is a copy: later changes
  * to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the same
- * sizes, in any layout. A pack may be read by several calls; it belongs to its context, and is freed when no
- * enqueued call uses it any more; NULL is allowed. */
+ * sizes, in any layout. A call may give b beside its pack: it is not read, but with more than one item its
+ * batch stride must be 0 where that of the packed b was, and only there. A pack may be read by several calls;
+ * it belongs to its context, and is freed when no enqueued call uses it any more; NULL is allowed. */
 EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,
                            eg_packed **packed);
 EG_API eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b);
@@ -330,8 +429,9 @@ typedef struct eg_kernel_info {
 EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info);
 
 /* Measures the arithmetic peak in GFLOP/s for layers of `dtype`, with the threads of the context and the
- * kernel it would use: independent multiply-adds in registers for some tens of milliseconds. It waits for
- * them; EG_ERR_UNSUPPORTED where no kernel of the backend computes in that type. */
+ * kernel it would use, at most one a core: independent multiply-adds in registers for some tens of
+ * milliseconds. It waits for them; EG_ERR_UNSUPPORTED where no kernel of the backend computes in that type.
+ */
 EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 
 /* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`

@@ -1,10 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of the CPU backend. */
 #ifndef EG_CPU_H
 #define EG_CPU_H
 
-#include "../backend.h"
-#include "../sizes.h"
-#include "kernel.h"
+#include "compile.h"
+#include "threads.h"
 
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if
  * the variable names none that is known. */
@@ -15,79 +15,42 @@ const char *eg_cpu_feature_text(uint32_t features);
 const char *eg_cpu_needs_text(uint32_t needs);
 void eg_cpu_model(char *name, size_t capacity);
 
-/* Threads: runs body(arg, index, thread) for every index below count, on up to `threads` of the `most`
- * threads that the context has. Which thread gets which index is not fixed; what a body writes must depend on
- * the index alone. */
-int eg_cpu_cores(void);
-void eg_cpu_parallel(int most, int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
-                     void *arg);
-
-/* Pure: the kernel row, cache blocks and workspace of each step. */
-eg_status eg_cpu_select(const eg_caps *caps, eg_plan *plan);
-/* The row that computes the problem's dtype, math and size here; NULL: none. */
-const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_problem *problem);
-
-/* X [rows, cols] in panels: `rows` padded so that left-hand tiles may read whole, and `apart` from a panel's
- * first row to the next one's. */
-typedef struct eg_panels {
-    int64_t rows, apart, panels;
-} eg_panels;
-static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols) {
-    const int64_t mr = kernel->mr, tiles = eg_ceil_div(rows, mr);
-    const int64_t size = mr * kernel->nr * (int64_t)eg_size_of(kernel->compute);
-    return (eg_panels){tiles * mr, eg_units_apart(tiles, size) * mr, eg_ceil_div(cols, kernel->nr)};
-}
-
-/* The same processor, as if it had no kernel that splits numbers; for calls whose numbers have no split. */
-eg_caps eg_cpu_caps_without_cells(const eg_caps *caps);
-
-/* Column sums are kept for chunks of this many rows, whatever the threads and blocks: a multiple of every
- * mr. Summation order is part of the contract. */
-enum { EG_CPU_CHUNK = 64 };
-static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK - 1) / EG_CPU_CHUNK; }
-
-/* The operand that a product reads where its caller has it, as the plan has no region for it; NULL: it has,
- * or there is nothing to read. */
-static inline const eg_operand *eg_cpu_in_place(const eg_plan *plan, eg_buffer_id id) {
-    const bool a = id == EG_BUFFER_A, b = id == EG_BUFFER_B || id == EG_BUFFER_BT;
-    if (plan->region[id].bytes > 0 || !(a || (b && plan->problem.packed_b == NULL))) return NULL;
-    const eg_operand *x = &plan->problem.operands[a ? EG_OP_A : EG_OP_B];
-    return x->data != NULL ? x : NULL;
-}
-
-/* Tiles of each thread's scratch before those of a block: room for an epilogue. */
-enum { EG_CPU_SPARE_TILES = 4 };
-
-/* After those, the block's: all of them if their sums wait for the next pass; otherwise two take turns, one
- * at its end while the other is summed, and stay in L1. */
-static inline int64_t eg_cpu_held_tiles(const eg_cpu_kernel *kernel, const eg_step *step) {
-    return step->one_pass ? 2 : step->tile_rows / kernel->mr * (step->tile_cols / kernel->nr);
-}
-
 /* One call being run. */
 typedef struct eg_cpu_run {
-    const eg_plan *plan;
-    const eg_problem *problem;
-    char *workspace;
-    size_t scratch; /* bytes of EG_BUFFER_SCRATCH for each thread */
-    bool *refused;  /* set by any thread that meets a number its kernel cannot take */
+    const eg_program *program;
+    const eg_call *call;
+    eg_threads *threads; /* of the context */
+    bool *refused;       /* set by any thread that meets a number its kernel cannot take */
 } eg_cpu_run;
 
 static inline void eg_cpu_refuse(const eg_cpu_run *run) {
     __atomic_store_n(run->refused, true, __ATOMIC_RELAXED);
 }
 
-static inline void *eg_cpu_region(const eg_cpu_run *run, eg_buffer_id id) {
-    return run->workspace + run->plan->region[id].offset;
-}
-
-/* NULL: the plan does without it. */
-static inline char *eg_cpu_region_or_null(const eg_cpu_run *run, eg_buffer_id id) {
-    return run->plan->region[id].bytes > 0 ? eg_cpu_region(run, id) : NULL;
+/* The region of that index; NULL: there is none. */
+static inline char *eg_cpu_region(const eg_cpu_run *run, int index) {
+    if (index < 0) return NULL;
+    return (char *)run->call->workspace.data + run->call->workspace.offset +
+           run->program->region[index].offset;
 }
 
 static inline char *eg_cpu_scratch(const eg_cpu_run *run, int thread) {
-    return (char *)eg_cpu_region(run, EG_BUFFER_SCRATCH) + (size_t)thread * run->scratch;
+    const eg_cpu_program *detail = (const eg_cpu_program *)run->program->detail;
+    return eg_cpu_region(run, EG_CPU_SCRATCH) + (size_t)thread * detail->scratch;
+}
+
+/* A view of an operand where this call has it. */
+static inline eg_operand eg_cpu_bind(const eg_call *call, const eg_view *view) {
+    if (view->space != EG_OPERAND) return (eg_operand){.data = NULL};
+    const eg_address *at = &call->operand[view->id];
+    return (eg_operand){.data = at->data,
+                        .offset = at->offset + (size_t)view->offset * eg_size_of(view->dtype),
+                        .dtype = view->dtype,
+                        .rows = view->rows,
+                        .cols = view->cols,
+                        .row_stride = view->row_stride,
+                        .col_stride = view->col_stride,
+                        .batch_stride = view->batch_stride};
 }
 
 /* Address of element (row, col) of the operand's batch `item`. */
@@ -105,18 +68,29 @@ static inline eg_operand eg_cpu_transpose(eg_operand x) {
     return x;
 }
 
-void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
-/* Terms [term, term + depth) of columns [col, col + cols) of a right operand. */
+/* k in [k, k + depth) of columns [col, col + cols) of a right operand. */
 typedef struct eg_part {
-    int64_t term, depth, col, cols;
+    int64_t k, depth, col, cols;
 } eg_part;
-/* x, terms x columns: the part of it to a panel, or to cells as they would be of an operand that has no
- * others.
- */
+/* Packs a part of x [depth, cols] to a micro-panel, or to AMX tile blocks as if x were that part alone. */
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
+
+/* The addresses of packed layouts. */
+static inline eg_cpu_packs eg_cpu_packs_of(const eg_cpu_run *run, const eg_cpu_layouts *regions) {
+    return (eg_cpu_packs){.left = eg_cpu_region(run, regions->left),
+                          .left_t = eg_cpu_region(run, regions->left_t),
+                          .right = eg_cpu_region(run, regions->right),
+                          .right_t = eg_cpu_region(run, regions->right_t)};
+}
+/* Packs `items` matrices x, as their caller has them. */
+void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, int threads, eg_operand x,
+                        int64_t items, const eg_cpu_packs *to);
+
+/* The steps of a program. */
+void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
-void eg_cpu_act_grad(const eg_cpu_run *run, const eg_step *step);
-void eg_cpu_column_sum(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What the processor can do. */
 #if defined(__linux__)
 #define _GNU_SOURCE
@@ -11,10 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "cpu.h"
 
-#if defined(__x86_64__) && defined(__linux__) && !defined(EG_EMULATE_TILES)
+#if defined(EG_EMULATED)
+/* All instruction sets are plain C. */
+static uint32_t detect(void) { return EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX; }
+#else
+
+#if defined(__x86_64__) && defined(__linux__)
 /* AMX wants the processor (CPUID leaf 7; and conversions to bf16 beside it, which all have), the system's
  * part in saving its registers (XCR0) and, once a process, the kernel's leave to use them: see
  * Documentation/arch/x86/xstate.rst of Linux. */
@@ -29,8 +35,6 @@ static bool has_amx(void) {
     return (xcr0 & XCR0_TILES) == XCR0_TILES &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
-#elif defined(EG_EMULATE_TILES)
-static bool has_amx(void) { return true; }
 #elif defined(__x86_64__)
 static bool has_amx(void) { return false; }
 #endif
@@ -54,6 +58,7 @@ static uint32_t detect(void) {
 #endif
     return features;
 }
+#endif
 
 /* Levels in order; a cap keeps its own level and those before it. */
 static const struct {

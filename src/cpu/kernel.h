@@ -1,28 +1,13 @@
-/* The kernel table of the CPU: what one micro-kernel is, and what the blocking may rely on.
- *
- * Matrices are packed in one of two formats, which the row says.
- *
- * Panels, for multiply-add units: `nr` columns each, row by row and without gaps, in the compute type.
- *
- *     panel p, row r:   nr numbers   X[r][p*nr .. p*nr + nr)        columns past the last are 0
- *
- * One such copy serves both sides of a product:
- *     as the right operand   X[k][j]    a panel is the k x nr strip that the kernel streams through
- *     as the left operand    X[i][k]    mr rows of nr consecutive k, panel after panel       ("plain")
- *     as the left, transposed X[k][i]   mr columns of one panel; mr divides nr               ("transposed")
- * so A is packed once for A·B and for Aᵀ·grad_pre, grad_pre once for grad_pre·Bᵀ and Aᵀ·grad_pre, and only
- * B needs a transposed copy.
- *
- * Cells, for matrix units that multiply bf16: squares of 32 x 32, each number as the sum of `terms` bf16.
- * A matrix unit reads its operands in pairs along the summed dimension (cells.h), so every operand is
- * packed once for each product it is in. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel table of the CPU. A row is a micro-kernel with its packing, its blocking and its epilogue, and
+ * what decides when it is chosen. The packed formats that it reads are in packed_formats.h. */
 #ifndef EG_CPU_KERNEL_H
 #define EG_CPU_KERNEL_H
 
 #include <stdbool.h>
 
-#include "cells.h"
 #include "epigrad/epigrad.h"
+#include "packed_formats.h"
 
 /* Instruction-set bits, in eg_caps.features. */
 enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG_CPU_AMX = 1U << 3 };
@@ -34,57 +19,91 @@ enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG
 #define EG_CPU_ANY_MATH                                                                                      \
     (EG_CPU_MATH(EG_MATH_DEFAULT) | EG_CPU_MATH(EG_MATH_STRICT) | EG_CPU_MATH(EG_MATH_FAST))
 
-/* Rows of memory, from `at` on: each `bytes` long, and the next `stride` on. NULL: none. */
-typedef struct eg_asked {
+/* ---- What a micro-kernel is given --------------------------------------------------------------- */
+
+/* Rows of memory to prefetch: the first at `at`, each `bytes` long, `stride` bytes apart. NULL: none. */
+typedef struct eg_prefetch_rows {
     const char *at;
     int64_t stride, bytes;
-} eg_asked;
+} eg_prefetch_rows;
 
-/* A share of what is asked for: rows as long as a panel's, so many of them with every nr terms. */
-typedef struct eg_share {
+/* Rows as long as a micro-panel's, of which `rows_a_group` are prefetched with every group of nr k. */
+typedef struct eg_prefetch_slice {
     const char *at;
-    int64_t stride, slice;
-} eg_share;
+    int64_t stride, rows_a_group;
+} eg_prefetch_slice;
 
-/* What can be done on the way. Memory that will be wanted soon is asked for in slices: what products after
- * this one read, and the rows that the tile will be stored to. And a matrix unit leaves the vector units free
- * for the end of the tile before: steps of it, as often as they are called. */
-typedef struct eg_ahead {
-    const char *right, *left; /* cells: of the next strips */
-    size_t right_bytes, left_bytes;
-    eg_share next_right, next_left; /* panels: of the next panel, and of the next pass */
-    int64_t rows;                   /* of `out`, and for panels of `in`, which the tile's end reads */
-    int64_t row_slice;              /* panels: with every nr terms */
-    eg_asked out, in;
-    int64_t b_rows; /* cells: rows of B that the next panel will be laid out from */
-    eg_asked b;
-    void (*meanwhile)(void *of); /* a step, */
-    void *of;
-    int64_t steps; /* of which so many are left */
-} eg_ahead;
+/* What a micro-kernel does beside its multiply-adds. It prefetches, in slices, what the next products read
+ * and what the epilogue of this tile touches. And it runs steps of the epilogue of the tile before: the
+ * matrix unit leaves the vector units free for them. */
+typedef struct eg_prefetch_plan {
+    const char *right_blocks, *left_blocks; /* AMX: of the next strips, */
+    size_t right_bytes, left_bytes;         /* so many bytes */
+    eg_prefetch_slice next_right;           /* micro-panels: of the next panel of the right operand, */
+    eg_prefetch_slice next_left;            /* and of the left operand in the next pass */
+    int64_t rows;                           /* of `out`, and for micro-panels of `in` too */
+    int64_t rows_a_group;                   /* micro-panels: of these rows, with every nr k */
+    eg_prefetch_rows out, in;               /* what the epilogue of this tile writes, and reads */
+    int64_t source_rows;                    /* AMX with fused packing: rows of B itself */
+    eg_prefetch_rows source;                /* from which the next strip will be packed */
+    void (*epilogue_step)(void *epilogue);
+    void *epilogue;
+    int64_t epilogue_steps; /* that are left */
+} eg_prefetch_plan;
 
-/* Rows whose columns are neighbours, in a tile or the caller's memory. */
+/* An operand as a micro-kernel reads it, packed in micro-panels or where its caller has it. Strides are in
+ * elements. AMX tile blocks follow each other and need none. */
+typedef struct eg_micro_operand {
+    const void *at;
+    int64_t index_stride; /* from one row of the left operand, or column of the right one, to the next */
+    int64_t k_stride;     /* from one k to the next, within a group of nr */
+    int64_t group_stride; /* from one group of nr k to the next */
+} eg_micro_operand;
+
+/* The deferred accumulator flush of the matrix unit: the last tile's accumulators stay in tile registers, and
+ * are stored between the first multiplications of the next tile, which hides the latency of the stores. */
+typedef struct eg_deferred_flush {
+    char *to;    /* where the registers go: the tile, or `sums`; NULL: nothing is waiting */
+    float *tile; /* the tile to which `sums` has to be added, */
+    int64_t row; /* from this row on */
+    _Alignas(64) float sums[EG_AMX_BLOCK * EG_AMX_BLOCK];
+} eg_deferred_flush;
+
+/* The mr x nr tile that a micro-kernel computes. */
+typedef struct eg_micro_tile {
+    const void *initial; /* a tile that is added to; NULL: zeros */
+    void *out;           /* a tile; for vector units it may also be the result in the caller's memory */
+    int64_t out_stride;  /* numbers from row to row of `out` */
+    bool non_temporal;   /* stores bypass the caches; whole cache lines only */
+    eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
+} eg_micro_tile;
+
+/* ---- What an epilogue is given ------------------------------------------------------------------ */
+
+/* Rows whose columns are neighbours, in a tile or in the caller's memory. */
 typedef struct eg_rows {
     char *at;     /* NULL: absent */
     int64_t step; /* bytes from row to row */
     eg_dtype dtype;
-    float scale; /* f32 from kernels for cells only: what is read is multiplied with it */
+    float scale; /* AMX: factor of what is read */
 } eg_rows;
 
-/* One pass over the rows [row, end) of a tile, which ends a product: every vector is read, finished in
- * registers and written. Whole vectors of `result` may be written, but no column past `cols` elsewhere. */
-typedef struct eg_sweep {
+/* The element-wise epilogue of the rows [row, end) of a tile: every vector is read once, finished in
+ * registers and written once. It may write whole vectors of `result`, but no column from `cols` on elsewhere.
+ */
+typedef struct eg_elementwise {
     int64_t row, end, cols;
-    eg_rows x, bias;  /* act and act' are of x + bias; x absent: of 0. A bias is one row */
-    eg_rows other;    /* the number added, or multiplied */
-    eg_rows pre;      /* act: x + bias goes here */
-    eg_rows out;      /* and the result here */
-    void *result;     /* act': and here, as a tile, */
-    int64_t tile_row; /* of so many numbers a row */
+    eg_rows x, bias;  /* act and act' are of x + bias. Absent: 0. A bias is one row */
+    eg_rows other;    /* what is added to act(x), or multiplied with act'(x) */
+    eg_rows pre;      /* act: x + bias is stored here */
+    eg_rows out;      /* the result is stored here */
+    void *result;     /* act': and here, as a tile */
+    int64_t tile_row; /* numbers from row to row of `result` */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
-} eg_sweep;
+} eg_elementwise;
 
-/* A whole cell's tile that becomes grad_pre, row by row: x = product + bias, then grad * act'(x). */
+/* The epilogue that turns a whole AMX tile block of a product into grad_pre, row by row:
+ * x = product + bias, then grad * act'(x). */
 typedef struct eg_grad_rows {
     float *tile; /* the product, then grad_pre */
     const float *bias;
@@ -94,108 +113,109 @@ typedef struct eg_grad_rows {
     bool propagate;    /* act'(NaN) is NaN, not 0 */
 } eg_grad_rows;
 
-/* An operand as a product reads it, in panels or where its caller has it: distances in elements. Cells follow
- * each other and need none. */
-typedef struct eg_factor {
-    const void *at;
-    int64_t index; /* from one row of the left operand, or column of the right one, to the next */
-    int64_t term;  /* from one summed term to the next, within a group of nr */
-    int64_t group; /* from nr terms to the next nr */
-} eg_factor;
+/* ---- A row of the table ------------------------------------------------------------------------- */
 
-/* What a matrix unit still holds of the last tile: to be stored between multiplications, of the next tile, it
- * takes no time. */
-typedef struct eg_held {
-    char *to;    /* where the registers' sums go, a tile or `sums`; NULL: they hold none */
-    float *tile; /* to which those in `sums` have to be added, */
-    int64_t row; /* from this row on */
-    _Alignas(64) float sums[EG_CELL * EG_CELL];
-} eg_held;
+/* Tiles are mr x nr, row by row, in the compute type. */
+typedef struct eg_micro_kernel {
+    int mr, nr;
+    int lanes; /* numbers of a vector; 0 for the matrix unit */
 
-/* Where a tile's sums go, and what is added to them: a tile, or NULL. */
-typedef struct eg_sums {
-    const void *before;
-    void *to;      /* a tile too; or, but from cells, where the caller has the result */
-    int64_t row;   /* numbers from row to row of it */
-    bool past;     /* whole lines, to be stored past the caches */
-    eg_held *held; /* cells: has the sums until the next product, or `settle`, stores them */
-} eg_sums;
+    /* tile = initial + left · right over `depth` k, for the first `cols` columns. All mr rows are read and
+     * written, and whole vectors of columns. Rows of the left operand or its k, and columns of the right one,
+     * are neighbours. */
+    void (*multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth, int64_t cols,
+                     const eg_micro_tile *tile, const eg_prefetch_plan *plan);
 
-/* All tiles are mr x nr, row by row, in the compute type. */
+    /* Around each block, on the thread that computes it; NULL: nothing to do. */
+    void (*enter)(void);
+    void (*leave)(void);
+    /* Stores the accumulators that still wait, before the epilogue reads their tile; NULL: none ever wait. */
+    void (*flush)(eg_deferred_flush *deferred);
+
+    double (*peak)(int64_t turns); /* multiply-adds in registers alone; returns how many it did */
+} eg_micro_kernel;
+
+typedef struct eg_packing {
+    int bf16_terms; /* of a number in an AMX tile block; 0: operands are micro-panels */
+    float unscale;  /* factor that takes the scale of bf16 terms out of a product */
+
+    /* Micro-panels, and tiles: copies rows x cols elements of `dtype` to rows of nr numbers, with zeros up to
+     * nr columns and `padded` rows. */
+    void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
+                 int64_t rows, int64_t cols, int64_t padded);
+
+    /* AMX tile blocks: splits rows [first, first + count) and the rows 16 below them into bf16 terms, for the
+     * layouts that are wanted. The block has rows x cols numbers, f32 or of the layer's type, and zeros
+     * beyond. Transposed layouts need all 16 rows in one call. False if a number is not the sum of so many
+     * bf16. */
+    bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
+                  const eg_cpu_packs *to);
+    /* Prefetches for writing the lines that `split` will store those rows to. */
+    void (*prefetch_write)(const eg_cpu_packs *to, int64_t first, int64_t count);
+} eg_packing;
+
+/* Sizes of blocks in numbers. MC x NC accumulators and the left operand of a block stay in L2. */
+typedef struct eg_blocking {
+    int mc, nc;         /* of a block, at most */
+    int kc;             /* k of a pass, which are summed in registers before they are added to the tile; */
+    int kc_single_pass; /* the same where the whole depth is no more, */
+    int kc_fused;       /* and with fused packing; 0: as without */
+    int kc_multiple;    /* a pass ends at a multiple of this */
+    int max_left;       /* MC * depth of a single pass, which needs no room for accumulators */
+    int fused_min_rows; /* fused packing: products of so many rows, */
+    int fused_max_rows; /* and at most so many, which are then one block high */
+    int non_temporal_below; /* products of less depth may store their result non-temporally */
+} eg_blocking;
+
+typedef struct eg_epilogue_kernels {
+    /* Rounds rows x cols numbers of a tile to `dtype` and stores them. */
+    void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
+                  int64_t rows, int64_t cols);
+
+    /* sums[j] += the j-th number of every row, from top to bottom; whole vectors. */
+    void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
+
+    void (*act[EG_ACTIVATIONS])(const eg_elementwise *of);        /* act(x) + other */
+    void (*act_grad[EG_ACTIVATIONS])(const eg_elementwise *of);   /* other * act'(x) */
+    void (*act_grad_y[EG_ACTIVATIONS])(const eg_elementwise *of); /* of y; NULL: act' is no function of y */
+
+    /* AMX: stores rows of a product, unscaled, as results of `dtype`, `step` bytes from row to row. */
+    void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols,
+                       bool non_temporal);
+    /* AMX: `rows_a_step` rows, from `row` on. */
+    void (*grad_rows[EG_ACTIVATIONS])(const eg_grad_rows *of, int64_t row);
+    int rows_a_step;
+} eg_epilogue_kernels;
+
+/* When a row is the fastest one that serves the operations. Work is counted in multiply-adds. */
+typedef struct eg_choice {
+    double min_work;         /* of a product */
+    double reuse;            /* work for each number that is packed, at least, */
+    double reuse_one_thread; /* and where one thread takes the layer, so that what it packs stays in its L2 */
+    bool single_panel;       /* only where K and N are nr */
+    double thread_work;      /* work that is worth a further thread: some 10 to 30 us */
+} eg_choice;
+
 typedef struct eg_cpu_kernel {
     const char *name;
     eg_dtype compute;
     eg_dtype dtype; /* of the layers it serves; EG_DTYPE_DEFAULT: all that compute in `compute` */
     unsigned maths; /* an EG_CPU_MATH for each that it may serve */
     uint32_t needs; /* instruction-set bits */
-    int terms;      /* of a number in a cell; 0: its operands are panels */
-    int mr, nr;     /* the tile held in registers */
-    int lanes;      /* numbers of a vector */
-    int streams;    /* products of fewer terms may be stored past the caches: a tile's rows are lines */
-    int kc;         /* terms a pass, summed in registers before they are added to the tile; */
-    int whole_kc;   /* or so many, if that is all, */
-    int only_kc;    /* or so many where a block lays out B for itself; 0: no other number */
-    int run;        /* passes are cut at multiples of this */
-    int block_rows, block_cols; /* of the result, at most: its accumulators and left operand stay in L2 */
-    int block_left; /* numbers of the left operand that may be there without accumulators, in one pass */
-    int only_from,
-        only_rows;      /* or so many at least, and at most, where it has all and lays out B for itself */
-    double least;       /* from so many multiply-adds of a product it is the faster choice, */
-    double uses;        /* if they are so many for a number that is packed, */
-    double uses_alone;  /* or so many in a layer that one thread takes: what is packed stays with it */
-    bool one_panel;     /* and, where this is set, if K and N are nr */
-    double thread_work; /* multiply-adds worth a further thread: some 10 to 30 us */
-
-    /* Around each block, on the thread that computes it; NULL: nothing to do. */
-    void (*enter)(void);
-    void (*leave)(void);
-    void (*settle)(eg_held *held); /* stores what the last product left, before that tile's end reads it */
-
-    /* sums = before + left · right over `depth` terms, for the first `cols` columns. All mr rows are read and
-     * written, and of the columns whole vectors. Rows of the left operand or its terms, and columns of the
-     * right one, are neighbours: 1 apart. */
-    void (*multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
-                     const eg_sums *sums, const eg_ahead *ahead);
-
-    /* Cells only: of rows x cols numbers, f32 or of the layer's own type, the rest 0, rows
-     * [first, first + count) of the upper half and their partners 16 below, to the layouts that are wanted.
-     * Transposed ones take all 16 at once. False if a number is not the sum of `terms` bf16. */
-    bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
-                  const eg_cells *to);
-    /* Asks for the lines that those rows will be written to. */
-    void (*own)(const eg_cells *to, int64_t first, int64_t count);
-    float unscale; /* what a product is to be multiplied with: cells are scaled */
-    /* Stores such rows of a product to memory, `step` bytes apart, as results of `dtype`. */
-    void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols,
-                       bool past);
-
-    /* Copies rows x cols elements of `dtype` to rows of nr, zero up to nr columns and `padded` rows. */
-    void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
-                 int64_t rows, int64_t cols, int64_t padded);
-
-    /* Rounds rows x cols numbers to `dtype` and stores them. */
-    void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
-                  int64_t rows, int64_t cols);
-
-    /* sums[j] += every row's j-th number, from top to bottom; whole vectors. */
-    void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
-
-    void (*act[EG_ACTIVATIONS])(const eg_sweep *sweep);        /* act(x) + other */
-    void (*act_grad[EG_ACTIVATIONS])(const eg_sweep *sweep);   /* other * act'(x) */
-    void (*act_grad_y[EG_ACTIVATIONS])(const eg_sweep *sweep); /* of y; NULL if act' is no function of it */
-
-    /* Cells only: `row_step` rows, from `row` on. */
-    void (*grad_rows[EG_ACTIVATIONS])(const eg_grad_rows *of, int64_t row);
-    int row_step;
-
-    double (*spin)(int64_t turns); /* multiply-adds in registers, for the peak: how many it did */
+    eg_micro_kernel micro;
+    eg_packing pack;
+    eg_blocking blocking;
+    eg_epilogue_kernels epilogue;
+    eg_choice choice;
 } eg_cpu_kernel;
+
+static inline bool eg_cpu_is_amx(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 0; }
 
 enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
 
 /* The table, best first, `portable` last: a row's name says its instruction set, type (and how many bf16
  * products make one of its own) and tile. */
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(EG_PORTABLE_KERNELS)
 #define EG_CPU_KERNELS(X)                                                                                    \
     X(amx_bf16x1_32x32)                                                                                      \
     X(amx_f16x4_32x32)                                                                                       \
@@ -208,7 +228,7 @@ enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
     X(avx2_f64_4x12)                                                                                         \
     X(portable_f32_4x8)                                                                                      \
     X(portable_f64_4x4)
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && !defined(EG_PORTABLE_KERNELS)
 #define EG_CPU_KERNELS(X)                                                                                    \
     X(neon_f32_4x16)                                                                                         \
     X(neon_f64_4x8)                                                                                          \

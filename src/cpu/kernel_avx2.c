@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AVX2 with FMA and F16C (Haswell, Zen and later). */
 #include <immintrin.h>
 
-#include "half.h"
+#include "core/half.h"
 #include "kernel.h"
 
 #define EG_VECTOR_BYTES 32

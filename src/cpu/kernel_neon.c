@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* AArch64 Advanced SIMD. */
 #include <arm_neon.h>
 
-#include "half.h"
+#include "core/half.h"
 #include "kernel.h"
 
 #define EG_VECTOR_BYTES 16

@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The baseline of the machine the library is built for: SSE2 on x86-64, NEON on AArch64, plain code
  * elsewhere. */
-#include "half.h"
+#include "core/half.h"
 #include "kernel.h"
 
 #define EG_VECTOR_BYTES 16

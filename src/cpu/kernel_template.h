@@ -1,61 +1,64 @@
-/* One micro-kernel on multiply-add units, for the instruction set and type that the including file sets:
- * what tile_template.h asks for, and
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One micro-kernel on vector units, for the instruction set and type that the including file sets: what
+ * tile_template.h asks for, and
  *
- *   EG_KC             terms a pass
- *   EG_WHOLE_KC       or so many, if that is all of them; it may be left out
- *   EG_ONLY_KC        or so many, where one block has all rows; it may be left out
- *   EG_NEEDS          instruction-set bits
- *   EG_ONE_PANEL      1: for layers of one panel, whose K and N are nr; else it may be left out
+ *   EG_KC               k of a pass: blocking.kc
+ *   EG_KC_SINGLE_PASS   where the whole depth is no more; EG_KC if left out
+ *   EG_KC_FUSED         with fused packing; EG_KC if left out
+ *   EG_NEEDS            instruction-set bits
+ *   EG_SINGLE_PANEL     1: only for layers whose K and N are nr; 0 if left out
  *
- * The accumulators take EG_MR * EG_NV registers, the right operand's row EG_NV and the left operand's
- * number one: 28 of 32 for 8x48 on AVX-512, all 16 for 4x24 on AVX2. Each term then costs EG_NV loads and
- * EG_MR broadcasts for EG_MR * EG_NV multiply-adds: the load ports keep up with both FMA units. */
+ * The accumulators take EG_MR * EG_NV registers, a row of the right operand EG_NV, and a number of the left
+ * operand one: 28 of 32 for 8x48 on AVX-512, all 16 for 4x24 on AVX2. Each k costs EG_NV loads and EG_MR
+ * broadcasts for EG_MR * EG_NV multiply-adds. So the load ports keep up with both FMA units. */
 #include "tile_template.h"
 
-#ifndef EG_WHOLE_KC
-#define EG_WHOLE_KC EG_KC
+#ifndef EG_KC_SINGLE_PASS
+#define EG_KC_SINGLE_PASS EG_KC
 #endif
-#ifndef EG_ONLY_KC
-#define EG_ONLY_KC EG_KC
+#ifndef EG_KC_FUSED
+#define EG_KC_FUSED EG_KC
 #endif
-#ifndef EG_ONE_PANEL
-#define EG_ONE_PANEL 0
+#ifndef EG_SINGLE_PANEL
+#define EG_SINGLE_PANEL 0
 #endif
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
 
-/* `depth` terms of a tile of `nv` vectors a row. nv, and one of the left operand's distances, are constants
- * where this is inlined. */
-EG_INLINE void EG_V(terms)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index, const int64_t term,
-                           const EG_R *right, const int64_t right_term, int64_t depth, const int nv) {
-    enum { SOON = 12 }; /* terms: a transposed left operand takes a line a term, far apart */
+/* `depth` k of a tile of `nv` vectors a row. nv, and either index_stride or k_stride, are constants where
+ * this is inlined. */
+EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index_stride,
+                                    const int64_t k_stride, const EG_R *right, const int64_t right_k_stride,
+                                    int64_t depth, const int nv) {
+    enum { SOON = 12 }; /* k: a transposed left operand touches another distant line with each k */
     EG_PARTS(4)
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
-        if (index == 1) __builtin_prefetch(left + (k + SOON) * term, 0, 3);
+        if (index_stride == 1) __builtin_prefetch(left + (k + SOON) * k_stride, 0, 3);
         EG_UNROLL(8)
-        for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_term + j * EG_LANES);
+        for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_k_stride + j * EG_LANES);
         EG_UNROLL(16)
         for (int i = 0; i < EG_MR; i++) {
-            const EG_T a = EG_V(splat)(left[i * index + k * term]);
+            const EG_T a = EG_V(splat)(left[i * index_stride + k * k_stride]);
             EG_UNROLL(8)
             for (int j = 0; j < nv; j++) sum[i][j] = EG_V(fma)(a, b[j], sum[i][j]);
         }
     }
 }
 
-/* Memory that will be wanted, a slice of it: more at a time would stand in the way of the loads. */
-EG_INLINE const char *EG_V(ask)(const eg_share *of, const char *at) {
-    for (int64_t rows = of->slice; rows > 0; rows--, at += of->stride) {
+/* Prefetches one slice. More at a time would delay the loads of the multiplication. */
+EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const char *at) {
+    for (int64_t rows = of->rows_a_group; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
         for (int64_t j = 0; j < EG_NV * EG_VECTOR_BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
     }
     return at;
 }
 
-/* Likewise rows of it, each in as many lines as it may have vectors: a loop for them would take as long as
- * the terms of a small layer. */
-EG_INLINE const char *EG_V(ask_rows)(const eg_asked *of, const char *at, int64_t rows, const int nv) {
+/* Prefetches rows that the epilogue touches, each in as many lines as it may have vectors: a loop over the
+ * actual lines would take as long as the multiplication of a small layer. */
+EG_INLINE const char *EG_V(prefetch_rows)(const eg_prefetch_rows *of, const char *at, int64_t rows,
+                                          const int nv) {
     for (; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
         for (int64_t j = 0; j < nv; j++) __builtin_prefetch(at + (j * 64 < of->bytes ? j * 64 : 0), 0, 2);
@@ -63,25 +66,25 @@ EG_INLINE const char *EG_V(ask_rows)(const eg_asked *of, const char *at, int64_t
     return at;
 }
 
-/* The sums of this pass, and what was there before. */
-EG_INLINE void EG_V(add_up)(EG_T sum[EG_MR][EG_NV], const eg_sums *sums, const int nv) {
-    const EG_R *before = sums->before;
-    const int64_t row = sums->row;
-    EG_R *to = sums->to;
-    if (before != NULL) {
+/* Adds the tile's initial values to the accumulators and stores them. */
+EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_tile *tile, const int nv) {
+    const EG_R *initial = tile->initial;
+    const int64_t stride = tile->out_stride;
+    EG_R *out = tile->out;
+    if (initial != NULL) {
         EG_UNROLL(16)
         for (int i = 0; i < EG_MR; i++) {
             EG_UNROLL(8)
-            for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(before + i * EG_NR + j * EG_LANES);
+            for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(initial + i * EG_NR + j * EG_LANES);
         }
     }
 #define EG_PUT(store)                                                                                        \
     EG_UNROLL(16)                                                                                            \
-    for (int i = 0; i < EG_MR; i++, to += row) {                                                             \
+    for (int i = 0; i < EG_MR; i++, out += stride) {                                                         \
         EG_UNROLL(8)                                                                                         \
-        for (int j = 0; j < nv; j++) EG_V(store)(to + j * EG_LANES, sum[i][j]);                              \
+        for (int j = 0; j < nv; j++) EG_V(store)(out + j * EG_LANES, sum[i][j]);                             \
     }
-    if (sums->past) {
+    if (tile->non_temporal) {
         EG_PUT(stream)
     } else {
         EG_PUT(store)
@@ -89,39 +92,39 @@ EG_INLINE void EG_V(add_up)(EG_T sum[EG_MR][EG_NV], const eg_sums *sums, const i
 #undef EG_PUT
 }
 
-EG_INLINE void EG_V(multiply_nv)(const eg_factor *left, const eg_factor *right, int64_t depth,
-                                 const eg_sums *sums, const eg_ahead *ahead, const int nv,
+EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
+                                 const eg_micro_tile *tile, const eg_prefetch_plan *plan, const int nv,
                                  const bool transposed) {
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left->at, *b = right->at;
-    const char *out = ahead->out.at, *in = ahead->in.at;
-    const char *right_ahead = ahead->next_right.at, *left_ahead = ahead->next_left.at;
-    int64_t rows = ahead->rows;
-    for (; depth > 0; depth -= EG_NR, a += left->group, b += right->group) {
-        right_ahead = EG_V(ask)(&ahead->next_right, right_ahead);
-        left_ahead = EG_V(ask)(&ahead->next_left, left_ahead);
-        const int64_t some = rows < ahead->row_slice ? rows : ahead->row_slice;
-        if (out != NULL) out = EG_V(ask_rows)(&ahead->out, out, some, nv);
-        if (in != NULL) in = EG_V(ask_rows)(&ahead->in, in, some, nv);
+    const char *out = plan->out.at, *in = plan->in.at;
+    const char *next_right = plan->next_right.at, *next_left = plan->next_left.at;
+    int64_t rows = plan->rows;
+    for (; depth > 0; depth -= EG_NR, a += left->group_stride, b += right->group_stride) {
+        next_right = EG_V(prefetch_slice)(&plan->next_right, next_right);
+        next_left = EG_V(prefetch_slice)(&plan->next_left, next_left);
+        const int64_t some = rows < plan->rows_a_group ? rows : plan->rows_a_group;
+        if (out != NULL) out = EG_V(prefetch_rows)(&plan->out, out, some, nv);
+        if (in != NULL) in = EG_V(prefetch_rows)(&plan->in, in, some, nv);
         rows -= some;
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         if (transposed) {
-            EG_V(terms)(sum, a, 1, left->term, b, right->term, count, nv);
+            EG_V(multiply_group)(sum, a, 1, left->k_stride, b, right->k_stride, count, nv);
         } else {
-            EG_V(terms)(sum, a, left->index, 1, b, right->term, count, nv);
+            EG_V(multiply_group)(sum, a, left->index_stride, 1, b, right->k_stride, count, nv);
         }
     }
-    EG_V(add_up)(sum, sums, nv);
+    EG_V(store_accumulators)(sum, tile, nv);
 }
 
-/* Narrow last panels use as many vectors as they have columns for. */
-static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_t depth, int64_t cols,
-                           const eg_sums *sums, const eg_ahead *ahead) {
+/* A narrow last panel takes no more vectors than it has columns for. */
+static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
+                           int64_t cols, const eg_micro_tile *tile, const eg_prefetch_plan *plan) {
 #define EG_WIDTH(nv)                                                                                         \
-    if (left->index == 1) {                                                                                  \
-        EG_V(multiply_nv)(left, right, depth, sums, ahead, nv, true);                                        \
+    if (left->index_stride == 1) {                                                                           \
+        EG_V(multiply_nv)(left, right, depth, tile, plan, nv, true);                                         \
     } else {                                                                                                 \
-        EG_V(multiply_nv)(left, right, depth, sums, ahead, nv, false);                                       \
+        EG_V(multiply_nv)(left, right, depth, tile, plan, nv, false);                                        \
     }
     if (cols <= EG_LANES) {
         EG_WIDTH(1)
@@ -142,7 +145,7 @@ static void EG_V(multiply)(const eg_factor *left, const eg_factor *right, int64_
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
 /* As many independent multiply-adds as the tile has accumulators. */
-static double EG_V(spin)(int64_t turns) {
+static double EG_V(peak)(int64_t turns) {
     EG_T sum[EG_MR * EG_NV];
     EG_T a = EG_V(splat)((EG_R)0.999), b = EG_V(splat)((EG_R)0.001);
     for (int i = 0; i < EG_MR * EG_NV; i++) sum[i] = EG_V(splat)((EG_R)i);
@@ -164,28 +167,23 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .compute = EG_REAL_BITS == 64 ? EG_F64 : EG_F32,
     .maths = EG_CPU_ANY_MATH,
     .needs = EG_NEEDS,
-    .mr = EG_MR,
-    .nr = EG_NR,
-    .lanes = EG_LANES,
-    .streams = EG_VECTOR_BYTES == 64 ? 128 : 0,
-    .kc = EG_KC,
-    .whole_kc = EG_WHOLE_KC,
-    .only_kc = EG_ONLY_KC,
-    .run = EG_NR,
-    .block_rows = EG_REAL_BITS == 64 ? 128 : 192,
-    .block_cols = 240,
-    .only_from = 1,
-    .only_rows = 256,
-    .thread_work = 1 << 20,
-    .one_panel = EG_ONE_PANEL,
-    .unscale = 1,
-    .multiply = EG_V(multiply),
-    .spin = EG_V(spin),
-    EG_TILE_FUNCTIONS,
+    .micro = {.mr = EG_MR, .nr = EG_NR, .lanes = EG_LANES, .multiply = EG_V(multiply), .peak = EG_V(peak)},
+    .pack = {.unscale = 1, .load = EG_V(load_tile)},
+    .blocking = {.mc = EG_REAL_BITS == 64 ? 128 : 192,
+                 .nc = 240,
+                 .kc = EG_KC,
+                 .kc_single_pass = EG_KC_SINGLE_PASS,
+                 .kc_fused = EG_KC_FUSED,
+                 .kc_multiple = EG_NR,
+                 .fused_min_rows = 1,
+                 .fused_max_rows = 256,
+                 .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0},
+    .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
+    .choice = {.single_panel = EG_SINGLE_PANEL, .thread_work = 1 << 20},
 };
 
 #undef EG_KC
-#undef EG_WHOLE_KC
-#undef EG_ONLY_KC
-#undef EG_ONE_PANEL
+#undef EG_KC_SINGLE_PASS
+#undef EG_KC_FUSED
+#undef EG_SINGLE_PANEL
 #include "template_end.h"

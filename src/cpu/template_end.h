@@ -1,13 +1,11 @@
-/* Makes room for the next template. */
-#undef EG_TILE_FUNCTIONS
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Undefines what one template has defined, so that the next can be included. */
+#undef EG_ELEMENTWISE_FUNCTIONS
 #undef EG_ACT_ROW
 #undef EG_GRAD_ROW
 #undef EG_GRAD_Y_ROW
 #undef EG_Y_0
 #undef EG_Y_1
-#undef EG_GRAD_Y_0
-#undef EG_GRAD_Y_1
-#undef EG_GRAD_SWEEP
 #undef EG_BY_TYPE
 #undef EG_AT_ONCE
 #undef EG_PASTE
@@ -31,7 +29,7 @@
 #undef EG_EXP_FIELD
 #undef EG_ABS_MASK
 #undef EG_KERNEL
-#undef EG_SWEEPS_OF
+#undef EG_ELEMENTWISE_OF
 #undef EG_S
 #undef EG_REAL_BITS
 #undef EG_MR

@@ -1,25 +1,11 @@
-/* Threads, by OpenMP where the build has it. */
-#include "cpu.h"
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work of a step shared out: each thread has a range of the indices, and when it is through takes on what is
+ * left of the others'. So a thread packs the rows that it will multiply, and finds grad_pre of its rows in
+ * its own cache; and a thread that is held up, or never comes, holds up no one. */
+#include "threads.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include "pool.h"
 
-/* OpenMP's own count: it is of the processors the process began with, while OMP_PROC_BIND may since have
- * bound this thread to one. */
-int eg_cpu_cores(void) {
-#ifdef _OPENMP
-    return omp_get_num_procs();
-#else
-    return 1;
-#endif
-}
-
-#ifdef _OPENMP
-
-/* Each thread has a range of the indices, and when it is through takes on what is left of the others'. So a
- * thread packs the rows that it will multiply, and finds grad_pre of its rows in its own cache; and a thread
- * that is held up holds up no one. */
 enum { MOST_THREADS = 256 };
 
 typedef struct range {
@@ -27,49 +13,74 @@ typedef struct range {
     int64_t end;
 } range;
 
-static void run_ranges(range *ranges, int count, int thread, void (*body)(void *, int64_t, int), void *arg) {
-    for (int i = 0; i < count; i++) {
-        range *own = &ranges[(thread + i) % count];
+struct eg_threads {
+    eg_pool *pool; /* NULL: the caller's are used */
+    eg_parallel_for parallel_for;
+    void *parallel_user;
+    eg_allocator allocator;
+    int most;
+    range ranges[];
+};
+
+typedef struct shared_work {
+    range *ranges;
+    int count; /* of ranges */
+    void (*body)(void *, int64_t, int);
+    void *arg;
+} shared_work;
+
+eg_threads *eg_threads_make(int most, const eg_open_info *info, const eg_allocator *allocator) {
+    if (most > MOST_THREADS) most = MOST_THREADS;
+    const size_t bytes = sizeof(eg_threads) + (size_t)most * sizeof(range);
+    eg_threads *threads = allocator->alloc(bytes, allocator->user);
+    if (threads == NULL) return NULL;
+    *threads = (eg_threads){.allocator = *allocator,
+                            .parallel_for = info->parallel_for,
+                            .parallel_user = info->parallel_user,
+                            .most = most};
+    if (threads->parallel_for != NULL) return threads;
+    threads->pool = eg_pool_make(most, allocator);
+    if (threads->pool != NULL) return threads;
+    allocator->free(threads, allocator->user);
+    return NULL;
+}
+
+void eg_threads_free(eg_threads *threads) {
+    if (threads == NULL) return;
+    eg_pool_free(threads->pool);
+    const eg_allocator allocator = threads->allocator;
+    allocator.free(threads, allocator.user);
+}
+
+static void run_ranges(void *arg, int thread) {
+    const shared_work *work = arg;
+    for (int i = 0; i < work->count; i++) {
+        range *own = &work->ranges[(thread + i) % work->count];
         for (;;) {
             const int64_t index = __atomic_fetch_add(&own->next, 1, __ATOMIC_RELAXED);
             if (index >= own->end) break;
-            body(arg, index, thread);
+            work->body(work->arg, index, thread);
         }
     }
 }
 
-/* GNU's OpenMP ends the threads that a team has less than the one before, and makes new ones for the next
- * larger team: some 50 us each. So a team is as large as the one before, if no larger than `most`, and those
- * that are too many do nothing. */
-static int team_of(int most, int threads) {
-    static _Thread_local int last;
-    if (last > most) last = most;
-    if (last < threads) last = threads;
-    return last;
-}
-
-static void run_threads(int team, int threads, int64_t count, void (*body)(void *, int64_t, int), void *arg) {
-    range ranges[MOST_THREADS];
-    for (int i = 0; i < threads; i++) {
-        ranges[i].next = count / threads * i + (count % threads * i) / threads;
-        ranges[i].end = count / threads * (i + 1) + (count % threads * (i + 1)) / threads;
-    }
-#pragma omp parallel num_threads(team)
-    if (omp_get_thread_num() < threads) run_ranges(ranges, threads, omp_get_thread_num(), body, arg);
-}
-
-#endif
-
-void eg_cpu_parallel(int most, int threads, int64_t count, void (*body)(void *arg, int64_t index, int thread),
-                     void *arg) {
-    if (threads > count) threads = (int)count;
-#ifdef _OPENMP
-    if (threads > MOST_THREADS) threads = MOST_THREADS;
-    if (threads > 1) {
-        run_threads(team_of(most, threads), threads, count, body, arg);
+void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
+                     void (*body)(void *arg, int64_t index, int thread), void *arg) {
+    if (most > threads->most) most = threads->most;
+    if (most > count) most = (int)count;
+    if (most <= 1) {
+        for (int64_t i = 0; i < count; i++) body(arg, i, 0);
         return;
     }
-#endif
-    (void)most;
-    for (int64_t i = 0; i < count; i++) body(arg, i, 0);
+    shared_work work = {.ranges = threads->ranges, .count = most, .body = body, .arg = arg};
+    for (int i = 0; i < most; i++) {
+        work.ranges[i].next = count / most * i + (count % most * i) / most;
+        work.ranges[i].end = count / most * (i + 1) + (count % most * (i + 1)) / most;
+    }
+    if (threads->pool != NULL) {
+        eg_pool_run(threads->pool, most, run_ranges, &work);
+    } else {
+        threads->parallel_for(threads->parallel_user, most, run_ranges, &work);
+        run_ranges(&work, 0); /* what a pool that ran no task would leave undone */
+    }
 }

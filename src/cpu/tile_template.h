@@ -1,20 +1,23 @@
-/* What is done to tiles outside the product, for the type and instruction set that the including file sets:
- * loads and stores of every storage type and layout, and the epilogues.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is done with tiles outside of a multiplication, for the type and instruction set that the including
+ * file sets: loads and stores of every storage type and layout, and the element-wise epilogues.
  *
- *   EG_KERNEL         ends the name of every function here
- *   EG_REAL_BITS      32 or 64
- *   EG_VECTOR_BYTES   16, 32 or 64
- *   EG_MR, EG_NV      rows, and vectors a row, of a tile: nr = EG_NV * lanes
- *   EG_SWEEPS_OF      the kernel in this file whose sweeps it takes, if it is to have none of its own
+ *   EG_KERNEL           ends the name of every function here
+ *   EG_REAL_BITS        32 or 64
+ *   EG_VECTOR_BYTES     16, 32 or 64
+ *   EG_MR, EG_NV        rows, and vectors a row, of a tile: nr = EG_NV * lanes
+ *   EG_ELEMENTWISE_OF   an earlier kernel of this file whose element-wise epilogues are taken, rather than
+ *                       own ones; they do not depend on the tile
  *
- * EG_TILE_FUNCTIONS are the fields of an eg_cpu_kernel that this makes. template_end.h forgets it all. */
+ * EG_ELEMENTWISE_FUNCTIONS are the fields of eg_epilogue_kernels that this makes. template_end.h undefines
+ * all of it. */
 #define EG_PASTE_(a, b) a##_##b
 #define EG_PASTE(a, b)  EG_PASTE_(a, b)
 #define EG_V(name)      EG_PASTE(name, EG_KERNEL)
 #define EG_STRING_(x)   #x
 #define EG_STRING(x)    EG_STRING_(x)
 
-#include "../problem.h"
+#include "core/problem.h"
 #include "vector.h"
 
 #define EG_NR (EG_NV * EG_LANES)
@@ -71,7 +74,7 @@ EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64
 }
 #endif
 
-#include "columns.h"
+#include "transpose_pack.h"
 
 static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_stride,
                             int64_t col_stride, int64_t rows, int64_t cols) {
@@ -80,7 +83,8 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
         EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
 
-/* One loop for each storage type, but for sweeps without masks: those go over the compute type alone. */
+/* One loop for each storage type. Without masks, element-wise epilogues read and write the compute type
+ * alone. */
 #if EG_REAL_BITS == 64
 #define EG_BY_TYPE(dtype, CALL) CALL(EG_F64)
 #elif EG_VECTOR_BYTES != 64
@@ -97,9 +101,9 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
 #endif
 
 #if EG_VECTOR_BYTES == 64
-#include "rows_avx512.h"
+#include "dense_rows_avx512.h"
 #else
-#include "rows.h"
+#include "dense_rows.h"
 #endif
 
 static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride,
@@ -144,23 +148,21 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
         EG_V(store_row)((char *)dst + i * row, from + i * EG_NR, dtype, col_stride, cols);
 }
 
-/* Sweeps know no tile: another kernel of this type and instruction set may have them. */
-#ifdef EG_SWEEPS_OF
-#define EG_S(name) EG_PASTE(name, EG_SWEEPS_OF)
+#ifdef EG_ELEMENTWISE_OF
+#define EG_S(name) EG_PASTE(name, EG_ELEMENTWISE_OF)
 #else
 #define EG_S(name) EG_V(name)
-#include "sweep.h"
+#include "elementwise.h"
 #endif
 
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 #define EG_Y_0(name)                                   NULL
-#define EG_Y_1(name)                                   EG_S(sweep_grad_y_##name)
-#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_S(sweep_##name),
-#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_S(sweep_grad_##name),
+#define EG_Y_1(name)                                   EG_S(grad_y_elementwise_##name)
+#define EG_ACT_ROW(NAME, name, value, from_y, text)    [value] = EG_S(elementwise_##name),
+#define EG_GRAD_ROW(NAME, name, value, from_y, text)   [value] = EG_S(grad_elementwise_##name),
 #define EG_GRAD_Y_ROW(NAME, name, value, from_y, text) [value] = EG_Y_##from_y(name),
 
-#define EG_TILE_FUNCTIONS                                                                                    \
-    .load = EG_V(load_tile), .store = EG_V(store_tile), .add_rows = EG_S(add_rows),                          \
-    .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)}, .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)},                \
-    .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
+#define EG_ELEMENTWISE_FUNCTIONS                                                                             \
+    .store = EG_V(store_tile), .add_rows = EG_S(add_rows), .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)},         \
+    .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)}, .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of EG_VECTOR_BYTES bytes of f32 or f64 (EG_REAL_BITS), by the vector extensions that GCC and Clang
  * share; where an instruction set has the operation, by its intrinsic. Included once per kernel; every name
  * ends in the kernel's own, through EG_V. Compiled without floating-point contraction: a multiply-add is
@@ -29,24 +30,33 @@ typedef EG_V(word) EG_I __attribute__((vector_size(EG_VECTOR_BYTES)));
 typedef EG_R EG_V(unaligned)
     __attribute__((vector_size(EG_VECTOR_BYTES), aligned(EG_REAL_BITS / 8), may_alias));
 
-#define EG_LANES  ((int64_t)(EG_VECTOR_BYTES / sizeof(EG_R)))
-#define EG_INLINE static inline __attribute__((always_inline, unused))
+#define EG_LANES ((int64_t)(EG_VECTOR_BYTES / sizeof(EG_R)))
 
 /* EG_UNROLL: a loop of at most `times` turns is written out, or the arrays it walks stay in memory; each
  * compiler has its own name for it. EG_PARTS: any loop, `times` turns at a time, by GCC alone: Clang would
- * load for all of them first, and run out of registers. */
+ * load for all of them first, and run out of registers.
+ *
+ * A sanitizer puts a branch in front of every access. Inlined into each other and written out, they make
+ * loops of thousands of branches, which take a compiler minutes: there it does neither. Nor for instructions
+ * in plain C, of which a vector takes hundreds. */
 #define EG_PRAGMA(text) _Pragma(#text)
-#ifdef __clang__
+#if defined(EG_NO_FORCED_INLINE)
+#define EG_INLINE static inline __attribute__((unused))
+#define EG_UNROLL(times)
+#define EG_PARTS(times)
+#elif defined(__clang__)
+#define EG_INLINE        static inline __attribute__((always_inline, unused))
 #define EG_UNROLL(times) EG_PRAGMA(clang loop unroll(full))
 #define EG_PARTS(times)  EG_PRAGMA(clang loop unroll(disable))
 #else
+#define EG_INLINE        static inline __attribute__((always_inline, unused))
 #define EG_UNROLL(times) EG_PRAGMA(GCC unroll times)
 #define EG_PARTS(times)  EG_PRAGMA(GCC unroll times)
 #endif
 
 EG_INLINE EG_T EG_V(load)(const EG_R *from) { return *(const EG_V(unaligned) *)from; }
 EG_INLINE void EG_V(store)(EG_R *to, EG_T x) { *(EG_V(unaligned) *)to = x; }
-/* Past the caches, a line at once. */
+/* Non-temporal: bypasses the caches, a whole line at once. */
 EG_INLINE void EG_V(stream)(EG_R *to, EG_T x) {
 #if defined(__AVX512F__) && EG_VECTOR_BYTES == 64
     _mm512_stream_si512((void *)to, (__m512i)x);
@@ -129,29 +139,30 @@ EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
 #endif
 }
 
-/* An act' of slopes.h: a register has one coefficient of all pieces, and VPERMPS gives each lane its own.
- * Half the instructions of an exponential and a division, and a third of their latency. */
+/* act' by a derivative table: a register holds one coefficient of all pieces, and VPERMPS gives each lane the
+ * one of its piece. Takes half the instructions of an exponential and a division, and a third of their
+ * latency. */
 #if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 32
-#include "slopes.h"
+#include "derivative_tables.h"
 
-EG_INLINE EG_T EG_V(slope)(EG_T x, const eg_slope *slope) {
-    const EG_T a = EG_V(min)(EG_V(abs)(x), EG_V(splat)(slope->end));
-    EG_T scale = EG_V(splat)(slope->scale);
-    if (slope->fall != 0) scale = EG_V(fma)(a, EG_V(splat)(-slope->fall), scale);
+EG_INLINE EG_T EG_V(derivative)(EG_T x, const eg_derivative_table *table) {
+    const EG_T a = EG_V(min)(EG_V(abs)(x), EG_V(splat)(table->end));
+    EG_T scale = EG_V(splat)(table->scale);
+    if (table->fall != 0) scale = EG_V(fma)(a, EG_V(splat)(-table->fall), scale);
     const EG_T rounded = EG_V(fma)(a, scale, EG_V(splat)(EG_ROUNDER)); /* the piece, in the low bits */
     const EG_T t = EG_V(fma)(a, scale, EG_ROUNDER - rounded);
     EG_T odd = {0};
     EG_UNROLL(7)
-    for (int i = slope->degree; i >= 0; i--) {
-        const EG_T power = (EG_T)_mm512_permutexvar_ps((__m512i)rounded, _mm512_load_ps(slope->piece[i]));
-        odd = i == slope->degree ? power : EG_V(fma)(odd, t, power);
+    for (int i = table->degree; i >= 0; i--) {
+        const EG_T power = (EG_T)_mm512_permutexvar_ps((__m512i)rounded, _mm512_load_ps(table->piece[i]));
+        odd = i == table->degree ? power : EG_V(fma)(odd, t, power);
     }
     return (EG_T)((EG_I)odd ^ ((EG_I)x & ~EG_ABS_MASK)) + 0.5F;
 }
-#define EG_SLOPE_gelu(x)       EG_V(slope)(x, &eg_slope_gelu)
-#define EG_SLOPE_gelu_erf(x)   EG_V(slope)(x, &eg_slope_gelu_erf)
-#define EG_SLOPE_silu(x)       EG_V(slope)(x, &eg_slope_silu)
-#define EG_SLOPE_quick_gelu(x) EG_V(slope)(EG_C(1.702) * (x), &eg_slope_silu)
+#define EG_DERIVATIVE_gelu(x)       EG_V(derivative)(x, &eg_derivative_gelu)
+#define EG_DERIVATIVE_gelu_erf(x)   EG_V(derivative)(x, &eg_derivative_gelu_erf)
+#define EG_DERIVATIVE_silu(x)       EG_V(derivative)(x, &eg_derivative_silu)
+#define EG_DERIVATIVE_quick_gelu(x) EG_V(derivative)(EG_C(1.702) * (x), &eg_derivative_silu)
 #endif
 
 /* The dialect of activation.h. */
@@ -169,9 +180,9 @@ EG_INLINE EG_T EG_V(slope)(EG_T x, const eg_slope *slope) {
 #define EG_ROUND(x)           EG_V(round)(x)
 #define EG_POW2(n)            EG_V(pow2)(n)
 #define EG_SELECT(mask, a, b) EG_V(select)((EG_I)(mask), a, b)
-#ifdef EG_SLOPE_gelu /* the formula is compiled, under another name, and not used */
+#ifdef EG_DERIVATIVE_gelu /* the formula is compiled, under another name, and not used */
 #define EG_GRAD_FN(name, x)                                                                                  \
-    EG_FN(act_grad_##name, x) EG_RETURN(EG_SLOPE_##name(x)) EG_END EG_FN(formula_of_grad_##name, x)
+    EG_FN(act_grad_##name, x) EG_RETURN(EG_DERIVATIVE_##name(x)) EG_END EG_FN(formula_of_grad_##name, x)
 #endif
 #include "epigrad/activation.h"
 #undef EG_ACTIVATION_FORMULAS
@@ -189,7 +200,7 @@ EG_INLINE EG_T EG_V(slope)(EG_T x, const eg_slope *slope) {
 #undef EG_POW2
 #undef EG_SELECT
 #undef EG_GRAD_FN
-#undef EG_SLOPE_gelu
-#undef EG_SLOPE_gelu_erf
-#undef EG_SLOPE_silu
-#undef EG_SLOPE_quick_gelu
+#undef EG_DERIVATIVE_gelu
+#undef EG_DERIVATIVE_gelu_erf
+#undef EG_DERIVATIVE_silu
+#undef EG_DERIVATIVE_quick_gelu

@@ -1,9 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA behind the backend interface. Calls enqueue on the caller's stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
 
 /* ---- Errors ---------------------------------------------------------------------------------------- */
@@ -111,6 +112,7 @@ static eg_status detect(eg_context *context, eg_cuda_device *device) {
     if (major == 9 && minor == 0) context->caps.features |= EG_CUDA_SM90A;
     device->lt = eg_cuda_lt_open(context);
     if (device->lt != NULL) context->caps.features |= EG_CUDA_LT;
+    device->caps.calibration = eg_cuda_calibration_of(name);
     context->caps.detail = &device->caps;
     snprintf(features, sizeof features, "sm_%d%d%s", major, minor, device->lt != NULL ? " cublaslt" : "");
     context->name = eg_host_text(context, name);
@@ -125,7 +127,7 @@ static void dispose(eg_context *context, eg_cuda_device *device) {
         if (device->fork != NULL) device->driver->cuEventDestroy(device->fork);
         if (device->join != NULL) device->driver->cuEventDestroy(device->join);
         if (device->side != NULL) device->driver->cuStreamDestroy(device->side);
-        eg_cuda_records_close(context, device);
+        eg_cuda_graphs_close(context, device);
         eg_cuda_unload_kernels(device);
         eg_cuda_lt_close(context, device->lt);
         leave(device, EG_OK);
@@ -150,7 +152,7 @@ static eg_status start(eg_context *context, eg_cuda_device *device, const eg_ope
     eg_status status = detect(context, device);
     if (status == EG_OK) status = make_side_stream(device);
     if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
-    if (status == EG_OK) status = eg_cuda_records_open(context, device);
+    if (status == EG_OK) status = eg_cuda_graphs_open(context, device);
     return leave(device, status);
 }
 
@@ -225,50 +227,47 @@ static eg_status cuda_download(eg_context *context, void *host, const void *memo
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
 
-static eg_status cuda_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
+/* A call made before is one launch; otherwise the library is asked for its algorithms before anything is
+ * enqueued. */
+static eg_status cuda_run(eg_context *context, const eg_program *program, const eg_call *call,
+                          bool *refused) {
     eg_cuda_device *device = context->device;
-    const uint64_t at = (uint64_t)(uintptr_t)workspace + offset;
     bool done = false;
     EG_TRY(enter(device));
-    eg_status status = eg_cuda_replay(device, plan, at, &done);
-    if (status == EG_OK && !done) status = eg_cuda_enqueue(device, plan, at, device->stream);
+    eg_status status = eg_cuda_replay(device, program, call, &done, refused);
+    if (status == EG_OK && !done && !*refused)
+        status = eg_cuda_enqueue(device, program, call, device->stream);
     return leave(device, status);
 }
 
-/* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors, made by
- * the product of nothing with B as what is added to it. Its leading dimension stands in
- * packed->transposed.offset. */
-static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
-    eg_problem copy = *problem;
+/* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors. */
+static eg_status plan_pack(const eg_problem *problem, eg_packed *packed, size_t *bytes) {
     const int64_t each = 16 / (int64_t)eg_dtype_size(problem->dtype);
-    const int64_t ld = (problem->n + each - 1) / each * each, items = packed->batched ? problem->batch : 1;
-    int64_t bytes = 0;
-    if (__builtin_mul_overflow(problem->k, ld, &bytes) || __builtin_mul_overflow(bytes, items, &bytes) ||
-        __builtin_mul_overflow(bytes, (int64_t)eg_dtype_size(problem->dtype), &bytes))
+    const int64_t ld = eg_ceil_div(problem->n, each) * each, items = packed->batched ? problem->batch : 1;
+    const eg_cuda_pack pack = {.ld = ld, .item_stride = packed->batched ? problem->k * ld : 0};
+    if (__builtin_mul_overflow(problem->k, ld, bytes) || __builtin_mul_overflow(*bytes, items, bytes) ||
+        __builtin_mul_overflow(*bytes, eg_dtype_size(problem->dtype), bytes))
         return eg_fail(EG_ERR_OUT_OF_MEMORY, "a pack of this b is larger than memory can be");
-    if (packed->data == NULL) EG_TRY(cuda_alloc(context, (size_t)bytes, &packed->data));
-    packed->forward = (eg_region){0, (size_t)bytes};
-    packed->transposed.offset = (size_t)ld;
-    if (problem->batch == 0) return EG_OK; /* there is no b to read */
+    memcpy(packed->detail, &pack, sizeof pack);
+    packed->holds = (uint64_t)ld;
+    return EG_OK;
+}
 
-    copy = (eg_problem){.m = problem->k,
-                        .n = problem->n,
-                        .batch = items,
-                        .dtype = problem->dtype,
-                        .compute = problem->compute};
-    copy.operands[EG_OP_RESIDUAL] = problem->operands[EG_OP_B];
-    copy.operands[EG_OP_Y] = (eg_operand){.data = packed->data,
-                                          .dtype = problem->dtype,
-                                          .rows = problem->k,
-                                          .cols = problem->n,
-                                          .row_stride = ld,
-                                          .col_stride = 1,
-                                          .batch_stride = items > 1 ? problem->k * ld : 0};
-    eg_plan plan;
-    eg_caps caps = context->caps;
-    caps.only_kernel = problem->compute == EG_F64 ? "ref_f64" : "ref_f32";
-    EG_TRY(eg_plan_make(&caps, &copy, &plan));
-    return cuda_launch(context, &plan, NULL, 0);
+static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+    eg_call call = {.operand[EG_OP_B] = {problem->operands[EG_OP_B].data, problem->operands[EG_OP_B].offset},
+                    .packed_b = packed};
+    eg_program program;
+    if (packed->data == NULL) {
+        size_t bytes;
+        EG_TRY(plan_pack(problem, packed, &bytes));
+        EG_TRY(cuda_alloc(context, bytes, &packed->data));
+    }
+    eg_lower_pack(problem, packed->batched, &program.list);
+    program.list.packed_b = packed;
+    EG_TRY(eg_compile(&context->caps, &program));
+    eg_cuda_device *device = context->device;
+    EG_TRY(enter(device));
+    return leave(device, eg_cuda_enqueue(device, &program, &call, device->stream));
 }
 
 static eg_status cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
@@ -307,8 +306,8 @@ const eg_backend_ops *eg_cuda_ops(void) {
         .free = cuda_free,
         .upload = cuda_upload,
         .download = cuda_download,
-        .select = eg_cuda_select,
-        .launch = cuda_launch,
+        .compile = eg_cuda_compile,
+        .run = cuda_run,
         .pack = cuda_pack,
         .kernel_info = cuda_kernel_info,
         .measure_peak = cuda_measure_peak,

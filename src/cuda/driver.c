@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* dlopen of libcuda. */
 #include "driver.h"
 
@@ -6,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static eg_cuda_driver table;

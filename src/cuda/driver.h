@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver, loaded at run time: the library itself links to nothing of CUDA and loads anywhere. */
 #ifndef EG_CUDA_DRIVER_H
 #define EG_CUDA_DRIVER_H

@@ -1,12 +1,14 @@
-/* The host's side of the Hopper kernels. The copy engine moves boxes of up to three dimensions, described by
- * a map: (inner, outer, item) of a matrix, in lines of 128 bytes that it swizzles over the banks. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host's side of the Hopper kernels. TMA moves boxes of a tensor of three dimensions, (inner, outer,
+ * item), which a tensor map describes. Most boxes are lines of 128 bytes, swizzled so that threads read them
+ * without conflicts. */
 #include "hopper.h"
 
-#include "../error.h"
+#include "core/error.h"
 
-enum { LINE = 128, WARP_ROWS = 16 };
+enum { LINE = 128, WARP_ROWS = 16 }; /* bytes of a swizzled line; rows that a consumer warp stores at once */
 
-static CUtensorMapDataType map_type(int32_t dtype) {
+static CUtensorMapDataType tensor_map_type(int32_t dtype) {
     switch (dtype) {
     case EG_F16:
         return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -19,10 +21,11 @@ static CUtensorMapDataType map_type(int32_t dtype) {
     }
 }
 
-/* A map of x [rows, cols] in boxes of `wide` bytes by `high`: a line, which is swizzled, or several, which
- * are not. An absent x leaves its map alone. */
-static eg_status make_boxes(const eg_cuda_device *device, const eg_cuda_kernel *row, const eg_cuda_matrix *x,
-                            int64_t rows, int64_t cols, int64_t items, int wide, int high, eg_cuda_map *map) {
+/* A tensor map of x [rows, cols] in boxes of `wide` bytes by `high`. Boxes of one line wide are swizzled,
+ * wider ones are not. An absent x leaves its tensor map alone. */
+static eg_status encode_boxes(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                              const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items, int wide,
+                              int high, eg_cuda_tensor_map *tensor_map) {
     if (x->data == 0) return EG_OK;
     const bool along_rows = x->col_stride == 1;
     const cuuint64_t element = eg_dtype_size((eg_dtype)x->dtype);
@@ -34,53 +37,74 @@ static eg_status make_boxes(const eg_cuda_device *device, const eg_cuda_kernel *
     const cuuint64_t strides[] = {(cuuint64_t)pitch * element, (cuuint64_t)step * element};
     const cuuint32_t box[] = {(cuuint32_t)(wide / (int)element), (cuuint32_t)high, 1}, dense[] = {1, 1, 1};
     const CUresult result = device->driver->cuTensorMapEncodeTiled(
-        (CUtensorMap *)map, map_type(x->dtype), 3, (void *)(uintptr_t)x->data, extent, strides, box, dense,
-        CU_TENSOR_MAP_INTERLEAVE_NONE, wide == LINE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+        (CUtensorMap *)tensor_map, tensor_map_type(x->dtype), 3, (void *)(uintptr_t)x->data, extent, strides,
+        box, dense, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        wide == LINE ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return result == CUDA_SUCCESS ? EG_OK : eg_cuda_fail(device->driver, result, row->name);
 }
 
-/* In lines. */
-static eg_status make_map(const eg_cuda_device *device, const eg_cuda_kernel *row, const eg_cuda_matrix *x,
-                          int64_t rows, int64_t cols, int64_t items, int high, eg_cuda_map *map) {
-    return make_boxes(device, row, x, rows, cols, items, LINE, high, map);
+/* In swizzled lines. */
+static eg_status encode_lines(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                              const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items, int high,
+                              eg_cuda_tensor_map *tensor_map) {
+    return encode_boxes(device, row, x, rows, cols, items, LINE, high, tensor_map);
 }
 
-/* Strips of left are lines of terms. Those of right are lines of terms of each column, or terms of 16
- * columns, or in f32, whose threads read a term at once, of all. */
+/* TMA stores whole vectors of 16 bytes. Where a row ends inside one, it would write zeros over what follows
+ * the row. So TMA stores the columns before that vector, and threads store the others (eg_store_row_ends). */
+int32_t eg_cuda_tma_cols(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const eg_dtype dtype = x->out.data != 0 ? (eg_dtype)x->out.dtype : row->dtype;
+    const int64_t vector = 16 / (int64_t)eg_dtype_size(dtype);
+    return (int32_t)(x->cols / vector * vector);
+}
+
+/* The tensor map through which results are stored; none where threads store all of them. */
+static eg_status encode_result(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                               const eg_cuda_hopper *hopper, const eg_cuda_matrix *x,
+                               eg_cuda_tensor_map *tensor_map) {
+    if (hopper->tma_cols == 0) return EG_OK;
+    return encode_lines(device, row, x, hopper->gemm.rows, hopper->tma_cols, hopper->gemm.items, WARP_ROWS,
+                        tensor_map);
+}
+
+/* Left is K-major: a line of a k-block has terms of one row. Right may be K-major too, terms of one column.
+ * Or it is N-major: a line has 16 columns of one term in f64. In f32 a line has all columns, and is not
+ * swizzled, since threads read whole terms. */
 static eg_status prepare_tiles(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                eg_cuda_hopper *hopper) {
     const eg_cuda_gemm *x = &hopper->gemm;
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     const bool by_column = (row->takes & EG_CUDA_RIGHT_COLS) != 0;
     const int wide = by_column || row->dtype == EG_F64 ? LINE : row->tile_cols * 4;
-    EG_TRY(make_map(device, row, &x->left, x->rows, x->depth, sources, row->tile_rows, &hopper->left));
-    return make_boxes(device, row, &x->right, x->depth, x->cols, sources, wide,
-                      by_column ? row->tile_cols : row->depth, &hopper->right);
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources, row->tile_rows, &hopper->left));
+    return encode_boxes(device, row, &x->right, x->depth, x->cols, sources, wide,
+                        by_column ? row->tile_cols : row->k_block, &hopper->right);
 }
 
 eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                  eg_cuda_hopper *hopper, int64_t *blocks) {
     const eg_cuda_gemm *x = &hopper->gemm;
     *blocks = x->tiles;
-    if (row->family == EG_CUDA_BOXES) return prepare_tiles(device, row, hopper);
+    if (row->family == EG_CUDA_TMA_TILES) return prepare_tiles(device, row, hopper);
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     const bool right_cols = x->right.col_stride != 1;
     const eg_cuda_matrix *in = &x->in;
-    if (x->epilogue == EG_EPILOGUE_STORE && x->accumulate) in = &x->out;
-    EG_TRY(make_map(device, row, &x->left, x->rows, x->depth, sources, x->left.col_stride == 1 ? 128 : 64,
-                    &hopper->left));
-    EG_TRY(make_map(device, row, &x->right, x->depth, x->cols, sources, right_cols ? row->tile_cols / 2 : 32,
-                    &hopper->right));
-    EG_TRY(make_map(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
-    EG_TRY(make_map(device, row, &x->out, x->rows, x->cols, x->items, WARP_ROWS, &hopper->out));
-    EG_TRY(make_map(device, row, &x->second, x->rows, x->cols, x->items, WARP_ROWS, &hopper->second));
+    if (x->epilogue == EG_CUDA_STORE && x->accumulate) in = &x->out;
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources, x->left.col_stride == 1 ? 128 : 64,
+                        &hopper->left));
+    EG_TRY(encode_lines(device, row, &x->right, x->depth, x->cols, sources,
+                        right_cols ? row->tile_cols / 2 : 32, &hopper->right));
+    EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
+    EG_TRY(encode_result(device, row, hopper, &x->out, &hopper->out));
+    EG_TRY(encode_result(device, row, hopper, &x->second, &hopper->second));
 
-    /* A cluster of two blocks makes a tile of two blocks' rows; as many clusters as there is room for. */
+    /* A cluster of two blocks makes a tile of two blocks' rows. There are as many clusters as fit on the
+     * device. */
     const int64_t rows = (int64_t)EG_CUDA_CLUSTER * row->tile_rows,
                   room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
     const int64_t tiles =
         (x->rows + rows - 1) / rows * ((x->cols + row->tile_cols - 1) / row->tile_cols) * x->items;
-    *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->cut.tiles == 0 ? tiles : room);
+    *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
     return EG_OK;
 }

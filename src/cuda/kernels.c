@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels as code: fatbins embedded as bytes, loaded as modules, entry points found by name. */
 #include <stdio.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
 #include "fatbins.h" /* made by CMake: EG_CUDA_FATBINS(X), a row for each file of kernels/ */
 

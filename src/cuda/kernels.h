@@ -1,22 +1,16 @@
-/* The kernel table of CUDA, and what a kernel is given. Shared by the host (C17) and the kernels (CUDA C):
- * plain structs, passed by value as the one parameter of an entry point.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a kernel of CUDA is given. Shared by the host (C17) and the kernels (CUDA C): plain structs, passed by
+ * value as the one parameter of an entry point.
  *
  * A matrix is an address and three strides, so every layout, offset, leading dimension, transposition and
- * broadcast is the same case to a kernel. A row of the table says what it can take beyond that. */
+ * broadcast is the same case to a kernel. A row of the table (table.h) says what it can take beyond that. */
 #ifndef EG_CUDA_KERNELS_H
 #define EG_CUDA_KERNELS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "../plan.h"
-
-/* What a device has: bits of eg_caps.features. */
-enum {
-    EG_CUDA_SM80 = 1U << 0,  /* mma.sync, cp.async: compute capability 8.0 and up */
-    EG_CUDA_SM90A = 1U << 1, /* wgmma, TMA with setmaxnreg: 9.0 exactly */
-    EG_CUDA_LT = 1U << 2     /* libcublasLt could be loaded */
-};
+#include "epigrad/epigrad.h"
 
 /* A matrix in device memory. Strides in elements. */
 typedef struct eg_cuda_matrix {
@@ -27,7 +21,15 @@ typedef struct eg_cuda_matrix {
     int32_t unused;
 } eg_cuda_matrix;
 
-/* A product with its epilogue (eg_epilogue):
+/* What is done to a finished tile of a product: the terms of its operation, as the kernels have them. */
+typedef enum eg_cuda_epilogue {
+    EG_CUDA_STORE,    /* none */
+    EG_CUDA_FORWARD,  /* bias, a second result before the activation, activation, residual */
+    EG_CUDA_ACT_GRAD, /* bias, gradient at the value, column sums */
+    EG_CUDA_CHAIN     /* gradient at a saved matrix, column sums */
+} eg_cuda_epilogue;
+
+/* A product with its epilogue:
  *
  *   acc(i, j) = sum over s < summed, t < depth of left(i, t) * right(t, j)        accumulated in f32 | f64
  *
@@ -50,7 +52,7 @@ typedef struct eg_cuda_gemm {
     int64_t items, summed;
     int64_t chunks;          /* ceil(rows / tile_rows) */
     int64_t tiles;           /* items * chunks * ceil(cols / tile_cols) */
-    int32_t epilogue;        /* eg_epilogue */
+    int32_t epilogue;        /* eg_cuda_epilogue */
     int32_t activation;      /* eg_activation; of the layer below for CHAIN */
     int32_t source;          /* CHAIN: eg_source */
     int32_t propagate;       /* act'(NaN) = NaN, else 0 */
@@ -58,28 +60,31 @@ typedef struct eg_cuda_gemm {
     int32_t multiprocessors; /* for persistent kernels */
 } eg_cuda_gemm;
 
-/* A CUtensorMap: 128 bytes that the driver encodes, read by the copy engine from the parameters. */
+/* A CUtensorMap: 128 bytes that the driver encodes. TMA reads it from the parameters of the kernel. */
 #if defined(__cplusplus)
-typedef struct alignas(64) eg_cuda_map {
+typedef struct alignas(64) eg_cuda_tensor_map {
     uint64_t words[16];
-} eg_cuda_map;
+} eg_cuda_tensor_map;
 #else
-typedef struct eg_cuda_map {
+typedef struct eg_cuda_tensor_map {
     _Alignas(64) uint64_t words[16];
-} eg_cuda_map;
+} eg_cuda_tensor_map;
 #endif
 
-/* Numbers of 32 bits by which blocks of a launch tell each other. A call's first kernel sets them to 0. */
+/* 32-bit counters in device memory, by which the blocks of a launch wait for each other. A call's first
+ * kernel sets them to 0. */
 typedef struct eg_cuda_counts {
     uint64_t data;
     int64_t count; /* may be 0 */
 } eg_cuda_counts;
 
-/* grad_pre = grad * act'(saved), element by element, with column sums of `chunks` parts of an item's rows:
- * row (item * chunks + chunk) of `sums` has those of a part.
+/* grad_pre = grad * act'(saved), element by element, with the column sums of `chunks` chunks of an item's
+ * rows: row (item * chunks + chunk) of `sums` has those of a chunk.
  *
- * The first rows may be one kernel's, and the rest another's that multiplies grad_pre (hopper_pass.cuh), and
- * counts the parts that it has begun, and those of each band of rows that it has finished. */
+ * Two kernels may share the rows: one of its own makes the first, and the product that reads grad_pre makes
+ * the remaining ones (hopper_map.cuh). `counts` then has a counter of the tiles of the map that have been
+ * begun, one for each band of rows of the tiles finished there, and one for the tile scheduler of the
+ * persistent backward. */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
     eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
@@ -91,34 +96,35 @@ typedef struct eg_cuda_act_grad {
 } eg_cuda_act_grad;
 
 enum {
-    EG_CUDA_REST_CHUNK = 32,          /* rows of a chunk of the rest */
-    EG_CUDA_REST_BAND = 256,          /* and of a band: those of a tile of hopper_gemm.cuh */
-    EG_CUDA_REST_BYTES = 3 * 6 * 1024 /* of shared memory, for rows on their way to three warps */
+    EG_CUDA_MAP_CHUNK = 32, /* rows of a chunk, in a map that a product makes */
+    EG_CUDA_MAP_BAND = 256  /* rows of a band there: those of a cluster's tile */
 };
 
-/* The last tiles of a product, of which there are fewer than clusters of blocks to make them, cut along the
- * depth (hopper_cut.cuh). */
-typedef struct eg_cuda_cut {
-    uint64_t sums;   /* of the pieces: room for those of a tile for each cluster */
-    uint64_t counts; /* EG_CUDA_CUT_COUNTS for each cluster, 0 when the kernel begins: the pieces there */
-    int32_t tiles;   /* that are cut; 0: none */
-    int32_t helpers; /* clusters that multiply what the tiles' own leave */
-    int32_t kept;    /* strips of the depth of a tile that its own cluster multiplies */
+/* A stream-K tail (hopper_stream_k.cuh): the last tiles of a product, of which there are fewer than clusters.
+ * The k-blocks of each are shared between the cluster that owns the tile and some helpers. */
+typedef struct eg_cuda_stream_k {
+    uint64_t sums;          /* accumulators of partial tiles: room for a tile of each cluster */
+    uint64_t counts;        /* EG_CUDA_STREAM_K_COUNTERS for each cluster, 0 when the kernel begins */
+    int32_t tiles;          /* of the tail; 0: there is none */
+    int32_t helpers;        /* clusters that multiply what the owners do not */
+    int32_t owner_k_blocks; /* of a tile: its owner multiplies these, helpers the others */
     int32_t unused;
-} eg_cuda_cut;
+} eg_cuda_stream_k;
 
-enum { EG_CUDA_CUT_COUNTS = 2 /* one for each of its blocks */ };
+enum { EG_CUDA_STREAM_K_COUNTERS = 2 /* one for each of its blocks */ };
 
 enum { EG_CUDA_CLUSTER = 2 /* blocks that make a tile together, in the persistent kernels */ };
 
-/* The parameter of the Hopper kernels: which operand has a map is the kernel's to say. */
+/* The parameter of the Hopper kernels. Each says which of the tensor maps it uses. */
 typedef struct eg_cuda_hopper {
-    eg_cuda_map left, right, in, out, second;
+    eg_cuda_tensor_map left, right, in, out, second;
     eg_cuda_gemm gemm;
-    int64_t high; /* rows of tiles in the block that those of a wave form */
-    eg_cuda_cut cut;
+    int64_t raster;   /* clusters run tiles in bands of this many rows of tiles, to share operands in L2 */
+    int32_t tma_cols; /* columns of out and second that TMA stores: threads store the others */
+    int32_t unused;
+    eg_cuda_stream_k tail;
     eg_cuda_counts counts; /* to be set to 0 */
-    eg_cuda_act_grad rest; /* the last rows of left, where they are the kernel's to make */
+    eg_cuda_act_grad map;  /* the last rows of left, where this kernel makes them */
 } eg_cuda_hopper;
 
 /* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`. */
@@ -129,72 +135,21 @@ typedef struct eg_cuda_column_sum {
     int32_t accumulate, unused;
 } eg_cuda_column_sum;
 
-/* The rest of grad_pre, d_b, d_a and d_bias in one launch (hopper_pool.cuh). */
-typedef struct eg_cuda_pool {
-    eg_cuda_hopper d_b, d_a; /* a result each; d_a's has the rest */
+/* The persistent backward: the last rows of grad_pre, d_b, d_a and d_bias in one launch
+ * (hopper_backward.cuh). */
+typedef struct eg_cuda_backward {
+    eg_cuda_hopper d_b, d_a; /* a result each; d_a has the map */
     eg_cuda_column_sum sum;  /* of d_bias; no `sums`: not wanted */
-    uint64_t next_tile;      /* a count, 0 when the kernel begins: of d_b's tiles, then d_a's */
-    int64_t passers;         /* clusters that make grad_pre before they multiply */
-} eg_cuda_pool;
+    uint64_t next_tile; /* the tile scheduler's counter, 0 when the kernel begins: d_b's tiles, then d_a's */
+    int64_t map_clusters; /* clusters that make rows of grad_pre before they multiply */
+} eg_cuda_backward;
 
-enum {
-    EG_CUDA_POOL_MAIL = 24, /* bytes of shared memory, after those of a product */
-    EG_CUDA_POOL_STRIPS = 8 /* of the depth of a tile, at least */
-};
+enum { EG_CUDA_BACKWARD_K_BLOCKS = 8 /* in a tile of the persistent backward, at least */ };
 
 /* The parameter of the kernels that measure the peak: a number of each thread goes to `out`. */
 typedef struct eg_cuda_peak {
     uint64_t out;
     int64_t turns;
 } eg_cuda_peak;
-
-/* How a row is launched. */
-typedef enum eg_cuda_family {
-    EG_CUDA_LIBRARY, /* cublasLt, where it is a plain product */
-    EG_CUDA_STRIDED, /* eg_cuda_gemm; a block a tile, any strides */
-    EG_CUDA_TMA,     /* eg_cuda_hopper; persistent, a block a multiprocessor */
-    EG_CUDA_BOXES,   /* eg_cuda_hopper with maps of left and right; a block a tile */
-    EG_CUDA_POOL,    /* eg_cuda_pool: d_a, d_b and d_bias at once; persistent */
-    EG_CUDA_VECTORS, /* eg_cuda_act_grad: rows of 16-byte vectors */
-    EG_CUDA_SUMS     /* eg_cuda_column_sum */
-} eg_cuda_family;
-
-/* What the operands of a row must be like. */
-enum {
-    EG_CUDA_ALIGNED = 1U << 0,    /* left, right, in, out: one stride 1, the others and the address multiples
-                                     of 16 bytes */
-    EG_CUDA_ROW_STORES = 1U << 1, /* in, out, second: col_stride 1 */
-    EG_CUDA_NO_SECOND = 1U << 2,  /* `second` absent */
-    EG_CUDA_NO_REDUCTION = 1U << 3, /* summed is 1 */
-    EG_CUDA_MATRIX_UNIT = 1U << 4,  /* sums in a matrix unit that truncates: not for EG_MATH_STRICT */
-    EG_CUDA_LEFT_ROWS = 1U << 5,    /* left is row-major */
-    EG_CUDA_LEFT_COLS = 1U << 6,    /* left is column-major */
-    EG_CUDA_RIGHT_ROWS = 1U << 7,
-    EG_CUDA_RIGHT_COLS = 1U << 8,
-    EG_CUDA_SMALL = 1U << 9, /* sizes below 2^31 */
-    EG_CUDA_CUT = 1U << 10,  /* the last tiles are cut along the depth (eg_cuda_cut) */
-    EG_CUDA_REST = 1U << 11, /* left is grad_pre, of which the kernel makes the last rows itself */
-    EG_CUDA_COPY = 1U << 12, /* depth 0, and out = in: no bias, activation or second */
-    EG_CUDA_RELAY = 1U << 13 /* cols a multiple of 8; the epilogue is beside the next tile's products */
-};
-
-/* A row of the table, best first for its kind of step; the last row of a kind takes anything. */
-typedef struct eg_cuda_kernel {
-    const char *name; /* of the entry point, "eg_" + name in the fatbin: `git grep` finds it */
-    eg_step_kind kind;
-    eg_cuda_family family;
-    eg_dtype compute;   /* f32 | f64 */
-    eg_dtype dtype;     /* of left and right; EG_DTYPE_DEFAULT: any whose compute type is `compute` */
-    uint32_t needs;     /* EG_CUDA_SM80, ... */
-    uint32_t epilogues; /* GEMM: bits 1 << eg_epilogue */
-    uint32_t takes;     /* EG_CUDA_ALIGNED, ... */
-    int tile_rows, tile_cols, depth;
-    int threads;
-    int shared;   /* bytes of dynamic shared memory */
-    int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
-} eg_cuda_kernel;
-
-/* Row `index`, NULL past the end. */
-const eg_cuda_kernel *eg_cuda_kernel_row(int index);
 
 #endif

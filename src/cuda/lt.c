@@ -1,5 +1,6 @@
-/* Plain products through cublasLt, which is loaded at run time where it can be found. What its heuristics
- * choose for a product is kept, so that a product seen before costs one call. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plain products through cublasLt, which is loaded at run time where it can be found. The choice of its
+ * heuristics is cached, so that a product seen before costs one call. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 #include <cublasLt.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
 
 /* ---- The library ---------------------------------------------------------------------------------- */
@@ -66,10 +67,10 @@ bool eg_cuda_lt_available(void) {
     return lt_loaded;
 }
 
-/* ---- Products seen --------------------------------------------------------------------------------- */
+/* ---- The cache of products ------------------------------------------------------------------------- */
 
-/* A product as the library sees it: column-major, the result's columns being our rows. No padding: keys are
- * compared by their bytes. */
+/* The key of a product, as the library sees it: column-major, so that its columns are our rows. It has no
+ * padding, for keys are compared by their bytes. */
 typedef struct lt_key {
     int64_t rows, cols, depth, items;
     int64_t ld[3], stride[3]; /* left, right, result */
@@ -169,13 +170,13 @@ static bool lt_describe(lt_product *product) {
 
 enum {
     LT_CANDIDATES = 16,
-    LT_ALIGNMENT = 256, /* of the workspace, or the library refuses the product */
-    LT_LOST =
-        LT_ALIGNMENT - 64 /* at most of one that lies on 64 bytes, and then of any, for the same algorithm */
+    LT_ALIGNMENT = 256,         /* of the workspace: the library refuses others */
+    LT_LOST = LT_ALIGNMENT - 64 /* bytes lost at most in aligning a workspace, which lies on 64 bytes; always,
+                                   so that the algorithm is the same */
 };
 
-/* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, for
- * these are measured faster there. */
+/* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, since
+ * they were measured to be faster there. */
 static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *product, int count,
                                                         const cublasLtMatmulHeuristicResult_t *found) {
     const float most_waves = 8, least_fill = 0.95F;
@@ -193,7 +194,7 @@ static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *produc
     return &found[0];
 }
 
-/* Partial sums are kept in the compute type, and added in one order. */
+/* Split-K sums stay in the compute type and are added in a fixed order. */
 static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     const lt_key *key = &product->key;
     const uint64_t scratch = (uint64_t)key->scratch;
@@ -254,13 +255,13 @@ static uint8_t alignment_of(const eg_cuda_matrix *x, const eg_cuda_matrix *y, co
     return (uint8_t)__builtin_ctzll(bits);
 }
 
-/* A leading dimension must reach over a column, also where there is only one. */
+/* The library wants a leading dimension of at least a column, also where there is only one. */
 static int64_t ld_of(const eg_cuda_matrix *x, bool row_major, int64_t rows, int64_t cols) {
     const int64_t ld = row_major ? x->row_stride : x->col_stride, least = row_major ? cols : rows;
     return ld < least ? least : ld;
 }
 
-/* The library does not say when a kernel before it has failed: the driver does. */
+/* Where a kernel before the product has failed, the driver says so, and the library does not. */
 static eg_status lt_failed(eg_cuda_device *device, const eg_cuda_gemm *gemm, cublasStatus_t status,
                            CUstream stream) {
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -271,44 +272,59 @@ static eg_status lt_failed(eg_cuda_device *device, const eg_cuda_gemm *gemm, cub
                    (long long)gemm->rows, (long long)gemm->depth, (long long)gemm->cols);
 }
 
-eg_status eg_cuda_lt_gemm(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, uint64_t workspace,
-                          size_t bytes, CUstream stream, bool *done) {
-    /* Column-major for the library: a row-major result is the transpose, rightᵀ · leftᵀ. */
-    eg_cuda_matrix x = flipped(gemm->right), y = flipped(gemm->left), out = flipped(gemm->out);
+/* A product as the library sees it. */
+typedef struct lt_view {
+    lt_key key;
+    eg_cuda_matrix x, y, out;
+} lt_view;
+
+/* The library is column-major: a row-major result is the transpose, rightᵀ · leftᵀ. */
+static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) {
+    lt_view view = {.x = flipped(gemm->right), .y = flipped(gemm->left), .out = flipped(gemm->out)};
     int64_t rows = gemm->cols, cols = gemm->rows;
     if (gemm->out.col_stride != 1) {
-        x = gemm->left, y = gemm->right, out = gemm->out;
+        view.x = gemm->left, view.y = gemm->right, view.out = gemm->out;
         rows = gemm->rows, cols = gemm->cols;
     }
-    lt_key key;
-    memset(&key, 0, sizeof key);
-    key.rows = rows, key.cols = cols, key.depth = gemm->depth, key.items = gemm->items;
-    key.transposed[0] = x.row_stride != 1, key.transposed[1] = y.row_stride != 1;
-    key.ld[0] = ld_of(&x, key.transposed[0], rows, gemm->depth);
-    key.ld[1] = ld_of(&y, key.transposed[1], gemm->depth, cols);
-    key.ld[2] = ld_of(&out, false, rows, cols);
-    key.stride[0] = x.item_stride, key.stride[1] = y.item_stride, key.stride[2] = out.item_stride;
-    const uint64_t scratch = (workspace + LT_ALIGNMENT - 1) / LT_ALIGNMENT * LT_ALIGNMENT;
-    const size_t room = bytes > LT_LOST ? bytes - LT_LOST : 0;
-    key.scratch = (int64_t)room;
-    key.dtype = x.dtype, key.result_dtype = out.dtype, key.math = (int32_t)math;
-    key.accumulate = gemm->accumulate != 0;
-    key.alignment = alignment_of(&x, &y, &out);
-    *done = false;
-    if (key.items > INT32_MAX) return EG_OK;
-    const lt_product *product = lt_find(device->lt, &key);
-    if (!product->possible) return EG_OK;
+    lt_key *key = &view.key;
+    const eg_cuda_matrix *x = &view.x, *y = &view.y, *out = &view.out;
+    memset(key, 0, sizeof *key);
+    key->rows = rows, key->cols = cols, key->depth = gemm->depth, key->items = gemm->items;
+    key->transposed[0] = x->row_stride != 1, key->transposed[1] = y->row_stride != 1;
+    key->ld[0] = ld_of(x, key->transposed[0], rows, gemm->depth);
+    key->ld[1] = ld_of(y, key->transposed[1], gemm->depth, cols);
+    key->ld[2] = ld_of(out, false, rows, cols);
+    key->stride[0] = x->item_stride, key->stride[1] = y->item_stride, key->stride[2] = out->item_stride;
+    key->scratch = bytes > LT_LOST ? (int64_t)bytes - LT_LOST : 0;
+    key->dtype = x->dtype, key->result_dtype = out->dtype, key->math = (int32_t)math;
+    key->accumulate = gemm->accumulate != 0;
+    key->alignment = alignment_of(x, y, out);
+    return view;
+}
 
+bool eg_cuda_lt_takes(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, size_t bytes) {
+    const lt_view view = lt_view_of(gemm, math, bytes);
+    return gemm->items <= INT32_MAX && lt_find(device->lt, &view.key)->possible;
+}
+
+eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math,
+                             uint64_t workspace, size_t bytes, CUstream stream) {
+    const lt_view view = lt_view_of(gemm, math, bytes);
+    const lt_product *product = lt_find(device->lt, &view.key);
+    const uint64_t scratch = (workspace + LT_ALIGNMENT - 1) / LT_ALIGNMENT * LT_ALIGNMENT;
     const double one64 = 1, scale64 = gemm->accumulate ? 1 : 0;
     const float one32 = 1, scale32 = gemm->accumulate ? 1 : 0;
-    const bool wide = x.dtype == EG_F64;
-    void *to = (void *)(uintptr_t)out.data;
-    const cublasStatus_t status = lt_table.cublasLtMatmul(
-        device->lt->handle, product->multiply, wide ? (const void *)&one64 : (const void *)&one32,
-        (const void *)(uintptr_t)x.data, product->matrix[0], (const void *)(uintptr_t)y.data,
-        product->matrix[1], wide ? (const void *)&scale64 : (const void *)&scale32, to, product->matrix[2],
-        to, product->matrix[2], &product->algorithm, (void *)(uintptr_t)scratch, room, stream);
-    if (status != CUBLAS_STATUS_SUCCESS) return lt_failed(device, gemm, status, stream);
-    *done = true;
-    return EG_OK;
+    const bool wide = view.x.dtype == EG_F64;
+    void *to = (void *)(uintptr_t)view.out.data;
+    const cublasStatus_t status =
+        !product->possible
+            ? CUBLAS_STATUS_NOT_SUPPORTED
+            : lt_table.cublasLtMatmul(device->lt->handle, product->multiply,
+                                      wide ? (const void *)&one64 : (const void *)&one32,
+                                      (const void *)(uintptr_t)view.x.data, product->matrix[0],
+                                      (const void *)(uintptr_t)view.y.data, product->matrix[1],
+                                      wide ? (const void *)&scale64 : (const void *)&scale32, to,
+                                      product->matrix[2], to, product->matrix[2], &product->algorithm,
+                                      (void *)(uintptr_t)scratch, (size_t)view.key.scratch, stream);
+    return status == CUBLAS_STATUS_SUCCESS ? EG_OK : lt_failed(device, gemm, status, stream);
 }

@@ -1,37 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic peak, by kernels that do nothing else: kernels/peak.cu, kernels/hopper_peak.cu. */
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
+#include "layout.h"
 
-/* What a block does in a turn of its loop, and how many there are of a multiprocessor. The first row counts
- * that serves the type and the device. */
-typedef struct spin {
+/* A kernel that measures the peak: operations of a block in a turn of its loop, and blocks a multiprocessor.
+ * The first row is taken that serves the type and the device. */
+typedef struct peak_kernel {
     const char *name;
     eg_dtype dtype;
     uint32_t needs;
     int blocks, shared;
     double operations;
-} spin;
+} peak_kernel;
 
-static const spin spins[] = {
+static const peak_kernel kernels[] = {
     {"peak_f32", EG_F32, EG_CUDA_SM80, 8, 0, 256 * 16 * 2},
     {"peak_f64", EG_F64, EG_CUDA_SM80, 4, 0, 8 * 4 * (16 * 8 * 4 * 2)},
-    {"peak_wgmma_bf16", EG_BF16, EG_CUDA_SM90A, 1, 48 << 10, 2.0 * 64 * 256 * 64 * 2},
-    {"peak_wgmma_f16", EG_F16, EG_CUDA_SM90A, 1, 48 << 10, 2.0 * 64 * 256 * 64 * 2},
+    {"peak_wgmma_bf16", EG_BF16, EG_CUDA_SM90A, 1, EG_PEAK_SHARED, 2.0 * 64 * 256 * 64 * 2},
+    {"peak_wgmma_f16", EG_F16, EG_CUDA_SM90A, 1, EG_PEAK_SHARED, 2.0 * 64 * 256 * 64 * 2},
     {"peak_bf16", EG_BF16, EG_CUDA_SM80, 4, 0, 8 * 4 * (16 * 8 * 16 * 2)},
     {"peak_f16", EG_F16, EG_CUDA_SM80, 4, 0, 8 * 4 * (16 * 8 * 16 * 2)},
 };
 
 typedef struct run {
     eg_cuda_device *device;
-    const spin *kernel;
+    const peak_kernel *kernel;
     CUfunction function;
     CUevent begin, end;
     eg_cuda_peak parameter;
 } run;
 
-static const spin *find_spin(eg_dtype dtype, uint32_t features) {
-    for (size_t i = 0; i < sizeof spins / sizeof *spins; i++) {
-        if (spins[i].dtype == dtype && (spins[i].needs & features) == spins[i].needs) return &spins[i];
+static const peak_kernel *find_kernel(eg_dtype dtype, uint32_t features) {
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        if (kernels[i].dtype == dtype && (kernels[i].needs & features) == kernels[i].needs)
+            return &kernels[i];
     }
     return NULL;
 }
@@ -56,8 +59,7 @@ static eg_status time_turns(run *r, float *ms) {
     return eg_cuda_check(device, driver->cuEventElapsedTime(ms, r->begin, r->end), "cuEventElapsedTime");
 }
 
-/* The best of several runs of some ten milliseconds: the clock of the matrix units falls under their own
- * load. */
+/* The best of several runs of about ten milliseconds: the clock falls under the load of the matrix units. */
 static eg_status measure(run *r, double *gflops) {
     enum { RUNS = 6, MOST_TURNS = 1 << 24 };
     const float least_ms = 8;
@@ -80,7 +82,7 @@ static eg_status measure(run *r, double *gflops) {
 
 eg_status eg_cuda_measure_peak(eg_cuda_device *device, uint32_t features, eg_dtype dtype, uint64_t out,
                                double *gflops) {
-    run r = {.device = device, .kernel = find_spin(dtype, features), .parameter = {.out = out}};
+    run r = {.device = device, .kernel = find_kernel(dtype, features), .parameter = {.out = out}};
     if (r.kernel == NULL)
         return eg_fail(EG_ERR_UNSUPPORTED, "no kernel measures the peak of %s", eg_dtype_name(dtype));
     EG_TRY(eg_cuda_find_function(device, r.kernel->name, &r.function));

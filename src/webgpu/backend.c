@@ -1,7 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* WebGPU behind the backend interface. Calls are enqueued; eg_sync and eg_download wait. */
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
 
 static const WGPUFlags usable = WGPUBufferUsage_Storage | WGPUBufferUsage_CopySrc | WGPUBufferUsage_CopyDst;
@@ -27,9 +28,6 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
     context->caps.addressing = EG_HANDLES;
     context->caps.features = gpu->caps.f16 ? 1 : 0;
     context->caps.detail = &gpu->caps;
-    /* Of a device of the caller's we may not know what it is: a tile that does well everywhere. */
-    gpu->caps.shallow = gpu->caps.deep = EG_ROW_shared_64x64;
-    if (info->native_device == NULL && !gpu->caps.cpu && info->kernel == NULL) eg_webgpu_tune(context);
     return EG_OK;
 }
 
@@ -116,42 +114,29 @@ static eg_status webgpu_download(eg_context *context, void *host, const void *me
 
 /* ---- Running ------------------------------------------------------------------------------------ */
 
-static eg_status run_plan(eg_webgpu *gpu, const eg_plan *plan, WGPUBuffer workspace, size_t offset) {
-    EG_TRY(eg_webgpu_grow(gpu, &gpu->scratch, plan->region[EG_BUFFER_SCRATCH].bytes, usable));
-    for (int i = 0; i < plan->steps; i++) {
-        eg_webgpu_passes passes;
-        EG_TRY(eg_webgpu_lower(&gpu->caps, plan, &plan->step[i], &passes));
-        for (int j = 0; j < passes.count; j++) EG_TRY(eg_webgpu_run(gpu, &passes.pass[j], workspace, offset));
-    }
-    return eg_webgpu_flush(gpu);
+static eg_status webgpu_run(eg_context *context, const eg_program *program, const eg_call *call,
+                            bool *refused) {
+    (void)refused; /* every kernel takes any numbers */
+    return eg_webgpu_run(context->device, program, call, "enqueuing a call");
 }
 
-static eg_status webgpu_launch(eg_context *context, const eg_plan *plan, void *workspace, size_t offset) {
-    eg_webgpu *gpu = context->device;
-    EG_TRY(eg_webgpu_ready(gpu));
-    eg_webgpu_guard(gpu);
-    const eg_status status = run_plan(gpu, plan, workspace, offset);
-    if (status != EG_OK) eg_webgpu_free_recording(gpu);
-    const eg_status device = eg_webgpu_check(gpu, "enqueuing a call");
-    return status != EG_OK ? status : device;
-}
+/* eg_packed.holds: a dense copy. Every kernel reads any layout, and dense rows are what they read best. */
+enum { DENSE = 1 };
 
-/* A dense copy: every kernel reads any layout, and dense rows are what they read best. */
 static eg_status webgpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
-    eg_webgpu *gpu = context->device;
-    const size_t items = packed->batched ? (size_t)problem->batch : 1;
-    const size_t bytes = items * (size_t)problem->k * (size_t)problem->n * eg_dtype_size(problem->dtype);
-    eg_plan nothing = {.problem = *problem};
-    EG_TRY(eg_webgpu_ready(gpu));
-    EG_TRY(eg_webgpu_select(&context->caps, &nothing));
+    eg_program program;
+    eg_call call = {.packed_b = packed};
+    size_t bytes = packed->batched ? (size_t)problem->batch : 1;
+    if (__builtin_mul_overflow(bytes, (size_t)problem->k, &bytes) ||
+        __builtin_mul_overflow(bytes, (size_t)problem->n, &bytes) ||
+        __builtin_mul_overflow(bytes, eg_dtype_size(problem->dtype), &bytes))
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "a pack of this b is larger than memory can be");
+    eg_lower_pack(problem, packed->batched, &program.list);
+    EG_TRY(eg_compile(&context->caps, &program));
     if (packed->data == NULL) EG_TRY(webgpu_alloc(context, bytes, &packed->data));
-    packed->forward = packed->transposed = (eg_region){0, bytes};
-    const eg_webgpu_pass pass = eg_webgpu_lower_pack(problem, packed->data);
-    eg_webgpu_guard(gpu);
-    eg_status status = eg_webgpu_run(gpu, &pass, NULL, 0);
-    if (status == EG_OK) status = eg_webgpu_flush(gpu);
-    const eg_status device = eg_webgpu_check(gpu, "packing b");
-    return status != EG_OK ? status : device;
+    packed->holds = DENSE;
+    call.operand[EG_OP_B] = (eg_address){problem->operands[EG_OP_B].data, problem->operands[EG_OP_B].offset};
+    return eg_webgpu_run(context->device, &program, &call, "packing b");
 }
 
 static eg_status webgpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
@@ -178,8 +163,8 @@ const eg_backend_ops *eg_webgpu_ops(void) {
         .free = webgpu_free,
         .upload = webgpu_upload,
         .download = webgpu_download,
-        .select = eg_webgpu_select,
-        .launch = webgpu_launch,
+        .compile = eg_webgpu_compile,
+        .run = webgpu_run,
         .pack = webgpu_pack,
         .kernel_info = webgpu_kernel_info,
         .measure_peak = eg_webgpu_measure_peak,

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a device, waiting for it, and what its errors become.
  *
  * Only what every implementation has is used: callbacks in the mode that ProcessEvents serves, and waiting by
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../error.h"
+#include "core/error.h"
 
 /* ---- Callbacks ---------------------------------------------------------------------------------- */
 
@@ -227,7 +228,8 @@ static void append(char *text, size_t capacity, const char *prefix, WGPUStringVi
     if (length > 0) snprintf(text + used, capacity - used, "%s%.*s", prefix, (int)length, view.data);
 }
 
-static void take_limits(eg_webgpu *gpu, const WGPUAdapterInfo *adapter) {
+/* `name` as users see it. */
+static void take_limits(eg_webgpu *gpu, const char *name, const WGPUAdapterInfo *adapter) {
     roomy_limits held = {0};
     const uint64_t most = (uint64_t)1 << 40;
     gpu->api.DeviceGetLimits(gpu->device, &held.limits);
@@ -253,6 +255,7 @@ static void take_limits(eg_webgpu *gpu, const WGPUAdapterInfo *adapter) {
                 : discrete ? 20480
                            : 4096,
         .part = 512,
+        .adapter = eg_webgpu_adapter_of(adapter->vendorID, name, adapter->adapterType),
     };
     const char *forced = getenv("EPIGRAD_WEBGPU_LIMITS");
     if (forced == NULL || strcmp(forced, "tiny") != 0) return;
@@ -263,11 +266,15 @@ static void take_limits(eg_webgpu *gpu, const WGPUAdapterInfo *adapter) {
     gpu->caps.part = 32;
 }
 
-static eg_status describe(eg_context *context, eg_webgpu *gpu, const WGPUAdapterInfo *info) {
-    char name[256] = "", features[128];
-    append(name, sizeof name, "", info->device);
-    append(name, sizeof name, name[0] ? ", " : "", info->description);
-    if (name[0] == '\0') append(name, sizeof name, "", eg_webgpu_text("a WebGPU device of the caller's"));
+static void name_of(const WGPUAdapterInfo *info, char *name, size_t capacity) {
+    name[0] = '\0';
+    append(name, capacity, "", info->device);
+    append(name, capacity, name[0] ? ", " : "", info->description);
+    if (name[0] == '\0') append(name, capacity, "", eg_webgpu_text("a WebGPU device of the caller's"));
+}
+
+static eg_status describe(eg_context *context, const eg_webgpu *gpu, const char *name) {
+    char features[128];
     snprintf(features, sizeof features, "%s%s", gpu->caps.cpu ? "software" : "gpu",
              gpu->caps.f16 ? " f16" : "");
     context->name = eg_host_text(context, name);
@@ -281,7 +288,9 @@ eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, e
         WGPUAdapterInfo info;
         char newer[256];
     } adapter = {0};
+    char name[256];
     EG_TRY(eg_webgpu_load(&gpu->api));
+    eg_webgpu_silence_wayland();
     gpu->instance = create_instance(gpu);
     if (gpu->instance == NULL) return eg_fail(EG_ERR_UNAVAILABLE, "the WebGPU library made no instance");
     gpu->mode = WGPUCallbackMode_AllowProcessEvents;
@@ -298,8 +307,9 @@ eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, e
     gpu->queue = info->native_queue;
     gpu->owns_queue = gpu->queue == NULL;
     if (gpu->owns_queue) gpu->queue = gpu->api.DeviceGetQueue(gpu->device);
-    take_limits(gpu, &adapter.info);
-    eg_status status = describe(context, gpu, &adapter.info);
+    name_of(&adapter.info, name, sizeof name);
+    take_limits(gpu, name, &adapter.info);
+    eg_status status = describe(context, gpu, name);
     if (gpu->api.AdapterInfoFreeMembers != NULL) gpu->api.AdapterInfoFreeMembers(adapter.info);
     if (status == EG_OK) {
         status = eg_webgpu_make_buffer(

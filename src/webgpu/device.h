@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An open device: the library's entry points, the WGPUDevice, its buffers and pipelines. */
 #ifndef EG_WEBGPU_DEVICE_H
 #define EG_WEBGPU_DEVICE_H
 
-#include "../backend.h"
+#include "core/backend.h"
 #include "loader.h"
 #include "pass.h"
 
@@ -62,26 +63,24 @@ typedef struct eg_webgpu_variant {
     bool vec4, sums, sums_by_row;
     bool left_along_depth, right_along_depth;
     bool of_y;
-    eg_epilogue epilogue;
-    eg_activation activation;
+    uint8_t epilogue;
+    uint8_t activation;
     eg_dtype dtype[EG_BINDINGS];
 } eg_webgpu_variant;
 
 eg_status eg_webgpu_pipeline_of(eg_webgpu *gpu, const eg_webgpu_variant *variant,
                                 WGPUComputePipeline *pipeline, WGPUBindGroupLayout *layout);
 /* A pipeline of a text alone, for the peak: to be released. */
-eg_status eg_webgpu_compile(eg_webgpu *gpu, const char *prefix, const char *text,
-                            const WGPUConstantEntry *constants, size_t count, WGPUComputePipeline *pipeline);
+eg_status eg_webgpu_make_pipeline(eg_webgpu *gpu, const char *prefix, const char *text,
+                                  const WGPUConstantEntry *constants, size_t count,
+                                  WGPUComputePipeline *pipeline);
 void eg_webgpu_free_pipelines(eg_webgpu *gpu);
 
-/* Enqueues passes; those of one call are submitted together, or in parts if they are long. */
-eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_webgpu_pass *pass, WGPUBuffer workspace, size_t offset);
+/* Enqueues a program: its dispatches are submitted together, or in parts if they are long. An error says what
+ * was being done. */
+eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_program *program, const eg_call *call, const char *doing);
 eg_status eg_webgpu_flush(eg_webgpu *gpu);
 void eg_webgpu_free_recording(eg_webgpu *gpu);
-
-/* Sets caps.shallow and .deep to the kernel rows that are fastest on this GPU, measured once and kept on
- * disk. */
-void eg_webgpu_tune(eg_context *context);
 
 eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels.h"
 
 #include <stddef.h>
@@ -8,7 +9,7 @@
         eg_wgsl_##name##_vec4_sums[];
 EG_WEBGPU_KERNELS(EG_ROW)
 #undef EG_ROW
-extern const char eg_wgsl_finish[], eg_wgsl_column_sum[], eg_wgsl_column_alone[];
+extern const char eg_wgsl_elementwise[], eg_wgsl_column_sum[], eg_wgsl_column_alone[];
 
 /* Only these have a text with sums. */
 #define EG_SUMS_gemm_shared(name) eg_wgsl_##name##_sums, eg_wgsl_##name##_vec4_sums
@@ -34,14 +35,14 @@ const eg_webgpu_kernel *eg_webgpu_kernel_row(int index) {
     return index >= 0 && index < (int)(sizeof rows / sizeof *rows) ? &rows[index] : NULL;
 }
 
-const eg_webgpu_kernel eg_webgpu_finish = {
-    .name = "finish",
-    .shape = EG_SHAPE_FINISH,
-    .rows = EG_FINISH_ROWS,
-    .cols = EG_FINISH_COLS,
+const eg_webgpu_kernel eg_webgpu_elementwise = {
+    .name = "elementwise",
+    .shape = EG_SHAPE_ELEMENTWISE,
+    .rows = EG_ELEMENTWISE_ROWS,
+    .cols = EG_ELEMENTWISE_COLS,
     .depth = 1,
     .invocations = 64,
-    .text = eg_wgsl_finish,
+    .text = eg_wgsl_elementwise,
 };
 const eg_webgpu_kernel eg_webgpu_column_sum = {
     .name = "column_sum",

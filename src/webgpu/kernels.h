@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel rows, best first, `ref` last: a product is computed by one of them. */
 #ifndef EG_WEBGPU_KERNELS_H
 #define EG_WEBGPU_KERNELS_H
@@ -15,18 +16,19 @@
     X(direct_16x32, gemm_direct, 16, 32, 4, 4, 1, 8, 0)                                                      \
     X(ref, gemm_ref, 8, 8, 1, 0, 0, 64, 0)
 
-/* EG_ROW_shared_128x128, ...: their places in the table. */
+/* EG_ROW_shared_128x128, ...: their places in the table, and how many there are. */
 enum {
 #define EG_ROW(name, source, rows, cols, depth, tall, wide, invocations, memory) EG_ROW_##name,
     EG_WEBGPU_KERNELS(EG_ROW)
 #undef EG_ROW
+        EG_WEBGPU_ROWS
 };
 
 /* The element-wise kernel's elements and the column sums' columns of a workgroup; on adapters that are
  * processors, columns of one invocation each. The build gives the shaders the same numbers. */
-enum { EG_FINISH_ROWS = 8, EG_FINISH_COLS = 64, EG_SUM_COLS = 16, EG_ALONE_COLS = 8 };
+enum { EG_ELEMENTWISE_ROWS = 8, EG_ELEMENTWISE_COLS = 64, EG_SUM_COLS = 16, EG_ALONE_COLS = 8 };
 
-typedef enum eg_webgpu_shape { EG_SHAPE_PRODUCT, EG_SHAPE_FINISH, EG_SHAPE_COLUMN_SUM } eg_webgpu_shape;
+typedef enum eg_webgpu_shape { EG_SHAPE_PRODUCT, EG_SHAPE_ELEMENTWISE, EG_SHAPE_COLUMN_SUM } eg_webgpu_shape;
 
 typedef struct eg_webgpu_kernel {
     const char *name;
@@ -40,6 +42,6 @@ typedef struct eg_webgpu_kernel {
 
 /* Row `index` of the table, or NULL past the last. */
 const eg_webgpu_kernel *eg_webgpu_kernel_row(int index);
-extern const eg_webgpu_kernel eg_webgpu_finish, eg_webgpu_column_sum, eg_webgpu_column_alone;
+extern const eg_webgpu_kernel eg_webgpu_elementwise, eg_webgpu_column_sum, eg_webgpu_column_alone;
 
 #endif

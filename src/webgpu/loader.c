@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "loader.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 
 static const char how[] = "set EPIGRAD_WEBGPU_LIBRARY to a webgpu.h library such as wgpu-native's "
                           "libwgpu_native.so (tools/fetch-webgpu.sh gets one)";

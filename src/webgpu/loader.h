@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The entry points of a webgpu.h library, found at run time: nothing is linked. */
 #ifndef EG_WEBGPU_LOADER_H
 #define EG_WEBGPU_LOADER_H
@@ -78,5 +79,9 @@ typedef struct eg_webgpu_api {
  * names. Each success is to be given back with eg_webgpu_unload. */
 eg_status eg_webgpu_load(eg_webgpu_api *api);
 void eg_webgpu_unload(eg_webgpu_api *api);
+
+/* Before an instance is made: keeps libwayland-client from printing where XDG_RUNTIME_DIR is not set. Once a
+ * process, from any thread; the environment is left alone. */
+void eg_webgpu_silence_wayland(void);
 
 #endif

@@ -1,6 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arithmetic peak, by a kernel that does nothing else. */
-#include "../clock.h"
-#include "../error.h"
+#include "core/clock.h"
+#include "core/error.h"
 #include "device.h"
 
 extern const char eg_wgsl_peak[];
@@ -40,7 +41,7 @@ eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gf
     double taken = 0;
     if (dtype == EG_F64 || dtype == EG_BF16)
         return eg_fail(EG_ERR_UNSUPPORTED, "no kernel computes in %s", eg_dtype_name(dtype));
-    EG_TRY(eg_webgpu_compile(gpu, "", eg_wgsl_peak, NULL, 0, &pipeline));
+    EG_TRY(eg_webgpu_make_pipeline(gpu, "", eg_wgsl_peak, NULL, 0, &pipeline));
     eg_status status = spin(gpu, pipeline, gpu->dummy, groups, &taken);
     while (status == EG_OK && taken < 0.03 && groups < 32768) {
         groups *= 2;

@@ -1,10 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shader modules and pipelines, made on first use and kept: a module for each text and its storage types, a
  * pipeline for each module, epilogue and activation. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../error.h"
+#include "core/error.h"
 #include "device.h"
 
 struct eg_webgpu_module {
@@ -72,9 +73,11 @@ static eg_status module_of(eg_webgpu *gpu, const char *text, const eg_dtype *dty
     return EG_OK;
 }
 
-static WGPUComputePipeline make_pipeline(eg_webgpu *gpu, WGPUShaderModule module,
+/* The label is what debuggers and profilers show. */
+static WGPUComputePipeline make_pipeline(eg_webgpu *gpu, const char *label, WGPUShaderModule module,
                                          const WGPUConstantEntry *constants, size_t count) {
-    const WGPUComputePipelineDescriptor wanted = {.compute = {.module = module,
+    const WGPUComputePipelineDescriptor wanted = {.label = eg_webgpu_text(label),
+                                                  .compute = {.module = module,
                                                               .entryPoint = eg_webgpu_text("main"),
                                                               .constantCount = count,
                                                               .constants = constants}};
@@ -122,7 +125,8 @@ eg_status eg_webgpu_pipeline_of(eg_webgpu *gpu, const eg_webgpu_variant *variant
     eg_webgpu_guard(gpu);
     const eg_status found = module_of(gpu, text, variant->dtype, &module);
     WGPUComputePipeline made = NULL;
-    if (found == EG_OK) made = make_pipeline(gpu, module, constants, constants_of(variant, constants));
+    if (found == EG_OK)
+        made = make_pipeline(gpu, variant->kernel->name, module, constants, constants_of(variant, constants));
     const eg_status status = eg_webgpu_check(gpu, "compiling a kernel");
     eg_webgpu_pipeline *entry = eg_host_alloc(gpu->context, sizeof *entry);
     if (found != EG_OK || status != EG_OK || made == NULL || entry == NULL) {
@@ -138,13 +142,14 @@ eg_status eg_webgpu_pipeline_of(eg_webgpu *gpu, const eg_webgpu_variant *variant
     return EG_OK;
 }
 
-eg_status eg_webgpu_compile(eg_webgpu *gpu, const char *prefix, const char *text,
-                            const WGPUConstantEntry *constants, size_t count, WGPUComputePipeline *pipeline) {
+eg_status eg_webgpu_make_pipeline(eg_webgpu *gpu, const char *prefix, const char *text,
+                                  const WGPUConstantEntry *constants, size_t count,
+                                  WGPUComputePipeline *pipeline) {
     char *code;
     EG_TRY(join(gpu, prefix, text, &code));
     eg_webgpu_guard(gpu);
     WGPUShaderModule module = make_module(gpu, code);
-    *pipeline = make_pipeline(gpu, module, constants, count);
+    *pipeline = make_pipeline(gpu, "", module, constants, count);
     const eg_status status = eg_webgpu_check(gpu, "compiling a kernel");
     if (module != NULL) gpu->api.ShaderModuleRelease(module);
     eg_host_free(gpu->context, code);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of the standard webgpu.h ABI that this backend uses, so that the library builds where no WebGPU
  * implementation is installed. Names, field order and values are the standard's. */
 #ifndef EG_WEBGPU_ABI_H

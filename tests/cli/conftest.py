@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command under test, and the files that it reads and writes."""
 
 import os
@@ -18,8 +19,7 @@ DTYPES = {"f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dt
 def run(*arguments, env=None, timeout=120):
     """Runs the command; the result has .returncode, .stdout and .stderr."""
     command = [str(EPIGRAD), *map(str, arguments)]
-    # Mesa, where it is the WebGPU driver, complains on stderr without it.
-    environment = {"XDG_RUNTIME_DIR": "/tmp", **os.environ, **(env or {})}
+    environment = {**os.environ, **(env or {})}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
 
 
@@ -44,7 +44,7 @@ def refuse(code, *arguments, says=(), **options):
 
 
 def least_limit(*arguments):
-    """What the command says the smallest slab needs, in bytes."""
+    """What the command says the smallest chunk needs, in bytes."""
     line = refuse(2, *arguments, "--workspace-limit", 1, says="expected at least ")
     return int(line.split("expected at least ")[1].split(",")[0])
 

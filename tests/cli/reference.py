@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layer in NumPy's widest float, written from the mathematics, and how far a correct result may be off.
 
 Every function here works on arrays of `Wide`; results come as (value, bound) pairs. A bound is what the

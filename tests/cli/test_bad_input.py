@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that do not fit together: exit code 2, and a line that names the tensor and what was expected."""
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_backward(tmp_path, layer, name, replaced, says):
         (["--accumulate"], {"d_b": zeros(7, 3), "d_bias": zeros(4)}, ["d_bias has shape [4]", "[N]"]),
         (["--layout-b", "nk"], {}, ["b has shape [7, 3]", "[N, K]"]),
         (["--layout-b", "nk", "--accumulate"], {"b": zeros(3, 7), "d_b": zeros(7, 3), "d_bias": zeros(3)}, ["d_b", "[N, K]"]),
-        (["--out-dtype", "f64"], {}, ["d_b", "f64", "f32"]),
+        (["--out-dtype", "f64"], {}, "d_b.dtype is f64; expected the layer's, f32"),
         (["--dtype", "f64", "--out-dtype", "f32"], {}, ["d_b", "f32", "f64"]),
         (["--dtype", "bf16", "--out-dtype", "f16"], {}, ["d_b", "f16", "bf16"]),
     ],
@@ -78,6 +79,43 @@ def test_backward_options(tmp_path, layer, options, replaced, says):
 def test_forward(tmp_path, layer, options, replaced, says):
     refuse(2, "forward", layer(**replaced), "-o", tmp_path / OUT, *options, says=says)
     assert not (tmp_path / OUT).exists()
+
+
+def test_a_type_is_expected_once(tmp_path, layer):
+    line = refuse(2, "backward", layer(), "-o", tmp_path / OUT, "--out-dtype", "f64")
+    assert line.endswith("expected the layer's, f32")
+    line = refuse(2, "backward", layer(dtype="f16"), "-o", tmp_path / OUT, "--out-dtype", "f64")
+    assert line.endswith("expected the layer's, f16, or f32")
+
+
+@pytest.mark.parametrize(
+    "options, replaced, says",
+    [(["--out-dtype", "f64"], {}, "d_b.dtype is f64"), (["--workspace-limit", "1"], {}, "workspace_limit"),
+     (["--activation", "relu"], {"residual": zeros(0, 5, 3)}, "residual")],
+)
+def test_an_empty_batch_is_checked_like_any(tmp_path, layer, options, replaced, says):
+    source = layer(a=zeros(0, 5, 7), grad=zeros(0, 5, 3), **replaced)
+    which = "forward" if replaced else "backward"
+    refuse(2, which, source, "-o", tmp_path / OUT, *options, says=says)
+    refuse(2, "plan", source, f"--{which}", *options, says=says)
+    succeed(which, layer(a=zeros(0, 5, 7), grad=zeros(0, 5, 3)), "-o", tmp_path / OUT)
+
+
+def test_a_forward_plan_needs_no_grad(tmp_path, layer):
+    """Nor looks at it, as little as the forward pass does."""
+    source = layer("in")
+    (source / "grad.npy").write_bytes(b"no array")
+    succeed("forward", source, "-o", tmp_path / OUT)
+    succeed("plan", "--forward", source)
+    refuse(2, "plan", source, says=["grad.npy", "no .npy file"])
+
+
+@pytest.mark.parametrize("name", ["in.safetensors", "in"])
+def test_plan_prints_all_or_nothing(layer, name):
+    refuse(2, "plan", layer(name, grad=zeros(5, 4)), says="grad has shape [5, 4]")
+    refuse(2, "plan", layer(name, grad=np.zeros((5, 3), np.int8)), says=["grad", "elements of type"])
+    refuse(2, "plan", layer(name), "--mode", "pre", says="has no tensor pre")
+    refuse(2, "plan", "--shape", "4x5x6,4x4611686018427387904x4611686018427387904", says="b")
 
 
 def test_tensors_that_are_not_needed_are_not_looked_at(tmp_path, layer):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of .safetensors and .npy: what is whole is read, whatever else is refused with a line that says why."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OUT: it appears whole or not at all, and nothing else is destroyed for it."""
 
 import os
@@ -60,10 +61,90 @@ def test_a_folder_with_anything_else_is_not(tmp_path, layer):
     assert left_in(inputs) == ["a.npy", "b.npy", "bias.npy", "grad.npy"]
 
 
-def test_the_input_file_may_be_replaced(tmp_path, layer):
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_the_input_file_is_not_replaced(tmp_path, layer, link):
+    """Under whatever name: a link of either kind, as IN and as OUT."""
     source = layer()
-    succeed("forward", source, "-o", source)
-    assert set(read(source)) == {"y"}
+    before, other = source.read_bytes(), source
+    if link is not None:
+        other = tmp_path / "link.safetensors"
+        link(source, other)
+    for given, out in ((source, other), (other, source), (f"{tmp_path}/./in.safetensors", source)):
+        refuse(2, "forward", given, "-o", out, says=[str(given), str(out), "which is IN"])
+    assert source.read_bytes() == before
+    assert left_in(tmp_path) == sorted({source.name, other.name})
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_an_input_that_a_folder_of_results_holds_is_not_replaced(tmp_path, layer, link):
+    """The y of one layer linked as the a of the next one, which would be written over it."""
+    source, out = layer("in", n=7, k=7), tmp_path / "out"
+    succeed("forward", source, "-o", out)
+    (source / "a.npy").unlink()
+    link(out / "y.npy", source / "a.npy")
+    before = (out / "y.npy").read_bytes()
+    refuse(2, "forward", source, "-o", out, says=["OUT", str(out), "in/a.npy", "would be lost"])
+    assert (out / "y.npy").read_bytes() == before
+    refuse(2, "forward", out, "-o", out, says="which is IN")
+    succeed("forward", source, "-o", tmp_path / "next")
+
+
+@pytest.mark.parametrize("name", ["out.safetensors", "out", "out/"])
+@pytest.mark.parametrize("to, says", [("nowhere", "No such file"), ("missing/out.safetensors", "No such file"),
+                                      ("out.safetensors", "symbolic links"), ("out", "symbolic links")])
+def test_a_link_that_cannot_be_followed_is_not_replaced(tmp_path, layer, name, to, says):
+    """As with cp: neither the link is replaced, nor is what it names made."""
+    source, link = layer(), tmp_path / name
+    os.symlink(to, link)
+    if "symbolic" in says and to != name.rstrip("/"):
+        os.symlink(name.rstrip("/"), tmp_path / to)
+    before = left_in(tmp_path)
+    refuse(2, "forward", source, "-o", f"{tmp_path}/{name}", says=["OUT", str(link), "symbolic link", says])
+    assert left_in(tmp_path) == before and os.readlink(link) == to
+
+
+def test_names_as_long_as_they_may_be(tmp_path, layer):
+    source = layer()
+    for name in ("x" * 243 + ".safetensors", "x" * 255):
+        succeed("forward", source, "-o", tmp_path / name)
+        assert set(read(tmp_path / name)) == {"y"}
+        refuse(2, "forward", source, "-o", tmp_path / ("x" + name), says="name too long")
+    assert len(left_in(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("given", ["in.safetensors", "in"])
+@pytest.mark.parametrize("name", ["out.safetensors", "out"])
+@pytest.mark.parametrize("old", [False, True])
+def test_too_few_descriptors(tmp_path, layer, given, name, old):
+    """None of the arguments is at fault: exit code 1, the file that could not be opened by its name, nothing left."""
+    source, out = layer(given), tmp_path / name
+    if old:
+        succeed("forward", source, "-o", out)
+    before = left_in(tmp_path)
+    codes = []
+    for most in range(4, 12):  # the loader of programs opens one at a time, as number 3
+        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        command = [EPIGRAD, "backward", source, "-o", out, "--threads", "1"]
+        result = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit)
+        codes.append(result.returncode)
+        if result.returncode == 0:
+            break
+        assert result.returncode == 1 and result.stdout == ""
+        assert len(result.stderr.splitlines()) == 1 and "Too many open files" in result.stderr
+        assert str(tmp_path) in result.stderr
+        assert left_in(tmp_path) == before
+    assert codes[0] == 1 and codes[-1] == 0
+
+
+def test_closed_standard_descriptors(tmp_path, layer):
+    """A file that took the number of one of them would get what is printed."""
+    source = layer()
+    for name in ("out.safetensors", "out"):
+        for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
+            command = f"{EPIGRAD} backward {source} -o {tmp_path / name} {closed}"
+            assert subprocess.run(["sh", "-c", command], capture_output=True).returncode == 0
+            assert set(read(tmp_path / name)) == {"d_a", "d_b", "d_bias"}
+    assert subprocess.run(["sh", "-c", f"{EPIGRAD} plan {source} >&-"]).returncode == 1
 
 
 def test_a_link_is_followed(tmp_path, layer):

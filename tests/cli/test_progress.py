@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress bars: on a terminal, on what takes over a second, and nowhere else."""
 
 import os

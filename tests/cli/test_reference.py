@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference against finite differences: it must be right before anything is compared with it."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "fake_driver.h"
 
 #include <stdio.h>
@@ -16,6 +17,14 @@ static int thing;         /* handles point to it: contexts, modules, graphs */
 static int setting(const char *name, int otherwise) {
     const char *value = getenv(name);
     return value != NULL ? atoi(value) : otherwise;
+}
+
+EXPORT void fake_launch(const char *name) {
+    if (eg_fake_cuda.launches < FAKE_LAUNCHES) {
+        char *launch = eg_fake_cuda.launch[eg_fake_cuda.launches];
+        snprintf(launch, sizeof eg_fake_cuda.launch[0], "%s", name);
+    }
+    eg_fake_cuda.launches++;
 }
 
 /* ---- The device --------------------------------------------------------------------------------- */
@@ -154,6 +163,7 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) {
 
 EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
     (void)to, (void)value, (void)count, (void)stream;
+    fake_launch("cuMemsetD32Async");
     if (captured == NULL) eg_fake_cuda.clears++;
     return CUDA_SUCCESS;
 }
@@ -217,6 +227,7 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute whi
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                  void **extra) {
     (void)config, (void)parameters, (void)extra;
+    fake_launch((const char *)function + sizeof "eg_" - 1);
     if (captured == NULL) eg_fake_cuda.kernels++;
     snprintf(eg_fake_cuda.last_kernel, sizeof eg_fake_cuda.last_kernel, "%s", (const char *)function);
     return CUDA_SUCCESS;
@@ -227,9 +238,16 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType typ
                                        const cuuint32_t *box, const cuuint32_t *steps,
                                        CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                        CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-    (void)type, (void)rank, (void)address, (void)extent, (void)strides, (void)box, (void)steps;
-    (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    const uint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64   ? 8
+                             : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                                       : 2;
+    (void)rank, (void)strides, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     memset(map, 0, sizeof *map);
+    if (extent[0] == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (eg_fake_cuda.maps < FAKE_MAPS)
+        eg_fake_cuda.map[eg_fake_cuda.maps] =
+            (fake_map){(uint64_t)(uintptr_t)address, extent[0] * element, box[1]};
+    eg_fake_cuda.maps++;
     return CUDA_SUCCESS;
 }
 

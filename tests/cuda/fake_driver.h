@@ -1,9 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A CUDA driver without a device, for tests of the host's side anywhere: built as libcuda.so.1, it counts
  * what it is asked for and runs no kernel. */
 #ifndef TESTS_FAKE_DRIVER_H
 #define TESTS_FAKE_DRIVER_H
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* A matrix as the copy engine is told of it: bytes of a row, and rows that it moves at once. */
+typedef struct fake_map {
+    uint64_t address, row_bytes;
+    uint32_t box_rows;
+} fake_map;
+
+enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64 };
 
 typedef struct fake_cuda {
     int kernels;     /* enqueued on a stream, not captured */
@@ -18,10 +28,19 @@ typedef struct fake_cuda {
     int waits;           /* of streams for events, captured or not */
     int pieces;          /* of device memory, not freed */
     char last_kernel[96];
+    int maps; /* made; the first FAKE_MAPS of them: */
+    fake_map map[FAKE_MAPS];
+    int launches; /* of kernels, memory that is set, products of the library; the first FAKE_LAUNCHES of them:
+                   */
+    char launch[FAKE_LAUNCHES][64];
     /* What to pretend. */
+    int library_refuses;  /* fake_lt.c: products of which 1: any, 2: an odd number of rows or columns */
     bool caller_captures; /* the default stream is being captured */
     int sync_result;      /* of cuStreamSynchronize: a CUresult */
     int record_result;    /* of cuGraphInstantiate */
 } fake_cuda;
+
+/* Notes a launch, captured or not. */
+void fake_launch(const char *name);
 
 #endif

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A context over the driver that runs nothing (fake_driver.c), with a small layer's operands: for tests of
  * the host's side, which define _DEFAULT_SOURCE. */
 #ifndef TESTS_CUDA_HOST_H

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs a test that needs an NVIDIA device and its driver. Without them, or where the device has too little memory
 # for the test, it is skipped (77); with them, everything else is a failure, a build that lacks the CUDA backend
 # included.

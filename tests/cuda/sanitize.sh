@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools, and what the backend
 # chooses for large layers only: a pass that two kernels share, one kernel for most of a call, and tiles that are
 # finished beside the next one's products.

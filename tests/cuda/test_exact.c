@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels whose blocks or warps share work: products whose last tiles are cut along the depth, d_a and d_b in
  * one launch with the pass, and A·B with act' finished beside the next tile's products. Sums of small whole
  * numbers are exact in any order, so they have the bits of kernels that share nothing. A row that is asked
@@ -11,16 +12,20 @@ typedef struct layer_case {
     int64_t m, k, n, batch;
     bool one_b;           /* for all items, which then lie apart: d_b is summed over them in the kernel */
     bool accumulate, f32; /* d_b in f32 */
+    bool apart;           /* rows, which begin on 16 bytes and end anywhere; batch 1 */
 } layer_case;
 
 /* On 132 multiprocessors (66 clusters), tiles of A·B by 256 columns, d_a and d_b: */
 static const layer_case cut_cases[] = {
     {700, 136, 264, .batch = 1},   /* 6, 3 and 2; a few strips of each */
-    {17408, 256, 264, .batch = 1}, /* 136, 68 and 2 of 272 strips: after whole waves, many helpers a tile */
+    {17408, 256, 264, .batch = 1}, /* 136, 68 and 2 of 272 k-blocks: after whole waves, many helpers a tile */
     {33280, 256, 72, .batch = 1},  /* 130, 130: tiles for nearly all clusters, many pieces a helper */
     {300, 200, 264, .batch = 70},  /* 280, 140 and 140, of items of a batch */
     {300, 200, 264, 7, .one_b = true}, /* d_b: 2 of 35 strips, of seven items */
     {1000, 4104, 520, .batch = 1},     /* 12, 68 and 51; more strips in A·B than in the others */
+    {700, 133, 259, .batch = 1, .apart = true},
+    {700, 1029, 515, .batch = 1, .apart = true, .accumulate = true},
+    {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
 };
 
 /* Tiles of d_b and d_a: */
@@ -28,19 +33,22 @@ static const layer_case pool_cases[] = {
     {520, 8, 520, .batch = 1},                         /* 3 and 3, as short as they may be */
     {8192, 768, 3072, .batch = 1},                     /* 36 and 96 */
     {4100, 520, 1032, .batch = 1, .accumulate = true}, /* 15 and 51; rows and columns that fill no tile */
-    {600, 4104, 2056, .batch = 1, .accumulate = true}, /* 153 and 51: the passers make tiles of d_b too */
-    {3000, 1032, 1544, .batch = 1, .f32 = true},       /* 35 and 60 */
-    {520, 264, 16392, .batch = 1},                     /* all but one cluster pass */
+    {600, 4104, 2056, .batch = 1,
+     .accumulate = true}, /* 153 and 51: clusters that make the map make tiles of d_b too */
+    {3000, 1032, 1544, .batch = 1, .f32 = true},  /* 35 and 60 */
+    {520, 264, 16392, .batch = 1},                /* all but one cluster pass */
+    {1100, 523, 1032, .batch = 1, .apart = true}, /* d_a's rows end anywhere */
 };
 
 /* Tiles of A·B, of which a cluster finishes all but the last beside its products: */
-static const layer_case relay_cases[] = {
+static const layer_case staged_cases[] = {
     {2312, 8, 2568, .batch = 1},   /* 110; the sums wait for who finishes */
     {4104, 200, 4104, .batch = 1}, /* 289; rows and columns that fill no tile */
     {300, 136, 264, .batch = 70},  /* 280, of items of a batch */
     {300, 136, 264, 70, .one_b = true},
     {520, 4104, 8456, .batch = 1}, /* 102; who finishes waits for the sums */
     {700, 136, 264, .batch = 1},   /* 6, each a cluster's last */
+    {4104, 197, 4104, .batch = 1, .apart = true},
 };
 
 /* The row for a product, and the outputs that it makes. A row that is asked for by name is the only one for
@@ -52,22 +60,24 @@ typedef struct product {
 } product;
 
 static const product cut_products[] = {
-    {"hopper_bf16_cut_rr_128x256", Y, Y, EG_ROW_MAJOR},
-    {"hopper_bf16_cut_rr_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
-    {"hopper_bf16_cut_rc_128x256", D_A, D_A, EG_ROW_MAJOR},
-    {"hopper_bf16_cut_cr_128x256", D_B, D_B, EG_ROW_MAJOR},
+    {"hopper_bf16_stream_k_nn_128x256", Y, Y, EG_ROW_MAJOR},
+    {"hopper_bf16_stream_k_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"hopper_bf16_stream_k_nt_128x256", D_A, D_A, EG_ROW_MAJOR},
+    {"hopper_bf16_stream_k_tn_128x256", D_B, D_B, EG_ROW_MAJOR},
 };
 static const product pools[] = {
-    {"hopper_bf16_pool_c_128x256", GRAD_PRE, D_B, EG_ROW_MAJOR},
-    {"hopper_bf16_pool_r_128x256", GRAD_PRE, D_B, EG_COL_MAJOR},
+    {"hopper_bf16_backward_nt_128x256", GRAD_PRE, D_B, EG_ROW_MAJOR},
+    {"hopper_bf16_backward_nn_128x256", GRAD_PRE, D_B, EG_COL_MAJOR},
 };
-static const product relays[] = {
-    {"hopper_bf16_relay_rr_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
-    {"hopper_bf16_relay_rc_128x256", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+static const product staged[] = {
+    {"hopper_bf16_staged_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"hopper_bf16_staged_nt_128x256", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
 };
 static const char *const alone = "mma_bf16_128x128";
 
-/* The shape of an operand, and its bytes from item to item: 64 more than it has, where items lie apart. */
+/* The shape of an operand, elements from row to row, and from item to item: 32 more than it has, where items
+ * lie apart. Around an operand there are 32, too, which a product has to leave as they are. */
+enum { AROUND = 32 };
 static int64_t rows_of(const layer_case *c, int operand) {
     const int64_t rows[OPERANDS] = {c->m, c->k, 1, c->m, c->m, c->m, c->m, 1, c->m, c->k};
     return rows[operand];
@@ -78,12 +88,21 @@ static int64_t cols_of(const layer_case *c, int operand) {
 static bool shared(const layer_case *c, int operand) {
     return operand == BIAS || operand == D_BIAS || (c->one_b && (operand == B || operand == D_B));
 }
+static size_t element_of(const layer_case *c, int operand) {
+    return operand == D_B && c->f32 ? sizeof(float) : sizeof(uint16_t);
+}
+static int64_t ld_of(const layer_case *c, int operand) {
+    return c->apart ? (cols_of(c, operand) + 7) / 8 * 8 : cols_of(c, operand);
+}
+/* B has as many rows by columns as it has columns by rows, at most. */
 static int64_t stride_of(const layer_case *c, int operand) {
-    return rows_of(c, operand) * cols_of(c, operand) + (c->one_b ? 32 : 0);
+    const int64_t rows = rows_of(c, operand), by_rows = rows * ld_of(c, operand);
+    const int64_t by_columns = operand == B && c->apart ? (rows + 7) / 8 * 8 * cols_of(c, operand) : 0;
+    return (by_rows > by_columns ? by_rows : by_columns) + (c->one_b ? 32 : 0);
 }
 static size_t bytes_of(const layer_case *c, int operand) {
-    const size_t each = operand == D_B && c->f32 ? sizeof(float) : sizeof(uint16_t);
-    return (size_t)(stride_of(c, operand) * (shared(c, operand) ? 1 : c->batch)) * each;
+    const int64_t elements = stride_of(c, operand) * (shared(c, operand) ? 1 : c->batch);
+    return (size_t)(elements + 2 * AROUND) * element_of(c, operand);
 }
 
 /* -1, 0 and 1 in bf16; outputs are poisoned, where nothing is added to them. */
@@ -94,11 +113,15 @@ static void fill(const layer_case *c, uint16_t *to, size_t count, int operand) {
     for (size_t i = 0; i < count; i++) {
         seed = seed * 1664525U + 1013904223U;
         to[i] = operand >= Y && !added_to ? 0x7fc0 : numbers[(seed >> 16) % 3];
+        if (added_to && element_of(c, operand) == sizeof(float) && i % 2 == 0)
+            to[i] = 0; /* low half of an f32 */
     }
 }
 
 static eg_matrix matrix(const layer_case *c, void *const *memory, int operand) {
     return (eg_matrix){.data = memory[operand],
+                       .offset = AROUND * element_of(c, operand),
+                       .ld = ld_of(c, operand),
                        .batch_stride = shared(c, operand) ? 0 : stride_of(c, operand)};
 }
 
@@ -117,15 +140,16 @@ static void run(eg_context *context, const layer_case *c, void *const *memory, c
                                  .grad = matrix(c, memory, GRAD),
                                  .accumulate = c->accumulate};
     backward.b.layout = x->layout;
+    if (x->layout == EG_COL_MAJOR) backward.b.ld = c->apart ? (c->k + 7) / 8 * 8 : c->k;
     if (x->first == Y) {
         assert_ok(eg_forward(context, &layer, &forward));
         return;
     }
     if (x->first == GRAD_PRE) {
         layer.activation = EG_ACT_RELU;
-        backward.bias.data = memory[BIAS];
+        backward.bias = (eg_vector){.data = memory[BIAS], .offset = AROUND * sizeof(uint16_t)};
         backward.grad_pre = matrix(c, memory, GRAD_PRE);
-        backward.d_bias.data = memory[D_BIAS];
+        backward.d_bias = (eg_vector){.data = memory[D_BIAS], .offset = AROUND * sizeof(uint16_t)};
     }
     if (x->last == D_B && x->first < D_B) {
         backward.source = EG_SOURCE_PRE;
@@ -189,9 +213,80 @@ static void a_pool_has_the_bits_of_a_kernel_for_each_step(void **state) {
 
 static void a_relay_has_the_bits_of_who_finishes_alone(void **state) {
     (void)state;
-    const size_t cases = short_run() ? 1 : LENGTH(relay_cases);
+    const size_t cases = short_run() ? 1 : LENGTH(staged_cases);
     for (size_t i = 0; i < cases; i++)
-        for (size_t j = 0; j < LENGTH(relays); j++) check(&relay_cases[i], &relays[j]);
+        for (size_t j = 0; j < LENGTH(staged); j++) check(&staged_cases[i], &staged[j]);
+}
+
+/* ---- Sums of columns ---------------------------------------------------------------------------- */
+
+enum { ROWS = 20, DEPTH = 16, COLS = 24, ODD_ROW = 2, ONE = 0x3f80, INFINITE = 0x7f80 };
+
+/* Ones, but for an infinity in a row of B, of a layer whose rows fill no tile. */
+static void upload_ones(eg_context *context, void *memory, bool is_b) {
+    uint16_t ones[ROWS * COLS];
+    for (size_t i = 0; i < LENGTH(ones); i++) ones[i] = ONE;
+    if (is_b) ones[ODD_ROW * COLS + 5] = INFINITE;
+    assert_ok(eg_upload(context, memory, 0, ones, sizeof ones));
+}
+
+/* The sums of columns of grad_pre = relu'(A·B), or of d_a = grad·Bᵀ for the layer below. */
+static void sums_beside_an_infinity(const char *kernel, bool below, uint16_t *sums, size_t bytes) {
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = kernel};
+    const eg_layer layer = {.size = sizeof layer,
+                            .m = ROWS,
+                            .k = DEPTH,
+                            .n = COLS,
+                            .batch = 1,
+                            .dtype = EG_BF16,
+                            .activation = below ? EG_ACT_NONE : EG_ACT_RELU,
+                            .nonfinite = EG_NONFINITE_PROPAGATE};
+    eg_context *context = NULL;
+    void *memory[6];
+    assert_ok(eg_open(&info, &context));
+    for (size_t i = 0; i < LENGTH(memory); i++) {
+        assert_ok(eg_alloc(context, ROWS * COLS * sizeof(uint16_t), &memory[i]));
+        upload_ones(context, memory[i], i == 1);
+    }
+    eg_backward_args args = {
+        .size = sizeof args, .a = {.data = memory[0]}, .b = {.data = memory[1]}, .grad = {.data = memory[2]}};
+    if (below) {
+        args.d_a.data = memory[3];
+        args.chain = (eg_chain){.saved = {.data = memory[4]},
+                                .source = EG_SOURCE_PRE,
+                                .activation = EG_ACT_RELU,
+                                .d_bias = {.data = memory[5]}};
+    } else {
+        args.grad_pre.data = memory[3];
+        args.d_bias.data = memory[5];
+    }
+    assert_ok(eg_backward(context, &layer, &args));
+    assert_ok(eg_download(context, sums, memory[5], 0, bytes));
+    for (size_t i = 0; i < LENGTH(memory); i++) eg_free(context, memory[i]);
+    eg_close(context);
+}
+
+/* A tile's rows that the result has not are zeros times B, and NaN where B is infinite. */
+static void rows_outside_a_result_are_in_no_sum(void **state) {
+    static const char *const act_grad[] = {"hopper_bf16_nn_128x128", "hopper_bf16_nn_128x256",
+                                           "hopper_bf16_stream_k_nn_128x256", "hopper_bf16_staged_nn_128x256",
+                                           "mma_bf16_128x128"},
+                             *const chain[] = {"hopper_bf16_nt_128x128", "hopper_bf16_nt_128x256",
+                                               "hopper_bf16_stream_k_nt_128x256", "mma_bf16_128x128"};
+    enum { TWENTY = 0x41a0, ALL = 0x43f0 /* 20 rows of 24 */ };
+    uint16_t sums[COLS];
+    (void)state;
+    for (size_t i = 0; i < LENGTH(act_grad); i++) {
+        sums_beside_an_infinity(act_grad[i], false, sums, sizeof sums);
+        for (int col = 0; col < COLS; col++)
+            if (sums[col] != TWENTY) fail_msg("%s: column %d is %#x", act_grad[i], col, sums[col]);
+    }
+    for (size_t i = 0; i < LENGTH(chain); i++) {
+        sums_beside_an_infinity(chain[i], true, sums, DEPTH * sizeof *sums);
+        for (int col = 0; col < DEPTH; col++)
+            if (sums[col] != (col == ODD_ROW ? INFINITE : ALL))
+                fail_msg("%s: column %d below is %#x", chain[i], col, sums[col]);
+    }
 }
 
 /* 77: there is no device, or none with these kernels. */
@@ -211,7 +306,8 @@ int main(int argc, char **argv) {
     const int status = start();
     const struct CMUnitTest tests[] = {cmocka_unit_test(cut_tiles_have_the_bits_of_whole_ones),
                                        cmocka_unit_test(a_pool_has_the_bits_of_a_kernel_for_each_step),
-                                       cmocka_unit_test(a_relay_has_the_bits_of_who_finishes_alone)};
+                                       cmocka_unit_test(a_relay_has_the_bits_of_who_finishes_alone),
+                                       cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);
 }

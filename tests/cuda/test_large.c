@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes past 2^31 elements, 65,535 tiles and 65,535 items on a device; and the bound of the workspace.
  *
  * Every input is a piece of one long sequence of numbers that repeats itself, so samples of the results can

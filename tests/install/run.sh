@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # tests/install/run.sh BUILD_DIR COMPILER: installs to a scratch prefix, moves that elsewhere, and builds and runs
 # a ten-line program against it in each way a user may: CMake (shared, static, C++17) and pkg-config (shared,
 # static).
 set -euo pipefail
+command -v c++ >/dev/null || { echo "skipped: no C++ compiler"; exit 77; }
 
 build=$(cd "$1" && pwd)
 compiler=$2

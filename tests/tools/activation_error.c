@@ -1,4 +1,5 @@
-/* Measures the error of every act and act' through the public API, as CSV for docs/numerics.md:
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Measures the error of every act and act' through the public API, as CSV for docs/reference/numerics.md:
  *
  *     activation_error [f32|f64] [SAMPLES]
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the WebGPU benchmark in a headless browser: python tests/web/bench.py [--kernel ROW] MxKxN ...
 
 Build it first: cmake --build build/wasm --target bench

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The finished page (build/web, or EPIGRAD_PAGE) in a headless browser (EPIGRAD_CHROMIUM)."""
 
 import functools

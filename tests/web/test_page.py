@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page learns to read on both paths, reads what is drawn, and says so where there is no WebGPU."""
 
 import math

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Makes libwebgpu_dawn.so, a webgpu.h library for EPIGRAD_WEBGPU_LIBRARY, out of the Dawn in the PyPI package
 # wgpudawn. For tests by hand: Dawn refuses the software driver of Debian 12 (Mesa 22.3) and takes that of its
 # backports (25.0).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A webgpu.h library made of the Dawn that the PyPI package wgpudawn carries (dawn.sh builds it). The package
  * is a Python extension that exports none of Dawn's functions: when it is initialised it hands a table of
  * them to cffi. Here we play Python and cffi: functions that do nothing, and one that keeps the table. */

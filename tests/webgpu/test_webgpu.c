@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is WebGPU's own: finding a library, a device of the caller's, operands in one buffer, odd byte ranges,
  * and what failures become. The arithmetic is tested by the table. */
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* wasm has no shared libraries. The WebGPU backend looks for one all the same: webgpu.c answers that it is
  * there, and hands out the page's WebGPU under the names of webgpu.h. */
 #ifndef WEB_DLFCN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between C and the page. */
 #ifndef WEB_PAGE_H
 #define WEB_PAGE_H

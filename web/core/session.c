@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One training session of the digits example, a few steps at a time: what the page calls. The network, the
  * loss, the optimiser and the gradient check are the example's own. Errors leave through the example's
  * must(): the message goes to stderr and exit() ends the instance; the page shows it. */
@@ -182,8 +183,7 @@ WEB_EXPORT(web_device) const char *web_device(void) {
 WEB_EXPORT(web_plan) const char *web_plan(void) {
     const dense *layer = &s.net.layer[1], *below = &s.net.layer[0];
     const bool from_y = eg_activation_from_y(below->activation);
-    const eg_layer description = {
-        .size = sizeof description, .m = BATCH, .k = layer->in, .n = layer->out, .batch = 1};
+    const eg_layer description = {.size = sizeof description, .m = BATCH, .k = layer->in, .n = layer->out};
     const eg_backward_args args = {.size = sizeof args,
                                    .a.data = below->y,
                                    .b.data = s.net.parameters,

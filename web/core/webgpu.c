@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* webgpu.h in a page: each function takes its descriptor apart here, where the compiler knows its layout, and
  * calls a function of numbers that webgpu.js provides. An object of WebGPU is a number too, its handle.
  *
@@ -309,3 +310,5 @@ void *dlsym(void *library, const char *name) {
 }
 
 const char *dlerror(void) { return ""; }
+
+void eg_webgpu_silence_wayland(void) {} /* no display is asked here */

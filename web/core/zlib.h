@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The few functions of zlib that the digits example reads its file with. In a page there is no file: the
  * browser fetches and decompresses it, and gzip.c hands out the lines of that text. */
 #ifndef WEB_ZLIB_H

@@ -1,14 +1,15 @@
-/* grad_pre = grad * act'(saved) at the speed of memory, with the column sums of its row chunks on the way.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The map grad_pre = grad * act'(saved) at the speed of memory, with the column sums of its chunks of rows.
  *
  *     a warp reads 32 vectors of 16 bytes side by side: one row of 256 columns of bf16
- *     a block's 8 warps take 8 rows, and then those that are as many rows on as all chunks take at once; a
- *     thread has ROWS rows of both operands in flight and adds its column sums in registers; the warps' sums
- *     are added in order at the end
+ *     a block's 8 warps take 8 rows, and then the 8 rows that are as many rows on as all chunks take at once
+ *     a thread loads ROWS rows of both operands ahead, and adds its column sums in registers; at the end the
+ *     warps' sums are added in order
  *
- * The host cuts the rows into as many chunks as make one wave of blocks: all of them stream until the end,
- * and there are few sums to add. Chunks lie in each other like the teeth of combs, so that all blocks
- * together walk through memory from its beginning to its end. Nothing is read or written twice (ldcs, stcs).
- * Sums are of the unrounded numbers. Rows of 16-byte vectors only; all else is ref_act_grad's. */
+ * The host divides the rows into as many chunks as make one wave of blocks. So all blocks stream until the
+ * end, and there are few sums to add. Chunks are interleaved, so that all blocks together walk through memory
+ * once. Nothing is read or written twice, so loads and stores are streaming ones (ldcs, stcs). Sums are of
+ * the unrounded numbers. Rows must be 16-byte vectors; ref_act_grad takes all others. */
 #include "matrix.cuh"
 #include "order.cuh"
 
@@ -73,8 +74,8 @@ struct f64x2 {
 
 /* ---- One activation ---------------------------------------------------------------------------------- */
 
-/* What a thread walks: its vector in the first of its rows, and the bytes from one row to the next. */
-struct walk {
+/* The rows of a thread: its vector in the first of them, and the bytes from one to the next. */
+struct thread_rows {
     const char *grad, *saved;
     char *out; /* NULL: not wanted */
     int64_t grad_step, saved_step, out_step;
@@ -84,7 +85,7 @@ struct walk {
 
 /* product = grad * act'(saved) for one row of the thread; the sums are of the unrounded products. */
 template <typename V, typename F>
-EG_DEVICE void finish_row(const walk &w, const F &derivative, const uint4 &g, const uint4 &s, int row,
+EG_DEVICE void finish_row(const thread_rows &w, const F &derivative, const uint4 &g, const uint4 &s, int row,
                           typename V::real (&sums)[V::COUNT]) {
     typename V::real product[V::COUNT], from[V::COUNT];
     V::widen(g, product);
@@ -98,7 +99,7 @@ EG_DEVICE void finish_row(const walk &w, const F &derivative, const uint4 &g, co
 }
 
 template <typename V, bool READS, typename F>
-EG_DEVICE void walk_rows(const walk &w, const F &derivative, typename V::real (&sums)[V::COUNT]) {
+EG_DEVICE void map_rows(const thread_rows &w, const F &derivative, typename V::real (&sums)[V::COUNT]) {
     int row = 0;
     for (; row + ROWS <= w.rows; row += ROWS) {
         uint4 g[ROWS], s[ROWS];
@@ -118,26 +119,27 @@ EG_DEVICE void walk_rows(const walk &w, const F &derivative, typename V::real (&
 }
 
 template <typename V>
-EG_DEVICE void walk_activation(int activation, bool of_y, const walk &w, typename V::real (&sums)[V::COUNT]) {
+EG_DEVICE void map_with_activation(int activation, bool of_y, const thread_rows &w,
+                                   typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
     if (activation == EG_ACT_NONE) {
-        walk_rows<V, false>(
+        map_rows<V, false>(
             w, [](real, bool) { return (real)1; }, sums);
         return;
     }
     eg_with_act_grad(activation, of_y, [&](const auto &derivative) {
-        const auto slope_of = [&](real x, bool propagate) {
-            const real slope = derivative(x);
-            return eg_is_nan(x) ? (propagate ? x : (real)0) : slope;
+        const auto derivative_of = [&](real x, bool propagate) {
+            const real d_act = derivative(x);
+            return eg_is_nan(x) ? (propagate ? x : (real)0) : d_act;
         };
-        walk_rows<V, true>(w, slope_of, sums);
+        map_rows<V, true>(w, derivative_of, sums);
     });
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------- */
 
 template <typename V>
-EG_DEVICE walk walk_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t col) {
+EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t col) {
     const int64_t bytes = 16 / V::COUNT, step = WARPS * p.chunks;
     const auto at = [&](const eg_cuda_matrix &x) {
         return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * bytes;
@@ -154,7 +156,7 @@ EG_DEVICE walk walk_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int
 
 /* The warps' sums in order. */
 template <typename V>
-EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t strip,
+EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t first_col,
                          const typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
     __shared__ real shared[WARPS][32 * V::COUNT];
@@ -162,28 +164,29 @@ EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t
     for (int j = 0; j < V::COUNT; j++) shared[threadIdx.x / 32][j * 32 + threadIdx.x % 32] = sums[j];
     __syncthreads();
     const int col = threadIdx.x;
-    if (col < 32 * V::COUNT && strip + col < p.cols) {
+    if (col < 32 * V::COUNT && first_col + col < p.cols) {
         real total = 0;
         for (int i = 0; i < WARPS; i++) total += shared[i][col % V::COUNT * 32 + col / V::COUNT];
-        ((real *)p.sums)[row_of_sums * p.cols + strip + col] = total;
+        ((real *)p.sums)[row_of_sums * p.cols + first_col + col] = total;
     }
     __syncthreads();
 }
 
 template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
-    const int64_t strips = (p.cols + width - 1) / width;
+    const int64_t column_blocks = (p.cols + width - 1) / width;
     eg_wait_for_predecessor();
     eg_let_successor_start();
     if (blockIdx.x == 0) eg_clear(p.counts, threadIdx.x, 32 * WARPS);
-    for (int64_t index = blockIdx.x; index < p.items * p.chunks * strips; index += gridDim.x) {
-        const int64_t row_of_sums = index / strips, strip = index % strips * width;
+    for (int64_t index = blockIdx.x; index < p.items * p.chunks * column_blocks; index += gridDim.x) {
+        const int64_t row_of_sums = index / column_blocks, first_col = index % column_blocks * width;
         const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * WARPS + warp;
-        const int64_t col = strip + threadIdx.x % 32 * V::COUNT;
+        const int64_t col = first_col + threadIdx.x % 32 * V::COUNT;
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols)
-            walk_activation<V>(p.activation, p.source == EG_SOURCE_Y, walk_of<V>(p, item, row, col), sums);
-        if (p.sums != 0) sum_warps<V>(p, row_of_sums, strip, sums);
+            map_with_activation<V>(p.activation, p.source == EG_SOURCE_Y,
+                                   thread_rows_of<V>(p, item, row, col), sums);
+        if (p.sums != 0) sum_warps<V>(p, row_of_sums, first_col, sums);
     }
 }
 

@@ -1,5 +1,6 @@
-/* d_bias from the column sums of row chunks: a block takes 32 columns, its 32 warps every 32nd row each, and
- * the first warp adds theirs in order. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* d_bias from the column sums of chunks. A block takes 32 columns. Each of its 32 warps adds every 32nd row,
+ * and the first warp adds their results in order. */
 #include "column_sum.cuh"
 #include "order.cuh"
 

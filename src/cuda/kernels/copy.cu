@@ -1,9 +1,9 @@
-/* A result without a product: out = 0 + in, in another type or another place. That is what the sums of slabs
- * are moved and rounded by (src/slabs.c), and nothing but memory to read and write.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The copy out = 0 + in, in another type or another place. Low memory moves and rounds its sums by it.
  *
- * A block of 256 threads copies 128 x 128 numbers, 8 lines at a time: a thread four neighbours along the lines
- * of out, which are rows, or columns. Eight blocks a multiprocessor have 16 to 32 KB on their way, which is
- * what hides the distance to memory. */
+ * A block of 256 threads copies 128 x 128 numbers, 8 lines at a time. A thread copies four neighbours along
+ * the lines of out, which are rows or columns. Eight blocks a multiprocessor have 16 to 32 KB of loads in
+ * flight, which hides the latency of memory. */
 #include "epilogue.cuh"
 #include "order.cuh"
 

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* activation.h as CUDA C: every act, act' and act'(y) as overloads of f32 and f64, and their dispatch.
  *
  * In f32 the exponential is the hardware's ex2 of a scaled argument: its error, some 2^-22 of a value in
  * [0, 1], stays within the contract of 4e-7. Compile with -prec-div=false: a division is then a reciprocal
  * and a multiplication (2 ulp over the full range), which every formula is bounded for.
  *
- * In f64 nothing branches, so that the compiler can run several elements side by side: the epilogue shares
- * the f64 unit with the products, and what it waits for it waits for long. */
+ * In f64 nothing branches, so that the compiler can interleave several elements: the epilogue shares the f64
+ * unit with the products, and its latencies are long. */
 #ifndef EG_CUDA_DIALECT_CUH
 #define EG_CUDA_DIALECT_CUH
 
@@ -145,9 +146,9 @@ template <int N, typename T> EG_DEVICE bool eg_maybe_nan(const T (&values)[N]) {
     return eg_is_nan(sum);
 }
 
-/* f(act), f(act'), with the activation's function of one number: whatever loops f has stand inside the switch, so
- * that no step of theirs waits for a branch, and its exponentials and reciprocals overlap with what else it does.
- * Each activation has its own copy of f. */
+/* f(act), f(act'), with the activation's function of one number. The loops of f are inside the switch: no
+ * step of theirs branches, and exponentials and reciprocals overlap with other work. Each activation has its
+ * own copy of f. */
 template <typename F> EG_DEVICE void eg_with_act(int activation, const F &f) {
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
@@ -158,9 +159,9 @@ template <typename F> EG_DEVICE void eg_with_act(int activation, const F &f) {
     }
 }
 
-#define EG_WITH(derivative)  f([](auto x) { return derivative(x); })
-#define EG_WITH_Y_0(name)    EG_WITH(eg_act_grad_##name)
-#define EG_WITH_Y_1(name)    of_y ? EG_WITH(eg_act_grad_y_##name) : EG_WITH(eg_act_grad_##name)
+#define EG_WITH(derivative) f([](auto x) { return derivative(x); })
+#define EG_WITH_Y_0(name)   EG_WITH(eg_act_grad_##name)
+#define EG_WITH_Y_1(name)   of_y ? EG_WITH(eg_act_grad_y_##name) : EG_WITH(eg_act_grad_##name)
 template <typename F> EG_DEVICE void eg_with_act_grad(int activation, bool of_y, const F &f) {
     switch (activation) {
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
@@ -186,32 +187,34 @@ template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N
     for (int i = 0; i < N; i++) values[i] = y[i];
 }
 
-/* slope[i] = act'(saved[i]), saved being pre or y. That of none is 1 for NaN as well. */
+/* d_act[i] = act'(saved[i]), where saved is pre or y. That of none is 1 for NaN as well. */
 template <int N, typename T, typename D>
-EG_DEVICE void eg_slopes_by(const D &derivative, bool none, bool propagate, const T (&saved)[N], T (&slope)[N]) {
+EG_DEVICE void eg_act_derivatives_by(const D &derivative, bool none, bool propagate, const T (&saved)[N],
+                                     T (&d_act)[N]) {
 #pragma unroll
-    for (int i = 0; i < N; i++) slope[i] = derivative(saved[i]);
+    for (int i = 0; i < N; i++) d_act[i] = derivative(saved[i]);
     if (!none && eg_maybe_nan(saved)) {
         const T poison = propagate ? (T)__int_as_float(0x7fffffff) : (T)0;
 #pragma unroll
-        for (int i = 0; i < N; i++) slope[i] = eg_is_nan(saved[i]) ? poison : slope[i];
+        for (int i = 0; i < N; i++) d_act[i] = eg_is_nan(saved[i]) ? poison : d_act[i];
     }
 }
 
 template <int N, typename T>
-EG_DEVICE void eg_slopes(int activation, bool of_y, bool propagate, const T (&saved)[N], T (&slope)[N]) {
+EG_DEVICE void eg_act_derivatives(int activation, bool of_y, bool propagate, const T (&saved)[N],
+                                  T (&d_act)[N]) {
     eg_with_act_grad(activation, of_y, [&](const auto &derivative) {
-        eg_slopes_by(derivative, activation == EG_ACT_NONE, propagate, saved, slope);
+        eg_act_derivatives_by(derivative, activation == EG_ACT_NONE, propagate, saved, d_act);
     });
 }
 
 /* grad[i] *= act'(saved[i]). */
 template <int N, typename T>
 EG_DEVICE void eg_act_grad(int activation, bool of_y, bool propagate, T (&grad)[N], const T (&saved)[N]) {
-    T slope[N];
-    eg_slopes(activation, of_y, propagate, saved, slope);
+    T d_act[N];
+    eg_act_derivatives(activation, of_y, propagate, saved, d_act);
 #pragma unroll
-    for (int i = 0; i < N; i++) grad[i] *= slope[i];
+    for (int i = 0; i < N; i++) grad[i] *= d_act[i];
 }
 
 #endif

@@ -1,8 +1,9 @@
-/* What is done to a finished tile, for the kernels that leave it in shared memory.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The epilogue of the kernels that leave a finished tile in shared memory.
  *
- * The accumulators lie in a fragment order that suits the multiplication; shared memory turns them round so
- * that neighbouring threads touch neighbouring elements of `out` and `in`, whichever way those are laid
- * out. Each thread takes four neighbours at a time:
+ * Accumulators lie in an order that suits the matrix unit. Read again from shared memory, neighbouring
+ * threads have neighbouring elements of `out` and `in`, whatever their layout. Each thread takes four
+ * neighbours at a time:
  *
  *     out row-major: ---- four columns ---->       out column-major: | four rows
  *                                                                    v
@@ -12,24 +13,24 @@
 
 #include "matrix.cuh"
 
-/* Where a tile stands. */
+/* Where a tile begins. */
 struct eg_tile {
     int64_t item, row, col; /* of its first element */
     int64_t chunk;          /* its row of tiles */
 };
 
-/* Tiles are numbered down bands of 8 rows of tiles, so that blocks running at once share operands in L2. */
+/* Tiles are numbered down bands of 8 rows of tiles, so that blocks that run at once share operands in L2. */
 template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
     const int64_t down = (p.rows + ROWS - 1) / ROWS, across = (p.cols + COLS - 1) / COLS,
                   each = down * across;
     const int64_t item = index / each, in_item = index - item * each;
     const int64_t band = in_item / (8 * across), in_band = in_item - band * 8 * across;
-    const int64_t left = down - band * 8, high = left < 8 ? left : 8;
-    const int64_t chunk = band * 8 + in_band % high;
-    return {item, chunk * ROWS, in_band / high * COLS, chunk};
+    const int64_t left = down - band * 8, height = left < 8 ? left : 8;
+    const int64_t chunk = band * 8 + in_band % height;
+    return {item, chunk * ROWS, in_band / height * COLS, chunk};
 }
 
-/* One matrix of the epilogue, as four neighbours see it. */
+/* A matrix of the epilogue, as a thread with four neighbours reads and writes it. */
 struct eg_lane {
     bool there, vector;
     int64_t base, row_stride, col_stride, step;
@@ -63,7 +64,7 @@ EG_DEVICE void eg_put(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row,
     }
 }
 
-/* Four accumulators become four results; returns through v what column sums are made of. */
+/* Four accumulators become four results. v returns the numbers that are summed over the columns. */
 template <typename T>
 EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lane &second, const eg_lane &in,
                          bool down, int64_t row, int64_t col, int count, T (&v)[4]) {
@@ -77,14 +78,14 @@ EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lan
         }
     }
     switch (p.epilogue) {
-    case EG_EPILOGUE_STORE:
+    case EG_CUDA_STORE:
         if (p.accumulate) {
             eg_take(p.out, out, row, col, count, other);
 #pragma unroll
             for (int i = 0; i < 4; i++) v[i] += other[i];
         }
         break;
-    case EG_EPILOGUE_FORWARD:
+    case EG_CUDA_FORWARD:
         if (second.there) eg_put(p.second, second, row, col, count, v);
         eg_act(p.activation, v);
         if (in.there) {
@@ -93,13 +94,13 @@ EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lan
             for (int i = 0; i < 4; i++) v[i] += other[i];
         }
         break;
-    case EG_EPILOGUE_ACT_GRAD:
+    case EG_CUDA_ACT_GRAD:
         eg_take(p.in, in, row, col, count, other);
         eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, other, v);
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = other[i];
         break;
-    case EG_EPILOGUE_CHAIN:
+    case EG_CUDA_CHAIN:
         if (p.activation != EG_ACT_NONE) eg_take(p.in, in, row, col, count, other);
         eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
         break;
@@ -107,7 +108,8 @@ EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lan
     if (out.there) eg_put(p.out, out, row, col, count, v);
 }
 
-/* Column sums of the tile: each thread adds a column of its share of the rows, then the shares are added. */
+/* Column sums of the tile: each thread adds a column over its share of the rows, then the shares are added.
+ */
 template <typename T, int ROWS, int COLS, int LD, int THREADS>
 EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
     constexpr int SHARES = THREADS / COLS, EACH = ROWS / SHARES;
@@ -127,7 +129,7 @@ EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
     ((T *)p.sums)[(at.item * p.chunks + at.chunk) * p.cols + at.col + col] = total;
 }
 
-/* `tile` has ROWS rows of LD numbers in shared memory, written and synchronised. */
+/* `tile`: ROWS rows of LD numbers in shared memory, which all threads may read. */
 template <typename T, int ROWS, int COLS, int LD, int THREADS>
 EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
     const eg_cuda_matrix &lead = p.out.data != 0 ? p.out : p.in;

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused product in f32 on the FMA units.
  *
  *     a block of 128 threads makes 128 x 128 results, a thread 16 x 8 of them, 16 terms at a time:
@@ -7,28 +8,30 @@
  *     and 0 of the lane are the row, so that lanes that read the same are neighbours: the 16 bytes of all
  *     lanes are then two passes over the banks, not four
  *
- * Strips come by cp.async into a ring of slots, term by term whichever way memory runs: 16 bytes at once
- * where neighbours in memory are neighbours in the tile, else number by number, which turns them round on
- * the way. A line has 132 numbers: 8 terms of 4 rows, as a warp writes them, then differ in bank. */
+ * cp.async loads k-blocks into a ring of stages, where they lie term by term. Where neighbours in memory are
+ * neighbours in the tile it copies 16 bytes at once, else number by number, which transposes them. A line has
+ * 132 numbers: then 8 terms of 4 rows, as a warp writes them, lie in different banks. */
+#include "../layout.h"
 #include "epilogue.cuh"
 #include "order.cuh"
 
-enum { SIDE = 128, TERMS = 16, THREADS = 128, SLOTS = 4, LINE = SIDE + 4, STRIP = TERMS * LINE };
-enum { LINES_AT_ONCE = THREADS / 8, TERMS_AT_ONCE = THREADS / 32 }; /* of the two ways to copy a strip */
+enum { SIDE = EG_STRIDED_SIDE, TERMS = EG_FMA_F32_DEPTH, THREADS = 128, STAGES = EG_FMA_F32_STAGES };
+enum { LINE = EG_STRIDED_PADDED_SIDE, OPERAND = EG_FMA_F32_OPERAND };
+enum { LINES_AT_ONCE = THREADS / 8, TERMS_AT_ONCE = THREADS / 32 }; /* of the two ways to copy a k-block */
 
-/* A strip of an operand as a thread copies it: its first number, the way to its others, and which of them
- * the matrix has. A number that is not there is written as 0 and its address not read. */
-struct strip {
-    const float *from, *nothing;    /* nothing: an address that may be read, where no number is */
+/* An operand as a thread copies k-blocks of it: its first number, the steps to its others, and which of them
+ * the matrix has. A number outside the matrix is written as 0, and its address is not read. */
+struct operand {
+    const float *from, *nothing;    /* nothing: a valid address, for numbers outside */
     int64_t term_stride, hop, leap; /* elements from term to term, and from copy to copy */
-    int to, term;                   /* the first one's place in the slot, and its term */
-    int lines;                      /* numbers of a vector that are there; or a bit for each line */
+    int to, term;                   /* where the first one lies in the stage, and its term */
+    int lines;                      /* numbers of a vector that the matrix has; or a bit for each line */
     bool vector;                    /* four lines lie side by side, on 16 bytes */
 };
 
-EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                         int64_t end) {
-    strip s = {};
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                             int64_t end) {
+    operand s = {};
     const int thread = threadIdx.x;
     s.vector = eg_vectors(x, line_stride, term_stride) && end % 4 == 0; /* whole vectors, or none */
     s.nothing = (const float *)x.data;
@@ -51,9 +54,9 @@ template <int BYTES> EG_DEVICE void copy_async(float *to, const float *from, int
                  "r"(bytes));
 }
 
-/* `left` terms are left of the depth, from the one that `from` begins with. */
-EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float *slot) {
-    float *to = slot + s.to;
+/* `left`: remaining depth, from where `from` points. */
+EG_DEVICE void load_k_block(const operand &s, const float *from, int64_t left, float *stage) {
+    float *to = stage + s.to;
     const int terms = left < TERMS ? (int)left : TERMS;
     if (s.vector) {
 #pragma unroll
@@ -75,10 +78,10 @@ EG_DEVICE void load_strip(const strip &s, const float *from, int64_t left, float
 }
 
 /* The first of the thread's rows and columns. */
-struct place {
+struct thread_tile {
     int row, col;
 };
-EG_DEVICE place place_of_thread() {
+EG_DEVICE thread_tile tile_of_thread() {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int down = lane % 2 + lane / 16 * 2, across = lane / 2 % 8;
     return {warp / 2 * 16 + down * 4, warp % 2 * 32 + across * 4};
@@ -93,10 +96,9 @@ template <int COUNT, int STEP> EG_DEVICE void read_quads(const float *line, floa
     }
 }
 
-/* The numbers of the next term are read while those of this one are multiplied. Columns are gone through to
- * and fro, so that every FMA shares an operand with the one before: three registers would take two clocks to
- * read. */
-EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float *right) {
+/* The numbers of the next term are read while those of this one are multiplied. Columns are visited to and
+ * fro, so that every FMA shares an operand with the one before. Reading three registers takes two clocks. */
+EG_DEVICE void multiply_stage(float (&acc)[16][8], const float *left, const float *right) {
     float l[2][16], r[2][8];
     read_quads<4, 32>(left, l[0]);
     read_quads<2, 64>(right, r[0]);
@@ -114,43 +116,44 @@ EG_DEVICE void multiply_slot(float (&acc)[16][8], const float *left, const float
     }
 }
 
-/* Where the loads stand: some steps ahead of the products. */
-struct course {
+/* The k-block that is loaded next: some steps ahead of the products. */
+struct next_k_block {
     const float *left, *right;
     int64_t term, summand;
 };
 
-EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const place &place,
+EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const thread_tile &mine,
                              float (&acc)[16][8], float *ring) {
-    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
     const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
     const int64_t item = p.summed > 1 ? 0 : at.item;
-    course c = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0, 0};
-    const auto load = [&](int slot) {
-        if (c.summand < p.summed && p.depth > 0) {
-            load_strip(left, c.left, p.depth - c.term, ring + slot * 2 * STRIP);
-            load_strip(right, c.right, p.depth - c.term, ring + slot * 2 * STRIP + STRIP);
-            c.term += TERMS;
-            c.left += TERMS * left.term_stride;
-            c.right += TERMS * right.term_stride;
-            if (c.term >= p.depth) {
-                c.term = 0;
-                c.summand++;
-                c.left = left.from + c.summand * p.left.item_stride;
-                c.right = right.from + c.summand * p.right.item_stride;
+    next_k_block next = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0,
+                         0};
+    const auto load = [&](int stage) {
+        if (next.summand < p.summed && p.depth > 0) {
+            load_k_block(left, next.left, p.depth - next.term, ring + stage * 2 * OPERAND);
+            load_k_block(right, next.right, p.depth - next.term, ring + stage * 2 * OPERAND + OPERAND);
+            next.term += TERMS;
+            next.left += TERMS * left.term_stride;
+            next.right += TERMS * right.term_stride;
+            if (next.term >= p.depth) {
+                next.term = 0;
+                next.summand++;
+                next.left = left.from + next.summand * p.left.item_stride;
+                next.right = right.from + next.summand * p.right.item_stride;
             }
         }
         asm volatile("cp.async.commit_group;");
     };
-    for (int i = 0; i < SLOTS - 1; i++) load(i);
-    int slot = 0;
-    for (int64_t step = 0; step < steps; step++, slot = slot + 1 == SLOTS ? 0 : slot + 1) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    int stage = 0;
+    for (int64_t step = 0; step < steps; step++, stage = stage + 1 == STAGES ? 0 : stage + 1) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
         __syncthreads();
-        load(slot == 0 ? SLOTS - 1 : slot - 1);
-        const float *from = ring + slot * 2 * STRIP;
-        multiply_slot(acc, from + place.row, from + STRIP + place.col);
+        load(stage == 0 ? STAGES - 1 : stage - 1);
+        const float *from = ring + stage * 2 * OPERAND;
+        multiply_stage(acc, from + mine.row, from + OPERAND + mine.col);
     }
     asm volatile("cp.async.wait_group 0;");
     __syncthreads();
@@ -159,15 +162,15 @@ EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const pla
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     eg_fma_f32_128x128(const __grid_constant__ eg_cuda_gemm p) {
     extern __shared__ __align__(16) float memory[];
-    const place place = place_of_thread();
+    const thread_tile mine = tile_of_thread();
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
         float acc[16][8] = {};
-        multiply_tile(p, at, place, acc, memory);
+        multiply_tile(p, at, mine, acc, memory);
 #pragma unroll
         for (int i = 0; i < 32; i++) { /* four neighbours at once */
-            const int row = place.row + i / 2 % 4 + i / 8 * 32, col = place.col + i % 2 * 64;
+            const int row = mine.row + i / 2 % 4 + i / 8 * 32, col = mine.col + i % 2 * 64;
             const float *from = acc[i / 2] + i % 2 * 4;
             *(float4 *)(memory + row * LINE + col) = make_float4(from[0], from[1], from[2], from[3]);
         }

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused product in f64 on the matrix unit, which multiplies and adds in full f64 (every step is an FMA).
  *
  *     a block of 256 threads makes 128 x 128 results, 16 terms at a time
@@ -5,28 +6,31 @@
  *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k4
  *             4 5 6 7
  *
- * Strips of left (128 x 16) and right (16 x 128) come by cp.async into a ring of three slots, in whichever
- * direction memory runs, so that any stride is one case: a strip is kept [row][term] or [term][row]. Lines
- * are padded so that the 16 lanes that a bank conflict could be among, 4 rows by 4 terms, differ in bank:
- * 20 and 132 doubles are both 4 modulo 16. */
+ * cp.async loads k-blocks of left (128 x 16) and right (16 x 128) into a ring of three stages. They lie there
+ * in the direction in which they are contiguous in memory, [row][term] or [term][row], so any stride is the
+ * same case. Lines are padded so that 16 lanes, 4 rows by 4 terms, which could conflict, read different
+ * banks: 20 and 132 doubles are both 4 modulo 16. */
+#include "../layout.h"
 #include "epilogue.cuh"
 #include "order.cuh"
 
-enum { SIDE = 128, TERMS = 16, THREADS = 256, SLOTS = 3, LINE_TERMS = 20, LINE_SIDE = 132 };
-enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, COPIES = SIDE * TERMS / THREADS }; /* doubles; [term][row] takes less */
+enum { SIDE = EG_STRIDED_SIDE, TERMS = EG_MMA_F64_DEPTH, THREADS = 256, STAGES = EG_MMA_F64_STAGES };
+enum { LINE_TERMS = EG_MMA_F64_LINE, LINE_SIDE = SIDE + 4, COPIES = SIDE * TERMS / THREADS };
+enum { OPERAND = EG_MMA_F64_OPERAND, STAGE = 2 * OPERAND }; /* doubles; [term][row] takes less */
 
-/* A strip of an operand as a thread copies it: its first number, and the way to its seven others, down the
- * lines or along the terms. A number that is not there is written as 0 and its address not read. */
-struct strip {
-    const double *from, *nothing; /* nothing: an address that may be read, where no number is */
+/* An operand as a thread copies k-blocks of it: its first number, and the steps to its seven others, along
+ * the lines or along the terms. A number outside the matrix is written as 0, and its address is not read. */
+struct operand {
+    const double *from, *nothing; /* nothing: a valid address, for numbers outside */
     int64_t term_stride, hop;
-    int to, to_hop, term, lines; /* place in the slot, and steps there; the thread's term; a bit for each line */
-    bool by_term;                /* kept [line][term], else [term][line] */
+    int to, to_hop;  /* place in the stage, and steps there */
+    int term, lines; /* the thread's term; a bit for each line */
+    bool by_term;    /* a stage is [line][term], else [term][line] */
 };
 
-EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                         int64_t end) {
-    strip s = {};
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                             int64_t end) {
+    operand s = {};
     const int thread = threadIdx.x;
     s.by_term = term_stride == 1;
     const int line = s.by_term ? thread / TERMS : thread % SIDE;
@@ -49,13 +53,13 @@ EG_DEVICE void copy_async(double *to, const double *from, bool there) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(address), "l"(from), "r"(bytes));
 }
 
-/* `left` terms are left of the depth, from the one that `from` begins with. */
-EG_DEVICE void load_strip(const strip &s, const double *from, int64_t left, double *slot) {
+/* `left`: remaining depth, from where `from` points. */
+EG_DEVICE void load_k_block(const operand &s, const double *from, int64_t left, double *stage) {
     const int terms = left < TERMS ? (int)left : TERMS;
 #pragma unroll
     for (int i = 0; i < COPIES; i++) {
         const bool there = s.term + (s.by_term ? 0 : i * (THREADS / SIDE)) < terms && (s.lines >> i & 1);
-        copy_async(slot + s.to + i * s.to_hop, there ? from + i * s.hop : s.nothing, there);
+        copy_async(stage + s.to + i * s.to_hop, there ? from + i * s.hop : s.nothing, there);
     }
 }
 
@@ -90,8 +94,8 @@ struct fragments {
 };
 
 /* The next fragments are read while these are multiplied. */
-EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int left_row, int left_term,
-                             const double *right, int right_col, int right_term) {
+EG_DEVICE void multiply_stage(double (&acc)[4][4][4], const double *left, int left_row, int left_term,
+                              const double *right, int right_col, int right_term) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const double *l = left + (warp / 4 * 64 + lane / 4) * left_row + lane % 4 * left_term;
     const double *r = right + (warp % 4 * 32 + lane / 4) * right_col + lane % 4 * right_term;
@@ -100,58 +104,61 @@ EG_DEVICE void multiply_slot(double (&acc)[4][4][4], const double *left, int lef
 #pragma unroll
     for (int t = 0; t < TERMS / 4; t++) {
         if (t + 1 < TERMS / 4)
-            f[(t + 1) % 2].read(l + (t + 1) * 4 * left_term, left_row, r + (t + 1) * 4 * right_term, right_col);
+            f[(t + 1) % 2].read(l + (t + 1) * 4 * left_term, left_row, r + (t + 1) * 4 * right_term,
+                                right_col);
         const fragments &now = f[t % 2];
 #pragma unroll
-        for (int i = 0; i < 16; i++) multiply(acc[i / 4][i % 4], now.a[i / 4][0], now.a[i / 4][1], now.b[i % 4]);
+        for (int i = 0; i < 16; i++)
+            multiply(acc[i / 4][i % 4], now.a[i / 4][0], now.a[i / 4][1], now.b[i % 4]);
     }
 }
 
-/* Where the loads stand: some steps ahead of the products. */
-struct course {
+/* The k-block that is loaded next: some steps ahead of the products. */
+struct next_k_block {
     const double *left, *right;
     int64_t term, summand;
 };
 
-/* The products of a tile: steps of TERMS, summand after summand, SLOTS - 1 of them on their way. */
+/* The products of a tile: steps of TERMS, summand after summand, with loads STAGES - 1 steps ahead. */
 EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, double (&acc)[4][4][4], double *ring) {
-    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
     const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
     const int64_t item = p.summed > 1 ? 0 : at.item;
     const int left_row = left.by_term ? LINE_TERMS : 1, left_term = left.by_term ? 1 : LINE_SIDE;
     const int right_col = right.by_term ? LINE_TERMS : 1, right_term = right.by_term ? 1 : LINE_SIDE;
-    course c = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0, 0};
-    const auto load = [&](int slot) {
-        if (c.summand < p.summed && p.depth > 0) {
-            load_strip(left, c.left, p.depth - c.term, ring + slot * SLOT);
-            load_strip(right, c.right, p.depth - c.term, ring + slot * SLOT + STRIP);
-            c.term += TERMS;
-            c.left += TERMS * left.term_stride;
-            c.right += TERMS * right.term_stride;
-            if (c.term >= p.depth) {
-                c.term = 0;
-                c.summand++;
-                c.left = left.from + c.summand * p.left.item_stride;
-                c.right = right.from + c.summand * p.right.item_stride;
+    next_k_block next = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0,
+                         0};
+    const auto load = [&](int stage) {
+        if (next.summand < p.summed && p.depth > 0) {
+            load_k_block(left, next.left, p.depth - next.term, ring + stage * STAGE);
+            load_k_block(right, next.right, p.depth - next.term, ring + stage * STAGE + OPERAND);
+            next.term += TERMS;
+            next.left += TERMS * left.term_stride;
+            next.right += TERMS * right.term_stride;
+            if (next.term >= p.depth) {
+                next.term = 0;
+                next.summand++;
+                next.left = left.from + next.summand * p.left.item_stride;
+                next.right = right.from + next.summand * p.right.item_stride;
             }
         }
         asm volatile("cp.async.commit_group;");
     };
-    for (int i = 0; i < SLOTS - 1; i++) load(i);
-    int slot = 0;
-    for (int64_t step = 0; step < steps; step++, slot = slot + 1 == SLOTS ? 0 : slot + 1) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    int stage = 0;
+    for (int64_t step = 0; step < steps; step++, stage = stage + 1 == STAGES ? 0 : stage + 1) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
         __syncthreads();
-        load(slot == 0 ? SLOTS - 1 : slot - 1);
-        multiply_slot(acc, ring + slot * SLOT, left_row, left_term, ring + slot * SLOT + STRIP, right_col,
-                      right_term);
+        load(stage == 0 ? STAGES - 1 : stage - 1);
+        multiply_stage(acc, ring + stage * STAGE, left_row, left_term, ring + stage * STAGE + OPERAND,
+                       right_col, right_term);
     }
     asm volatile("cp.async.wait_group 0;");
     __syncthreads();
 }
 
-enum { WIDE = SIDE + 4 };
+enum { WIDE = EG_STRIDED_PADDED_SIDE };
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     eg_mma_f64_128x128(const __grid_constant__ eg_cuda_gemm p) {

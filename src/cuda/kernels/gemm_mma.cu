@@ -1,36 +1,39 @@
-/* The fused product of 16-bit matrices by mma.sync, for devices before Hopper and for what Hopper's copy
- * engine does not take: any strides, any alignment.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fused product of 16-bit matrices by mma.sync, for devices before Hopper and for operands that TMA does
+ * not take: any strides, any alignment.
  *
  *     a block of 256 threads makes 128 x 128 results, 32 terms at a time
  *
  *     warps   0 1 2 3      each 64 x 32: 4 x 4 tiles of 16 x 8 by mma.sync m16n8k16
  *             4 5 6 7
  *
- * Strips of left (128 x 32) and right (32 x 128) come by cp.async into a ring of four slots, kept in
- * whichever direction memory runs, [line][term] or [term][line]; ldmatrix, which can transpose, makes the
- * same fragments of both. Lines are padded so that the eight rows of a block lie in different banks: 40 and
- * 136 numbers are 20 and 68 words, and multiples of those by 0 to 7 differ by at least four modulo 32. What
- * is not in vectors of 16 bytes comes number by number. */
+ * cp.async loads k-blocks of left (128 x 32) and right (32 x 128) into a ring of four stages. They lie there
+ * in the direction in which they are contiguous in memory, [line][term] or [term][line]. ldmatrix, which can
+ * transpose, makes the same fragments of both. Lines are padded so that the eight rows of a block lie in
+ * different banks: 40 and 136 numbers are 20 and 68 words, and multiples of those by 0 to 7 differ by at
+ * least four modulo 32. Operands that are not in vectors of 16 bytes are loaded number by number. */
+#include "../layout.h"
 #include "epilogue.cuh"
 #include "order.cuh"
 
-enum { SIDE = 128, TERMS = 32, THREADS = 256, SLOTS = 4, LINE_TERMS = TERMS + 8, LINE_SIDE = SIDE + 8 };
-enum { STRIP = SIDE * LINE_TERMS, SLOT = 2 * STRIP, WIDE = SIDE + 4 }; /* numbers; [term][line] takes less */
+enum { SIDE = EG_STRIDED_SIDE, TERMS = EG_MMA_16_DEPTH, THREADS = 256, STAGES = EG_MMA_16_STAGES };
+enum { LINE_TERMS = EG_MMA_16_LINE, LINE_SIDE = SIDE + 8, WIDE = EG_STRIDED_PADDED_SIDE };
+enum { OPERAND = EG_MMA_16_OPERAND, STAGE = 2 * OPERAND }; /* numbers; [term][line] takes less */
 
-/* ---- Strips ------------------------------------------------------------------------------------------ */
+/* ---- K-blocks ------------------------------------------------------------------------------------------ */
 
-/* An operand as a block reads it: lines are the rows of left or the columns of right. */
-struct strip {
+/* An operand as a block loads it: lines are the rows of left or the columns of right. */
+struct operand {
     const uint16_t *from; /* line 0 of the tile, term 0 */
     int64_t line_stride, term_stride;
     int lines;    /* that there are, of SIDE */
-    bool by_term; /* kept [line][term], else [term][line] */
+    bool by_term; /* a stage is [line][term], else [term][line] */
     bool vectors; /* neighbours in that direction are 16 bytes of memory */
 };
 
-EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                         int64_t end) {
-    strip s = {(const uint16_t *)x.data + first * line_stride, line_stride, term_stride};
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
+                             int64_t end) {
+    operand s = {(const uint16_t *)x.data + first * line_stride, line_stride, term_stride};
     s.lines = end - first < SIDE ? (int)(end - first) : SIDE;
     s.by_term = term_stride == 1;
     const int64_t along = s.by_term ? term_stride : line_stride,
@@ -39,7 +42,7 @@ EG_DEVICE strip strip_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t t
     return s;
 }
 
-/* 16 bytes are copied, or written as 0. */
+/* Copies 16 bytes, or writes zeros. */
 EG_DEVICE void copy_async(uint16_t *to, const uint16_t *from, bool there) {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
     const int bytes = there ? 16 : 0;
@@ -48,8 +51,8 @@ EG_DEVICE void copy_async(uint16_t *to, const uint16_t *from, bool there) {
 
 EG_DEVICE int between(int low, int64_t x, int high) { return x < low ? low : (x > high ? high : (int)x); }
 
-/* `terms` are left of the depth, from the one that `from` begins with. */
-EG_DEVICE void load_strip(const strip &s, const uint16_t *from, int64_t terms, uint16_t *slot) {
+/* `terms`: remaining depth, from where `from` points. */
+EG_DEVICE void load_k_block(const operand &s, const uint16_t *from, int64_t terms, uint16_t *stage) {
     constexpr int VECTORS = SIDE * TERMS / 8 / THREADS;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
@@ -58,7 +61,7 @@ EG_DEVICE void load_strip(const strip &s, const uint16_t *from, int64_t terms, u
         const int term = s.by_term ? v % (TERMS / 8) * 8 : v / (SIDE / 8);
         const int there = s.by_term ? (line < s.lines ? between(0, terms - term, 8) : 0)
                                     : (term < terms ? between(0, s.lines - line, 8) : 0);
-        uint16_t *to = slot + (s.by_term ? line * LINE_TERMS + term : term * LINE_SIDE + line);
+        uint16_t *to = stage + (s.by_term ? line * LINE_TERMS + term : term * LINE_SIDE + line);
         const uint16_t *at = from + line * s.line_stride + term * s.term_stride;
         if (s.vectors && there % 8 == 0) {
             copy_async(to, there > 0 ? at : s.from, there > 0);
@@ -75,13 +78,13 @@ EG_DEVICE void load_strip(const strip &s, const uint16_t *from, int64_t terms, u
 
 /* ---- Products ---------------------------------------------------------------------------------------- */
 
-/* Four blocks of 8 lines by 8 terms, from (line, term) on: down the lines, then on in the terms. */
+/* Four blocks of 8 lines by 8 terms, from (line, term) on: first along the lines, then along the terms. */
 template <bool BY_TERM>
-EG_DEVICE void read_blocks(const uint16_t *strip, int line, int term, uint32_t (&r)[4]) {
+EG_DEVICE void read_blocks(const uint16_t *from, int line, int term, uint32_t (&r)[4]) {
     const int lane = threadIdx.x % 32;
     const int at = BY_TERM ? (line + lane % 16) * LINE_TERMS + term + lane / 16 * 8
                            : (term + lane / 16 * 8 + lane % 8) * LINE_SIDE + line + lane / 8 % 2 * 8;
-    const uint32_t address = (uint32_t)__cvta_generic_to_shared(strip + at);
+    const uint32_t address = (uint32_t)__cvta_generic_to_shared(from + at);
     if (BY_TERM) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -113,11 +116,12 @@ EG_DEVICE void multiply(float (&acc)[4], const uint32_t (&left)[4], uint32_t rig
 }
 
 template <bool BF16, bool LEFT_BY_TERM, bool RIGHT_BY_TERM>
-EG_DEVICE void multiply_slot(float (&acc)[4][4][4], const uint16_t *left, const uint16_t *right) {
+EG_DEVICE void multiply_stage(float (&acc)[4][4][4], const uint16_t *left, const uint16_t *right) {
     const int warp = threadIdx.x / 32;
 #pragma unroll
     for (int term = 0; term < TERMS; term += 16) {
-        uint32_t l[4][4], r[2][4]; /* r: two tiles of columns; their second terms follow both first */
+        uint32_t l[4][4],
+            r[2][4]; /* r: two tiles of columns; the first terms of both, then the second terms */
 #pragma unroll
         for (int i = 0; i < 4; i++) read_blocks<LEFT_BY_TERM>(left, warp / 4 * 64 + i * 16, term, l[i]);
 #pragma unroll
@@ -131,53 +135,53 @@ EG_DEVICE void multiply_slot(float (&acc)[4][4][4], const uint16_t *left, const 
 }
 
 template <bool BF16>
-EG_DEVICE void multiply_slot(float (&acc)[4][4][4], const strip &left, const strip &right,
-                             const uint16_t *slot) {
+EG_DEVICE void multiply_stage(float (&acc)[4][4][4], const operand &left, const operand &right,
+                              const uint16_t *stage) {
     switch (left.by_term * 2 + right.by_term) {
     case 0:
-        return multiply_slot<BF16, false, false>(acc, slot, slot + STRIP);
+        return multiply_stage<BF16, false, false>(acc, stage, stage + OPERAND);
     case 1:
-        return multiply_slot<BF16, false, true>(acc, slot, slot + STRIP);
+        return multiply_stage<BF16, false, true>(acc, stage, stage + OPERAND);
     case 2:
-        return multiply_slot<BF16, true, false>(acc, slot, slot + STRIP);
+        return multiply_stage<BF16, true, false>(acc, stage, stage + OPERAND);
     case 3:
-        return multiply_slot<BF16, true, true>(acc, slot, slot + STRIP);
+        return multiply_stage<BF16, true, true>(acc, stage, stage + OPERAND);
     }
 }
 
 /* ---- A tile ------------------------------------------------------------------------------------------ */
 
-/* Where the loads stand: some steps ahead of the products. */
-struct course {
+/* The k-block that is loaded next: some steps ahead of the products. */
+struct next_k_block {
     int64_t item, term, summand;
 };
 
-/* The products of a tile: steps of TERMS, summand after summand, SLOTS - 1 of them on their way. */
+/* The products of a tile: steps of TERMS, summand after summand, with loads STAGES - 1 steps ahead. */
 template <bool BF16>
 EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, float (&acc)[4][4][4],
                              uint16_t *ring) {
-    const strip left = strip_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const strip right = strip_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
+    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
     const int64_t steps = (p.depth + TERMS - 1) / TERMS * p.summed;
-    course c = {p.summed > 1 ? 0 : at.item, 0, 0};
-    const auto load = [&](int slot) {
-        if (c.summand < p.summed && p.depth > 0) {
-            const uint16_t *l = left.from + c.item * p.left.item_stride + c.term * left.term_stride;
-            const uint16_t *r = right.from + c.item * p.right.item_stride + c.term * right.term_stride;
-            load_strip(left, l, p.depth - c.term, ring + slot * SLOT);
-            load_strip(right, r, p.depth - c.term, ring + slot * SLOT + STRIP);
-            c.term += TERMS;
-            if (c.term >= p.depth) c.term = 0, c.summand++, c.item++;
+    next_k_block next = {p.summed > 1 ? 0 : at.item, 0, 0};
+    const auto load = [&](int stage) {
+        if (next.summand < p.summed && p.depth > 0) {
+            const uint16_t *l = left.from + next.item * p.left.item_stride + next.term * left.term_stride;
+            const uint16_t *r = right.from + next.item * p.right.item_stride + next.term * right.term_stride;
+            load_k_block(left, l, p.depth - next.term, ring + stage * STAGE);
+            load_k_block(right, r, p.depth - next.term, ring + stage * STAGE + OPERAND);
+            next.term += TERMS;
+            if (next.term >= p.depth) next.term = 0, next.summand++, next.item++;
         }
         asm volatile("cp.async.commit_group;");
     };
-    for (int i = 0; i < SLOTS - 1; i++) load(i);
-    int slot = 0;
-    for (int64_t step = 0; step < steps; step++, slot = (slot + 1) % SLOTS) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 2));
+    for (int i = 0; i < STAGES - 1; i++) load(i);
+    int stage = 0;
+    for (int64_t step = 0; step < steps; step++, stage = (stage + 1) % STAGES) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
         __syncthreads();
-        load((slot + SLOTS - 1) % SLOTS);
-        multiply_slot<BF16>(acc, left, right, ring + slot * SLOT);
+        load((stage + STAGES - 1) % STAGES);
+        multiply_stage<BF16>(acc, left, right, ring + stage * STAGE);
     }
     asm volatile("cp.async.wait_group 0;");
     __syncthreads();

@@ -1,5 +1,6 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The product that takes anything: any storage types, strides and alignment. The last rows of the table,
- * and what every other kernel is compared with.
+ * and the reference for all other kernels.
  *
  *     a block of 256 threads makes 64 x 64 results, a thread 4 x 4 of them, 16 terms at a time:
  *
@@ -11,17 +12,18 @@
 
 enum { SIDE = 64, TERMS = 16, WIDE = SIDE + 4, THREADS = 256 };
 
-/* Strip [SIDE, TERMS] of x, term by term, zero outside; neighbouring threads read neighbouring elements. */
+/* A k-block [SIDE, TERMS] of x, term by term, with zeros outside. Neighbouring threads read neighbouring
+ * elements. */
 template <typename T>
-EG_DEVICE void load_strip(const eg_cuda_matrix &x, int64_t base, int64_t stride, int64_t term_stride,
-                          int64_t first, int64_t end, int64_t term, int64_t terms, T (*strip)[WIDE]) {
+EG_DEVICE void load_k_block(const eg_cuda_matrix &x, int64_t base, int64_t stride, int64_t term_stride,
+                            int64_t first, int64_t end, int64_t term, int64_t terms, T (*k_block)[WIDE]) {
     for (int i = threadIdx.x; i < SIDE * TERMS; i += THREADS) {
         const int t = term_stride == 1 ? i % TERMS : i / SIDE, s = term_stride == 1 ? i / TERMS : i % SIDE;
         T value = 0;
         if (first + s < end && term + t < terms) {
             eg_load(x, base + (first + s) * stride + (term + t) * term_stride, value);
         }
-        strip[t][s] = value;
+        k_block[t][s] = value;
     }
 }
 
@@ -33,16 +35,17 @@ template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_ti
     for (int64_t s = 0; s < p.summed; s++) {
         const int64_t item = p.summed > 1 ? s : at.item;
         for (int64_t term = 0; term < p.depth; term += TERMS) {
-            load_strip(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row, p.rows,
-                       term, p.depth, left);
-            load_strip(p.right, item * p.right.item_stride, p.right.col_stride, p.right.row_stride, at.col,
-                       p.cols, term, p.depth, right);
+            load_k_block(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row,
+                         p.rows, term, p.depth, left);
+            load_k_block(p.right, item * p.right.item_stride, p.right.col_stride, p.right.row_stride, at.col,
+                         p.cols, term, p.depth, right);
             __syncthreads();
 #pragma unroll
             for (int t = 0; t < TERMS; t++) {
 #pragma unroll
                 for (int i = 0; i < 16; i++) {
-                    acc[i / 4][i % 4] = eg_fma(left[t][row + i / 4], right[t][col + i % 4], acc[i / 4][i % 4]);
+                    acc[i / 4][i % 4] =
+                        eg_fma(left[t][row + i / 4], right[t][col + i % 4], acc[i / 4][i % 4]);
                 }
             }
             __syncthreads();
@@ -82,7 +85,8 @@ template <typename T, bool SAVED> EG_DEVICE void run(const eg_cuda_gemm &p) {
 }
 
 #define EG_ENTRY(name, type, saved)                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS) eg_##name(const __grid_constant__ eg_cuda_gemm p) { \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                    \
+        eg_##name(const __grid_constant__ eg_cuda_gemm p) {                                                  \
         run<type, saved>(p);                                                                                 \
     }
 EG_ENTRY(ref_f32, float, false)

@@ -1,4 +1,5 @@
-/* The f16 kernels of hopper_gemm.cuh with narrower tiles, where the widest leaves multiprocessors idle. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The f16 kernels of hopper_gemm.cuh with narrower tiles, for where the widest leave multiprocessors idle. */
 #include "hopper_gemm.cuh"
 
 EG_HOPPER_KERNELS(f16, false, 192, false)

@@ -1,30 +1,34 @@
-/* The fused product in f64 on the matrix unit, where the copy engine can bring the operands: left row-major,
- * right either way.
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fused product in f64 on the matrix unit, where TMA can load the operands: left row-major, right either
+ * way.
  *
  *     a block of 128 threads makes 128 x 64 results, a warp 64 x 32, 16 terms at a time; two blocks share a
- *     multiprocessor, so that one's epilogue runs under the other's products
+ *     multiprocessor, so that the epilogue of one overlaps with the products of the other
  *
- * mma.sync m16n8k8, its 16 lines being columns of right and its 8 columns rows of left: it wants the lines in
- * pairs (l, l + 8) side by side in registers, and the terms (t, t + 4) too. Which columns and terms those are
- * is ours to say: neighbours in memory, so that one read of 16 bytes brings a pair, of terms along a row of
- * left, of columns along a row of right. A right that is column-major is read number by number.
+ * The instruction is mma.sync m16n8k8. Its 16 lines are columns of right, and its 8 columns are rows of left.
+ * It takes lines in pairs (l, l + 8) from neighbouring registers, and terms in pairs (t, t + 4). Which
+ * columns and terms these are may be chosen: here neighbours in memory, so that one read of 16 bytes brings a
+ * pair, of terms along a row of left, of columns along a row of right. A column-major right is read number by
+ * number.
  *
- * Strips lie as memory runs, in lines of 128 bytes, 16 numbers each, whose pair q the copy engine puts at
- * q ^ (line % 8). Rows are dealt to lanes 0, 4, 1, 5, ...: two rows side by side then differ in all banks. */
+ * K-blocks lie in shared memory as in device memory, in lines of 128 bytes, 16 numbers each. TMA puts pair q
+ * of a line at q ^ (line % 8). Rows go to lanes 0, 4, 1, 5, ...: then neighbouring rows share no bank. */
+#include "../layout.h"
 #include "hopper_ring.cuh"
 
-enum { ROWS = 128, COLS = 64, TERMS = 16, THREADS = 128, SLOTS = 4 };
-enum { LINE_BYTES = TERMS * 8, LEFT = ROWS * LINE_BYTES, SLOT = LEFT + COLS * LINE_BYTES };
+enum { ROWS = EG_HOPPER_F64_ROWS, COLS = EG_HOPPER_F64_COLS, TERMS = EG_HOPPER_F64_DEPTH, THREADS = 128 };
+enum { STAGES = EG_HOPPER_F64_STAGES, STAGE = EG_HOPPER_F64_STAGE_BYTES };
+enum { LINE_BYTES = TERMS * 8, LEFT = ROWS * LINE_BYTES };
 enum { BOX = TERMS * 16 * 8 }; /* 16 columns of a row-major right */
 enum { WIDE = COLS + 4 };      /* of the finished tile */
-using ring_of_strips = eg_ring<SLOTS, SLOT>;
-using course = eg_course<TERMS>;
+using stage_ring = eg_ring<STAGES, STAGE>;
+using next_k_block = eg_next_k_block<TERMS>;
 
-template <bool RIGHT_ROWS> struct place {
+template <bool RIGHT_ROWS> struct warp_tile {
     int row, col;         /* the first of the warp's */
     int lane, turned;     /* turned: the lane's row of eight */
-    uint32_t left, right; /* where it reads in a slot: the first half of the terms */
-    __device__ __forceinline__ place() {
+    uint32_t left, right; /* where it reads in a stage: the first half of the terms */
+    __device__ __forceinline__ warp_tile() {
         const int warp = threadIdx.x / 32;
         lane = threadIdx.x % 32, turned = lane / 4 % 2 * 4 + lane / 8;
         row = warp / 2 * 64, col = warp % 2 * 32;
@@ -33,7 +37,8 @@ template <bool RIGHT_ROWS> struct place {
         right = LEFT + (RIGHT_ROWS ? col / 16 * BOX + pair * 2 * LINE_BYTES + ((lane / 4 ^ pair * 2) << 4)
                                    : (col + turned) * LINE_BYTES + ((pair ^ turned) << 4));
     }
-    /* Of acc[i][j][e]: of eight rows, as they are dealt, the lane has number 2 (lane % 4) and the next. */
+    /* Of acc[i][j][e]: of eight rows, in the order of the lanes, this one has number 2 (lane % 4) and the
+     * next. */
     __device__ __forceinline__ int row_of(int j, int e) const { return row + j * 8 + e % 2 * 4 + lane % 4; }
     __device__ __forceinline__ int col_of(int i, int e) const {
         return col + i * 16 + (RIGHT_ROWS ? lane / 4 * 2 + e / 2 : turned + e / 2 * 8);
@@ -43,7 +48,7 @@ template <bool RIGHT_ROWS> struct place {
 EG_DEVICE void read_pair(uint32_t from, double (&v)[2]) {
     asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v[0]), "=d"(v[1]) : "r"(from));
 }
-/* Volatile, since two neighbours would be made one read, and moved into place by more instructions. */
+/* Volatile, or the compiler reads two neighbours at once and needs more instructions to move them apart. */
 EG_DEVICE double read_number(uint32_t from) {
     double v;
     asm volatile("ld.volatile.shared.f64 %0, [%1];" : "=d"(v) : "r"(from));
@@ -55,9 +60,9 @@ struct fragments {
     double left[8][2], right[2][2][2]; /* right: [16 columns][term][column] */
 
     template <bool RIGHT_ROWS>
-    __device__ __forceinline__ void read(const place<RIGHT_ROWS> &at, uint32_t slot, int half) {
-        const uint32_t l = slot + (at.left ^ half << 6);
-        const uint32_t r = slot + (RIGHT_ROWS ? at.right + half * 8 * LINE_BYTES : at.right ^ half << 6);
+    __device__ __forceinline__ void read(const warp_tile<RIGHT_ROWS> &at, uint32_t stage, int half) {
+        const uint32_t l = stage + (at.left ^ half << 6);
+        const uint32_t r = stage + (RIGHT_ROWS ? at.right + half * 8 * LINE_BYTES : at.right ^ half << 6);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int term = i % 2;
@@ -85,14 +90,14 @@ EG_DEVICE void multiply(double (&acc)[2][8][4], const fragments &f) {
     }
 }
 
-/* By one lane of each warp, which asks for its share of the boxes. */
+/* By one lane of each warp, which loads its share of the TMA boxes. */
 template <bool RIGHT_ROWS>
-EG_DEVICE void load_slot(const eg_cuda_hopper &p, const eg_tile &at, course &next, const ring_of_strips &ring,
-                         uint32_t slot) {
-    const uint32_t to = ring.address(slot), full = ring.full(slot);
+EG_DEVICE void load_stage(const eg_cuda_hopper &p, const eg_tile &at, next_k_block &next,
+                          const stage_ring &ring, uint32_t stage) {
+    const uint32_t to = ring.address(stage), full = ring.full(stage);
     const int warp = threadIdx.x / 32, col = (int)at.col, item = next.item_of(p.gemm.right);
     if (warp == 0) {
-        eg_barrier_expect(full, SLOT);
+        eg_barrier_expect(full, STAGE);
         eg_load_box(to, p.left, full, next.term, (int)at.row, next.item_of(p.gemm.left));
     }
     if (RIGHT_ROWS) {
@@ -104,28 +109,28 @@ EG_DEVICE void load_slot(const eg_cuda_hopper &p, const eg_tile &at, course &nex
 }
 
 template <bool RIGHT_ROWS>
-EG_DEVICE void multiply_tile(const eg_cuda_hopper &p, const eg_tile &at, const place<RIGHT_ROWS> &place,
-                             double (&acc)[2][8][4], ring_of_strips &ring) {
-    course next(p.gemm, at);
+EG_DEVICE void multiply_tile(const eg_cuda_hopper &p, const eg_tile &at, const warp_tile<RIGHT_ROWS> &mine,
+                             double (&acc)[2][8][4], stage_ring &ring) {
+    next_k_block next(p.gemm, at);
     const int steps = next.left;
-    for (int i = 0; i < SLOTS && next.left > 0 && place.lane == 0; i++)
-        load_slot<RIGHT_ROWS>(p, at, next, ring, i);
+    for (int i = 0; i < STAGES && next.left > 0 && mine.lane == 0; i++)
+        load_stage<RIGHT_ROWS>(p, at, next, ring, i);
     fragments f[2];
     ring.wait();
-    f[0].read(place, ring.now(), 0);
+    f[0].read(mine, ring.now(), 0);
 #pragma unroll 1
     for (int step = 1; step <= steps; step++) {
-        f[1].read(place, ring.now(), 1);
-        if (place.lane == 0 && step > 1 && next.left > 0) {
+        f[1].read(mine, ring.now(), 1);
+        if (mine.lane == 0 && step > 1 && next.left > 0) {
             ring.wait_released();
-            load_slot<RIGHT_ROWS>(p, at, next, ring, ring.before());
+            load_stage<RIGHT_ROWS>(p, at, next, ring, ring.before());
         }
         __syncwarp();
         multiply(acc, f[0]);
         ring.advance();
         if (step < steps) {
             ring.wait();
-            f[0].read(place, ring.now(), 0);
+            f[0].read(mine, ring.now(), 0);
         }
         multiply(acc, f[1]);
         ring.release();
@@ -135,17 +140,17 @@ EG_DEVICE void multiply_tile(const eg_cuda_hopper &p, const eg_tile &at, const p
 
 template <bool RIGHT_ROWS> EG_DEVICE void run(const eg_cuda_hopper &p) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    const place<RIGHT_ROWS> place;
-    ring_of_strips ring(memory, THREADS / 32);
+    const warp_tile<RIGHT_ROWS> mine;
+    stage_ring ring(memory, THREADS / 32);
     eg_wait_for_predecessor();
     __syncthreads();
     const eg_tile at = eg_tile_at<ROWS, COLS>(p.gemm, blockIdx.x);
     double acc[2][8][4] = {};
-    multiply_tile(p, at, place, acc, ring);
+    multiply_tile(p, at, mine, acc, ring);
     double *tile = (double *)memory;
 #pragma unroll
     for (int i = 0; i < 64; i++) {
-        const int e = i % 4, row = place.row_of(i / 4 % 8, e), col = place.col_of(i / 32, e);
+        const int e = i % 4, row = mine.row_of(i / 4 % 8, e), col = mine.col_of(i / 32, e);
         tile[row * WIDE + col] = acc[i / 32][i / 4 % 8][e];
     }
     __syncthreads();
@@ -153,10 +158,10 @@ template <bool RIGHT_ROWS> EG_DEVICE void run(const eg_cuda_hopper &p) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    eg_hopper_f64_rr_128x64(const __grid_constant__ eg_cuda_hopper p) {
+    eg_hopper_f64_nn_128x64(const __grid_constant__ eg_cuda_hopper p) {
     run<true>(p);
 }
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    eg_hopper_f64_rc_128x64(const __grid_constant__ eg_cuda_hopper p) {
+    eg_hopper_f64_nt_128x64(const __grid_constant__ eg_cuda_hopper p) {
     run<false>(p);
 }

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hopper's instructions as functions: one PTX instruction each, named for what it does.
  *
- * Shared memory is named by its 32-bit address in the block's window. The copy engine (TMA) and the matrix
- * units read shared memory through the asynchronous proxy: what threads have stored there must be fenced
- * (eg_fence_async) before a barrier lets them see it. */
+ * Shared memory is named by its 32-bit address in the block's window. TMA and the matrix units read shared
+ * memory through the asynchronous proxy. What threads have stored there must be fenced (eg_fence_async)
+ * before a barrier, or they may not see it. */
 #ifndef EG_CUDA_HOPPER_PTX_CUH
 #define EG_CUDA_HOPPER_PTX_CUH
 
@@ -18,10 +19,10 @@ EG_DEVICE void eg_barrier_init(uint32_t barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-/* Makes the initialised barriers visible to the copy engine and to the other block of the cluster. */
+/* Makes the initialised barriers visible to TMA and to the other block of the cluster. */
 EG_DEVICE void eg_barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/* One arrival, and `bytes` more that the copy engine has to deliver before the phase ends. */
+/* One arrival, and `bytes` that TMA has to deliver before the phase ends. */
 EG_DEVICE void eg_barrier_expect(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
@@ -32,9 +33,9 @@ EG_DEVICE void eg_barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* One arrival at the barrier that lies at the same address in block `rank` of the cluster. Of block scope:
- * it orders nothing between the blocks but the arrival itself, since release at cluster scope is a fence of
- * device memory, which costs more than a slot's products. */
+/* One arrival at the barrier that lies at the same address in block `rank` of the cluster. It orders nothing
+ * else between the blocks: a release at cluster scope is a fence of device memory, which costs more than the
+ * products of a stage. */
 EG_DEVICE void eg_barrier_arrive(uint32_t barrier, uint32_t rank) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
@@ -45,7 +46,8 @@ EG_DEVICE void eg_barrier_arrive(uint32_t barrier, uint32_t rank) {
                  : "memory");
 }
 
-/* A number to the same address in block `rank` of the cluster, as 4 of the bytes that its barrier expects. */
+/* Sends a number to the same address in block `rank` of the cluster, as 4 of the bytes that its barrier
+ * expects. */
 EG_DEVICE void eg_send(uint32_t to, uint32_t barrier, uint32_t rank, uint32_t number) {
     asm volatile("{\n"
                  ".reg .b32 there, bell;\n"
@@ -60,6 +62,12 @@ EG_DEVICE uint32_t eg_load_number(uint32_t from) {
     uint32_t number;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(number) : "r"(from) : "memory");
     return number;
+}
+EG_DEVICE void eg_load_shared(uint32_t from, uint16_t &x) {
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
+}
+EG_DEVICE void eg_load_shared(uint32_t from, float &x) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
 }
 
 /* Waits for the end of the phase of this parity. */
@@ -88,10 +96,10 @@ EG_DEVICE uint32_t eg_cluster_rank() {
     return rank;
 }
 
-/* The warp's number in the block, in a way that the compiler knows to be the same in all lanes: what depends
- * on it alone then stays in uniform registers, which the copy engine's instructions want. */
+/* The warp's number in the block. With the shuffle the compiler knows that it is the same in all lanes, and
+ * keeps what depends on it in uniform registers, which the instructions of TMA take. */
 EG_DEVICE int eg_warp() { return __shfl_sync(0xffffffffU, (int)threadIdx.x / 32, 0); }
-/* True in one lane; all are there. */
+/* True in one lane. All lanes of the warp call it. */
 EG_DEVICE bool eg_elect() {
     uint32_t elected;
     asm volatile("{\n"
@@ -103,7 +111,7 @@ EG_DEVICE bool eg_elect() {
     return elected != 0;
 }
 
-/* Hands registers of the block's pool from one warp group to another. */
+/* Moves registers from one warp group of the block to another. */
 template <int COUNT> EG_DEVICE void eg_fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
@@ -111,9 +119,10 @@ template <int COUNT> EG_DEVICE void eg_more_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-/* ---- Counts in device memory, between the blocks of a launch ------------------------------------------- */
+/* ---- Counters in device memory, between the blocks of a launch ------------------------------------------
+ */
 
-/* What the thread has stored, or seen stored, can be seen by those who see the count. */
+/* Who reads the new count also sees what this thread has stored, or has seen stored. */
 EG_DEVICE void eg_count_up(uint32_t *count) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }
@@ -123,15 +132,15 @@ EG_DEVICE uint32_t eg_count_now(const uint32_t *count) {
     return value;
 }
 
-/* ---- Copies of a thread's own (cp.async) -------------------------------------------------------------- */
+/* ---- Copies by threads (cp.async) --------------------------------------------------------------------- */
 
-/* What is read with this policy is the first to leave L2: nobody reads it again. */
+/* For what is read only once: it leaves L2 first. */
 EG_DEVICE uint64_t eg_read_once() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-/* 16 bytes, of which `there` are read and the others 0. A commit makes a group of those since the last. */
+/* 16 bytes, of which the first `there` are read and the others are 0. A commit closes a group of copies. */
 EG_DEVICE void eg_copy_vector(uint32_t to, const void *from, int there, uint64_t policy) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
                  "r"(there), "l"(policy)
@@ -150,15 +159,16 @@ EG_DEVICE uint4 eg_load_vector(uint32_t from) {
     return v;
 }
 
-/* ---- The copy engine (TMA): boxes of a matrix of up to three dimensions ------------------------------ */
+/* ---- TMA: boxes of a tensor of three dimensions ---------------------------------------------------------
+ */
 
 EG_DEVICE void eg_fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-/* Between what threads store in device memory and what the copy engine then reads there: on both sides of the
- * signal that it has been stored. */
+/* Between what threads store in device memory and what TMA then reads there. It is needed on both sides of
+ * the signal that it has been stored. */
 EG_DEVICE void eg_fence_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
-/* Bytes as they lie in device memory; addresses and their number are multiples of 16. */
+/* Bytes as they lie in device memory. Addresses and `bytes` are multiples of 16. */
 EG_DEVICE void eg_load_bytes(uint32_t to, uint64_t from, uint32_t bytes, uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
@@ -166,44 +176,48 @@ EG_DEVICE void eg_load_bytes(uint32_t to, uint64_t from, uint32_t bytes, uint32_
         : "memory");
 }
 
-EG_DEVICE void eg_prefetch_map(const eg_cuda_map &map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+EG_DEVICE void eg_prefetch_tensor_map(const eg_cuda_tensor_map &tensor_map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&tensor_map) : "memory");
 }
 
-EG_DEVICE void eg_load_box(uint32_t to, const eg_cuda_map &map, uint32_t barrier, int x, int y, int item) {
+EG_DEVICE void eg_load_box(uint32_t to, const eg_cuda_tensor_map &tensor_map, uint32_t barrier, int x, int y,
+                           int item) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
-                 "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(item)
+                 "l"(&tensor_map), "r"(barrier), "r"(x), "r"(y), "r"(item)
                  : "memory");
 }
 
 /* The box arrives at the same address of every block in `blocks`, and at its barrier there. */
-EG_DEVICE void eg_load_box_all(uint32_t to, const eg_cuda_map &map, uint32_t barrier, int x, int y, int item,
-                               uint16_t blocks) {
+EG_DEVICE void eg_load_box_all(uint32_t to, const eg_cuda_tensor_map &tensor_map, uint32_t barrier, int x,
+                               int y, int item, uint16_t blocks) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-                 "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(item), "h"(blocks)
+                 "l"(&tensor_map), "r"(barrier), "r"(x), "r"(y), "r"(item), "h"(blocks)
                  : "memory");
 }
 
-/* What lies outside the matrix is not written. */
-EG_DEVICE void eg_store_box(const eg_cuda_map &map, uint32_t from, int x, int y, int item) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
-                 "cp.async.bulk.commit_group;" ::"l"(&map),
-                 "r"(from), "r"(x), "r"(y), "r"(item)
-                 : "memory");
-}
-
-/* The box is added to what is there: one rounding, by one unit; the order of all else is no matter. */
-EG_DEVICE void eg_add_box(const eg_cuda_map &map, uint32_t from, int x, int y, int item) {
+/* What lies outside the tensor is not written, except what follows a row up to the next 16 bytes. */
+EG_DEVICE void eg_store_box(const eg_cuda_tensor_map &tensor_map, uint32_t from, int x, int y, int item) {
     asm volatile(
-        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];\n"
-        "cp.async.bulk.commit_group;" ::"l"(&map),
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&tensor_map),
         "r"(from), "r"(x), "r"(y), "r"(item)
         : "memory");
 }
 
-/* Waits until all but the last LEFT boxes this thread stored have been read from shared memory. */
+/* The box is added to what is there. Each element is rounded once and added to once, so no order matters. */
+EG_DEVICE void eg_add_box(const eg_cuda_tensor_map &tensor_map, uint32_t from, int x, int y, int item) {
+    asm volatile(
+        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+            &tensor_map),
+        "r"(from), "r"(x), "r"(y), "r"(item)
+        : "memory");
+}
+
+/* The boxes that this thread stored since the last such call form a group, which may be empty. */
+EG_DEVICE void eg_stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+/* Waits until all but the last LEFT groups this thread stored have been read from shared memory. */
 template <int LEFT> EG_DEVICE void eg_stores_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
@@ -235,9 +249,9 @@ template <int LEFT> EG_DEVICE void eg_products_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Describes an operand in shared memory, in the 128-byte swizzle that the copy engine writes.
- * `chunk`: bytes from one strip of 64 to the next, where the operand's contiguous dimension is not the
- * depth; its groups of eight lines are 1024 bytes apart in either case. */
+/* The matrix descriptor of an operand in shared memory, in the 128-byte swizzle that TMA writes.
+ * `chunk`: of an MN-major operand, bytes from 64 rows or columns to the next 64. Groups of eight lines are
+ * 1024 bytes apart in either case. */
 EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
     const uint64_t swizzle_128 = 1;
     return (uint64_t)((address & 0x3ffffU) >> 4) | (uint64_t)(chunk >> 4) << 16 |
@@ -269,20 +283,20 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
                  "wgmma.mma_async.sync.aligned.m64n" #cols "k16.f32." #type "." #type                        \
                  " {" EG_NAMES_##count "}, %" #l ", %" #r ", add, 1, 1, %" #lt ", %" #rt ";\n}"              \
                  : EG_ACC_##count                                                                            \
-                 : "l"(left), "l"(right), "r"(add), "n"(LEFT_ACROSS), "n"(RIGHT_ACROSS))
+                 : "l"(left), "l"(right), "r"(add), "n"(LEFT_MN_MAJOR), "n"(RIGHT_MN_MAJOR))
 
-/* *_ACROSS: 1 where the contiguous dimension of the operand is not the depth. */
-template <bool BF16, int LEFT_ACROSS, int RIGHT_ACROSS>
+/* *_MN_MAJOR: 1 where the operand is MN-major, 0 where it is K-major. */
+template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[64], uint64_t left, uint64_t right, int add) {
     if (BF16) EG_WGMMA(bf16, 128, 64, 64, 65, 66, 67, 68);
     else      EG_WGMMA(f16, 128, 64, 64, 65, 66, 67, 68);
 }
-template <bool BF16, int LEFT_ACROSS, int RIGHT_ACROSS>
+template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[96], uint64_t left, uint64_t right, int add) {
     if (BF16) EG_WGMMA(bf16, 192, 96, 96, 97, 98, 99, 100);
     else      EG_WGMMA(f16, 192, 96, 96, 97, 98, 99, 100);
 }
-template <bool BF16, int LEFT_ACROSS, int RIGHT_ACROSS>
+template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[128], uint64_t left, uint64_t right, int add) {
     if (BF16) EG_WGMMA(bf16, 256, 128, 128, 129, 130, 131, 132);
     else      EG_WGMMA(f16, 256, 128, 128, 129, 130, 131, 132);

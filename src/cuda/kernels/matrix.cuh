@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Elements of matrices of any storage type, strides and alignment. */
 #ifndef EG_CUDA_MATRIX_CUH
 #define EG_CUDA_MATRIX_CUH
@@ -77,7 +78,7 @@ EG_DEVICE void eg_store(const eg_cuda_matrix &x, int64_t index, float value) {
 
 /* ---- Four neighbours ------------------------------------------------------------------------------- */
 
-/* Whether four elements along `stride` can move as one vector: asked once a matrix. */
+/* Whether four elements along `stride` can move as one vector. It is asked once a matrix. */
 EG_DEVICE bool eg_vectors(const eg_cuda_matrix &x, int64_t stride, int64_t other) {
     const int64_t each = x.dtype == EG_F64 ? 2 : 4; /* elements a vector needs to be aligned to */
     const uint64_t bytes = x.dtype == EG_F64 || x.dtype == EG_F32 ? 16 : 8;

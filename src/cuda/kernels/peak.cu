@@ -1,7 +1,9 @@
-/* The arithmetic peak: every warp multiplies and adds numbers in registers, in as many independent chains as
- * hide the latency, and nothing else. An entry's loop is `turns` long; the host knows how many operations a
- * turn of a warp has (../peak.c). Numbers shrink towards a fixed point, so none overflows, and what is stored
- * depends on all of them. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arithmetic peak: every warp multiplies and adds numbers in registers, and does nothing else. It has
+ * enough independent chains to hide the latency. A kernel loops `turns` times; the host knows the operations
+ * of a turn
+ * (../peak.c). Numbers converge to a fixed point, so none overflows, and what is stored depends on all of
+ * them. */
 #include "matrix.cuh"
 
 enum { CHAINS = 16, TILES = 4 };
@@ -50,15 +52,15 @@ extern "C" __global__ void __launch_bounds__(256) eg_peak_f64(const __grid_const
 /* mma.sync m16n8k16, TILES independent accumulators of a warp. Operands are small numbers of many bits: a
  * matrix unit takes less power, and so runs faster, on zeros. */
 #define EG_PEAK_16(name, type)                                                                               \
-    extern "C" __global__ void __launch_bounds__(256) eg_peak_##name(const __grid_constant__ eg_cuda_peak p) {       \
+    extern "C" __global__ void __launch_bounds__(256)                                                        \
+        eg_peak_##name(const __grid_constant__ eg_cuda_peak p) {                                             \
         float x[TILES][4] = {}, sum = 0;                                                                     \
         const uint32_t a = 0x2bcd2a5bU ^ threadIdx.x << 2, b = 0x2a71ab3dU ^ threadIdx.x << 18;              \
         for (int64_t turn = 0; turn < p.turns; turn++) {                                                     \
-            _Pragma("unroll") for (int i = 0; i < TILES; i++)                                                \
-                asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 "                \
-                             "{%0, %1, %2, %3}, {%4, %5, %4, %5}, {%5, %4}, {%0, %1, %2, %3};"               \
-                             : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])                    \
-                             : "r"(a), "r"(b));                                                              \
+            _Pragma("unroll") for (int i = 0; i < TILES; i++) asm volatile(                                  \
+                "mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 "                             \
+                "{%0, %1, %2, %3}, {%4, %5, %4, %5}, {%5, %4}, {%0, %1, %2, %3};" : "+f"(x[i][0]),           \
+                "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3]) : "r"(a), "r"(b));                               \
         }                                                                                                    \
         for (int i = 0; i < TILES; i++) sum += x[i][0] + x[i][1] + x[i][2] + x[i][3];                        \
         store(p, sum);                                                                                       \

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Sums of columns: row r of out is the sum over the terms [r * chunk, r * chunk + depth) of left that exist.
  * EG_LANES lanes take every EG_LANES-th term and their sums are added as a tree: always in the same order. A
  * lane alone needs no barrier: what an adapter wants that is a processor. */

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* What every kernel begins with: its parameters and the epilogue.
  *
  * A pass walks a space of (item, row, col, depth) and each operand has an element stride along each of the
@@ -41,7 +42,7 @@ fn has(flag: u32) -> bool { return (params.flags & flag) != 0u; }
 @group(0) @binding(3) var<storage, read> extra: array<Extra>;
 #endif
 
-override EPILOGUE: u32 = 0u; /* as eg_epilogue: store, forward, act_grad, chain */
+override EPILOGUE: u32 = 0u; /* EG_WEBGPU_STORE, ... of the host */
 override OF_Y: bool = false; /* act' is taken of y, not of pre */
 
 fn act_grad(x: f32) -> f32 {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* activation.h in WGSL: each act_NAME, act_grad_NAME and act_grad_y_NAME as a function of one f32, and the
  * three switches over them. ACT is fixed when the pipeline is made, so that one case is left of each. */
 #define EG_REAL_BITS 32

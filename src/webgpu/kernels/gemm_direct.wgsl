@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The product for adapters that are CPUs: no workgroup memory and no barrier, which cost a CPU much and buy
  * it nothing. Each invocation holds 16 rows by 4 EG_WIDE columns; the invocations of a group stand side
  * by side, so that they share every element of left. Loads cost such adapters far more than arithmetic (each is

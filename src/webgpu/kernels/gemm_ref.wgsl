@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The product as it is defined: one invocation an element, terms in order. */
 #undef EG_VEC4 /* there is nothing to gain */
 #define EG_EPILOGUE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The product for GPUs: tiles of EG_ROWS x EG_COLS, EG_DEPTH = 16 terms at a time in workgroup memory.
  *
  *                    right  EG_DEPTH x EG_COLS            Every thread holds a tile of 4 EG_TALL rows by

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* How the products read and write: by four elements at once (EG_VEC4: every operand is aligned to that and
  * has a multiple of four along its contiguous dimension), or one by one with any strides. Nothing here
  * looks at bounds but store4. */

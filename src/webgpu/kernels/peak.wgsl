@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The arithmetic peak: 64 invocations, each 8 independent vec4 sums of 2048 multiply-adds, four
  * rounds at a time, so that the loop itself does not count. */
 @group(0) @binding(0) var<storage, read_write> out: array<f32>;

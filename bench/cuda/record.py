@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Records how long every usable kernel row takes for every operation of a seeded list of layers.
+
+    record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
+
+Each operation is one call, and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
+cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts. A line
+is written as soon as it is measured:
+
+    # rows: NAME NAME ...                          numbered from 0
+    DTYPE MxKxN WEIGHT ACTIVATION OPERATION ROW:MICROSECONDS ...
+
+WEIGHT is kn (row-major b) or nk (column-major). tests/cuda/test_regret.c judges the choice of rows by the
+recording, and tools/calibrate.py fits the constants of the estimate to it."""
+
+import argparse
+import ctypes as c
+import datetime
+import random
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+import epigrad_c as eg
+
+WIDTHS = [(768, 3072), (3072, 768), (768, 2304), (768, 768), (768, 50257), (1280, 5120), (1600, 6400),  # GPT-2
+          (4096, 14336), (14336, 4096), (4096, 4096), (4096, 6144), (2048, 8192), (8192, 28672),  # Llama
+          (3584, 18944), (18944, 3584), (896, 4864), (2048, 11008),  # Qwen
+          (2304, 9216), (3072, 24576), (2048, 16384),  # Gemma
+          (384, 1536), (192, 768), (320, 1280), (1024, 4096), (4096, 1024), (1024, 1024),  # ViT, BERT
+          (256, 128), (128, 256), (512, 512), (784, 512), (30, 50), (2048, 2048), (2048, 5632),  # small
+          (1000, 10), (513, 1025), (1000, 1000), (4095, 4097), (4100, 4100), (50257, 768)]  # odd
+ROWS = [1, 2, 4, 8, 16, 32, 64, 100, 128, 197, 256, 512, 1000, 1024, 1576, 2048, 3000, 4096, 8192, 16384]
+DTYPES = {"bf16": (torch.bfloat16, eg.BF16), "f16": (torch.float16, eg.F16), "f32": (torch.float32, eg.F32),
+          "f64": (torch.float64, eg.F64)}
+MOST_FLOPS = {"bf16": 1.2e12, "f16": 1.2e12, "f32": 1.2e11, "f64": 4e10}
+OPERATIONS = ["y", "y+pre", "d_a", "chain", "d_b", "map", "map+d_bias", "recompute", "map+d_a", "backward"]
+ROTATED_BYTES, MOST_SETS, POOL_BYTES = 160 << 20, 16, 8 << 30
+TURNS, TURN_MS, MOST_MS = 5, 0.8, 12
+
+
+def draw_layers(seed, count):
+    draw = random.Random(seed)
+    layers = []
+    while len(layers) < count:
+        k, n = draw.choice(WIDTHS)
+        m = draw.choice(ROWS)
+        dtype = draw.choices(list(DTYPES), [68, 12, 15, 5])[0]
+        layer = (dtype, m, k, n, draw.choice(["kn", "nk"]), draw.choice(["gelu", "gelu", "gelu", "relu", "silu"]))
+        if 2.0 * m * k * n <= MOST_FLOPS[dtype] and layer not in layers:
+            layers.append(layer)
+    return layers
+
+
+class Pool:
+    """Random numbers, and room for results: operands are parts of it, one after the other."""
+
+    def __init__(self):
+        self.inputs = {dtype: torch.empty(POOL_BYTES // 4, dtype=torch.uint8, device="cuda").view(dtype)
+                       for dtype, _ in DTYPES.values()}
+        for numbers in self.inputs.values():
+            for part in numbers.split(1 << 27):
+                part.copy_(torch.rand(part.numel(), device="cuda") * 2 - 1)
+        self.results = torch.empty(POOL_BYTES // 2, dtype=torch.uint8, device="cuda")
+        self.at = {"inputs": 0, "results": 0}
+
+    def take(self, where, dtype, elements):
+        size = (elements * dtype.itemsize + 255) // 256 * 256
+        memory = self.inputs[dtype] if where == "inputs" else self.results
+        room = memory.numel() * memory.element_size()
+        assert size <= room
+        if self.at[where] + size > room:
+            self.at[where] = 0
+        at = self.at[where]
+        self.at[where] += size
+        return memory.data_ptr() + at
+
+
+def arguments(pool, layer, operation):
+    """One set: the arguments of the call, and how many bytes they span."""
+    dtype_name, m, k, n, weight, activation = layer
+    dtype = DTYPES[dtype_name][0]
+    sizes = []
+
+    def matrix(rows, cols, result=False, nk=False):
+        sizes.append(rows * cols * dtype.itemsize)
+        data = pool.take("results" if result else "inputs", dtype, rows * cols)
+        return eg.Matrix(data=data, ld=rows if nk else cols, layout=eg.COL_MAJOR if nk else 0)
+
+    def vector(length, result=False):
+        return eg.Vector(data=pool.take("results" if result else "inputs", dtype, length))
+
+    nk = weight == "nk"
+    if operation in ("y", "y+pre"):
+        args = eg.ForwardArgs(size=c.sizeof(eg.ForwardArgs), a=matrix(m, k), b=matrix(k, n, nk=nk),
+                              bias=vector(n), y=matrix(m, n, True))
+        if operation == "y+pre":
+            args.pre = matrix(m, n, True)
+        return args, sum(sizes)
+    args = eg.BackwardArgs(size=c.sizeof(eg.BackwardArgs), grad=matrix(m, n))
+    if operation in ("d_a", "chain", "map+d_a", "backward"):
+        args.b, args.d_a = matrix(k, n, nk=nk), matrix(m, k, True)
+    if operation == "chain":
+        args.chain = eg.Chain(saved=matrix(m, k), source=eg.PRE, activation=eg.ACTIVATIONS.index(activation))
+    if operation in ("d_b", "backward"):
+        args.a, args.d_b = matrix(m, k), matrix(k, n, True, nk)
+    if operation in ("map", "map+d_bias", "map+d_a", "backward"):
+        args.source, args.pre = eg.PRE, matrix(m, n)
+    if operation in ("map+d_bias", "map+d_a", "backward"):
+        args.d_bias = vector(n, True)
+    if operation in ("map", "map+d_bias", "recompute"):
+        args.grad_pre = matrix(m, n, True)
+    if operation == "recompute":
+        args.a, args.b, args.bias = matrix(m, k), matrix(k, n, nk=nk), vector(n)
+    return args, sum(sizes)
+
+
+def is_for(name, operation, layer):
+    """Rows that could make the operation, without those that would take far too long."""
+    dtype, m, k, n = layer[:4]
+    if "act_grad" in name:
+        return operation in ("map", "map+d_bias")
+    if name.startswith(("column_sum", "copy")):
+        return False
+    special = any(part in name for part in ("_map_", "_backward_"))
+    if operation in ("map", "map+d_bias"):
+        return False
+    if operation == "map+d_a":
+        return dtype in ("bf16", "f16") and ("_map_" in name or "x256" in name or "cublaslt" in name) \
+            and "_backward_" not in name
+    if operation == "backward":
+        return dtype in ("bf16", "f16") and ("_backward_" in name or "cublaslt" in name)
+    if special:
+        return False
+    slow = 2.0 * m * k * n / (3e12 if dtype != "f64" else 2e12)
+    return not name.startswith("ref_") or slow < 4e-3
+
+
+class Graph:
+    """All sets of a call, by the row of a context."""
+
+    def __init__(self, library, layer, sets, stream):
+        for args in sets:
+            library.check(library.call("", layer, args))
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.capture_begin()
+        try:
+            for args in sets:
+                library.check(library.call("", layer, args))
+        finally:
+            self.graph.capture_end()
+        self.count, self.times = len(sets), []
+        self.replay(1)
+        self.repeats = max(1, int(TURN_MS / max(1e-3, self.replay(1) * self.count)))
+
+    def replay(self, repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(repeats):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / repeats / self.count
+
+    def turn(self):
+        self.times.append(self.replay(self.repeats))
+
+
+def measure(libraries, pool, scratch, layer, operation, stream):
+    dtype, m, k, n, _, activation = layer
+    sets, spanned = [], 0
+    while len(sets) < 2 or (len(sets) < MOST_SETS and spanned < ROTATED_BYTES):
+        args, size = arguments(pool, layer, operation)
+        spanned += size
+        args.workspace = eg.Workspace(data=scratch.data_ptr(), bytes=scratch.numel())
+        sets.append(args)
+    plain = operation in ("d_a", "chain", "d_b")
+    struct = eg.Layer(size=c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
+                      activation=0 if plain else eg.ACTIVATIONS.index(activation))
+    graphs, size = {}, c.c_size_t()
+    for number, (name, library) in enumerate(libraries.items()):
+        if is_for(name, operation, layer) and library.call("_workspace", struct, sets[0], c.byref(size)) == 0:
+            if size.value > scratch.numel():
+                continue
+            text = c.create_string_buffer(4096)
+            if library.call("_plan", struct, sets[0], text, 4096) != 0 or name.encode() not in text.value:
+                continue
+            try:
+                graphs[number] = Graph(library, struct, sets, stream)
+            except RuntimeError as error:
+                print(layer, operation, name, error, file=sys.stderr)
+    if not graphs:
+        return {}
+    order = list(graphs.values())
+    for turn in range(TURNS):
+        random.shuffle(order)
+        for graph in order:
+            if turn < 2 or statistics.median(graph.times) * graph.count < MOST_MS:
+                graph.turn()
+    return {number: statistics.median(graph.times) * 1e3 for number, graph in graphs.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("--out", default="cuda.txt")
+    parser.add_argument("--layers", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=370)
+    options = parser.parse_args()
+    begin = time.monotonic()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), open(options.out, "w") as out:
+        pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+        names = eg.Library(options.library, stream.cuda_stream).kernels()
+        libraries = {name: eg.Library(options.library, stream.cuda_stream, name) for name in names}
+        driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                                capture_output=True, text=True, check=False).stdout.strip()
+        print(f"# {torch.cuda.get_device_name()}, driver {driver}, {datetime.date.today()}, seed {options.seed}: "
+              "microseconds by row", file=out)
+        print("# rows:", *names, file=out, flush=True)
+        done = 0
+        for layer in draw_layers(options.seed, options.layers):
+            if time.monotonic() - begin > options.seconds:
+                break
+            for operation in OPERATIONS:
+                times = measure(libraries, pool, scratch, layer, operation, stream)
+                if not times:
+                    continue
+                dtype, m, k, n, weight, activation = layer
+                print(dtype, f"{m}x{k}x{n}", weight, activation, operation,
+                      *(f"{number}:{us:.4g}" for number, us in times.items()), file=out, flush=True)
+            done += 1
+        print(f"{done} layers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public calls: validate -> lower -> compile -> run. */
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#include <stdlib.h>
+#include <string.h>
+
+#include "cache.h"
+#include "error.h"
+#include "low_memory.h"
+#include "overlap.h"
+#include "text.h"
+#include "validate.h"
+
+/* ---- Host memory -------------------------------------------------------------------------------- */
+
+enum { LINE = 64, HUGE_PAGE = 2 << 20 };
+
+/* Large blocks ask for pages of 2 MiB: packing writes to many places in turn, and finding 4 KiB pages was
+ * over a quarter of its time. */
+static void *default_alloc(size_t bytes, void *user) {
+    (void)user;
+    const size_t align = bytes >= 2 * (size_t)HUGE_PAGE ? HUGE_PAGE : LINE;
+    if (bytes > PTRDIFF_MAX - (align - 1)) return NULL; /* no object is larger */
+    bytes = (bytes + align - 1) / align * align;
+    void *memory = aligned_alloc(align, bytes);
+#if defined(__linux__)
+    if (memory != NULL && align == HUGE_PAGE) madvise(memory, bytes, MADV_HUGEPAGE); /* advice only */
+#endif
+    return memory;
+}
+
+static void default_free(void *memory, void *user) {
+    (void)user;
+    free(memory);
+}
+
+void *eg_host_alloc(const eg_context *context, size_t bytes) {
+    return context->allocator.alloc(bytes > 0 ? bytes : 1, context->allocator.user);
+}
+
+void eg_host_free(const eg_context *context, void *memory) {
+    if (memory != NULL) context->allocator.free(memory, context->allocator.user);
+}
+
+char *eg_host_text(const eg_context *context, const char *text) {
+    char *copy = eg_host_alloc(context, strlen(text) + 1);
+    if (copy != NULL) memcpy(copy, text, strlen(text) + 1);
+    return copy;
+}
+
+/* ---- Contexts ----------------------------------------------------------------------------------- */
+
+static void dispose(eg_context *context) {
+    const eg_allocator allocator = context->allocator;
+    eg_host_free(context, context->name);
+    eg_host_free(context, context->features);
+    eg_host_free(context, context->only_kernel);
+    eg_host_free(context, context->cache);
+    allocator.free(context, allocator.user);
+}
+
+/* A name that no row has would refuse every call. */
+static eg_status check_kernel(const eg_context *context) {
+    enum { NAMED = 4 };
+    char known[256] = "";
+    eg_text text = {known, sizeof known};
+    eg_kernel_info row = {.size = sizeof row};
+    if (context->only_kernel == NULL) return EG_OK;
+    for (int i = 0; context->ops->kernel_info(&context->caps, i, &row) == EG_OK; i++) {
+        if (strcmp(row.name, context->only_kernel) == 0) return EG_OK;
+        if (i < NAMED) eg_put(&text, "%s%s", i > 0 ? ", " : "", row.name);
+    }
+    return eg_fail(EG_ERR_ARGUMENT, "info.kernel is \"%s\"; expected a row of the %s kernel table: %s, ...",
+                   context->only_kernel, eg_backend_name(context->caps.backend), known);
+}
+
+static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *info, eg_context **opened) {
+    eg_allocator allocator = info->allocator;
+    if (allocator.alloc == NULL) allocator = (eg_allocator){default_alloc, default_free, NULL};
+    eg_context *context = allocator.alloc(sizeof *context, allocator.user);
+    if (context == NULL)
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context of %zu bytes", sizeof *context);
+    *context = (eg_context){.ops = ops, .allocator = allocator, .caps = {.backend = info->backend}};
+    context->cache = eg_cache_make(context);
+    if (context->cache == NULL) {
+        dispose(context);
+        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for the programs of a context's calls");
+    }
+    if (info->kernel != NULL) {
+        context->only_kernel = eg_host_text(context, info->kernel);
+        context->caps.only_kernel = context->only_kernel;
+        if (context->only_kernel == NULL) {
+            dispose(context);
+            return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for the name of info.kernel");
+        }
+    }
+    eg_status status = ops->open(context, info);
+    if (status == EG_OK) {
+        status = check_kernel(context);
+        if (status != EG_OK) ops->close(context);
+    }
+    if (status != EG_OK) {
+        dispose(context);
+        return status;
+    }
+    *opened = context;
+    return EG_OK;
+}
+
+eg_status eg_open(const eg_open_info *info, eg_context **context) {
+    static const eg_open_info defaults = {.size = sizeof(eg_open_info)};
+    if (context == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "context is NULL; expected a place for the new context");
+    *context = NULL;
+    if (info == NULL) info = &defaults;
+    const eg_status status = eg_validate_open(info);
+    if (status != EG_OK) return status;
+    const eg_backend_ops *ops = eg_backend_find(info->backend);
+    if (ops == NULL) {
+        return eg_fail(EG_ERR_UNAVAILABLE, "backend %s is not in this build of epigrad",
+                       eg_backend_name(info->backend));
+    }
+    return open_context(ops, info, context);
+}
+
+void eg_close(eg_context *context) {
+    if (context == NULL) return;
+    context->ops->sync(context);
+    if (context->workspace != NULL) context->ops->free(context, context->workspace);
+    context->ops->close(context);
+    dispose(context);
+}
+
+static eg_status check_context(const eg_context *context) {
+    return context != NULL ? EG_OK : eg_fail(EG_ERR_ARGUMENT, "context is NULL; expected one from eg_open");
+}
+
+eg_status eg_sync(eg_context *context) {
+    EG_TRY(check_context(context));
+    return context->ops->sync(context);
+}
+
+eg_status eg_alloc(eg_context *context, size_t bytes, void **memory) {
+    EG_TRY(check_context(context));
+    if (memory == NULL) return eg_fail(EG_ERR_ARGUMENT, "memory is NULL; expected a place for the address");
+    *memory = NULL;
+    return context->ops->alloc(context, bytes, memory);
+}
+
+void eg_free(eg_context *context, void *memory) {
+    if (context != NULL && memory != NULL) context->ops->free(context, memory);
+}
+
+/* Where the memory ends is known to few backends; a range that is none is refused on all of them. */
+static eg_status check_range(const eg_context *context, const void *memory, size_t offset, size_t bytes) {
+    if (memory == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "memory is NULL; expected device memory of %zu bytes", bytes);
+    if (!eg_out_of_range(context->caps.addressing, memory, offset, bytes)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "offset is %zu and bytes is %zu; expected a range of the memory", offset,
+                   bytes);
+}
+
+eg_status eg_upload(eg_context *context, void *memory, size_t offset, const void *host, size_t bytes) {
+    EG_TRY(check_context(context));
+    if (bytes == 0) return EG_OK;
+    EG_TRY(check_range(context, memory, offset, bytes));
+    if (host == NULL) return eg_fail(EG_ERR_ARGUMENT, "host is NULL; expected %zu bytes to upload", bytes);
+    return context->ops->upload(context, memory, offset, host, bytes);
+}
+
+eg_status eg_download(eg_context *context, void *host, const void *memory, size_t offset, size_t bytes) {
+    EG_TRY(check_context(context));
+    if (bytes == 0) return EG_OK;
+    EG_TRY(check_range(context, memory, offset, bytes));
+    if (host == NULL) return eg_fail(EG_ERR_ARGUMENT, "host is NULL; expected room for %zu bytes", bytes);
+    return context->ops->download(context, host, memory, offset, bytes);
+}
+
+/* ---- The operation ------------------------------------------------------------------------------ */
+
+/* A b beside its pack says the same of the batch: one matrix for all items, or one for each. */
+static eg_status check_packed_stride(const eg_packed *packed, const eg_problem *problem) {
+    const eg_operand *b = &problem->operands[EG_OP_B];
+    if (b->data == NULL || problem->batch <= 1 || packed->batched == (b->batch_stride != 0)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when packed_b was packed",
+                   (long long)b->batch_stride, packed->batched ? "a batch" : "0");
+}
+
+/* A pack fits a call whose B it could have been made from. */
+static eg_status check_packed(const eg_context *context, const eg_problem *problem) {
+    const eg_packed *packed = problem->packed_b;
+    if (packed == NULL) return EG_OK;
+    if (packed->context != context)
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "packed_b belongs to another context; expected one that eg_pack_b made from this context");
+    static const char *const maths[] = {"default", "strict", "fast"};
+    const eg_layer *layer = &packed->layer;
+    const eg_dtype dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype;
+    if (layer->k != problem->k || layer->n != problem->n || dtype != problem->dtype ||
+        layer->math != problem->math || (packed->batched && layer->batch != problem->batch)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "packed_b is of a %lld x %lld %s b, batch %lld, math %s; expected %lld x %lld %s, "
+                       "batch %lld, math %s",
+                       (long long)layer->k, (long long)layer->n, eg_dtype_name(dtype),
+                       (long long)(packed->batched ? layer->batch : 1), maths[layer->math],
+                       (long long)problem->k, (long long)problem->n, eg_dtype_name(problem->dtype),
+                       (long long)problem->batch, maths[problem->math]);
+    }
+    return check_packed_stride(packed, problem);
+}
+
+/* `query`: the operands are only marked as present. */
+static eg_status take_forward(eg_context *context, bool query, const eg_layer *layer,
+                              const eg_forward_args *args, eg_problem *problem) {
+    EG_TRY(check_context(context));
+    EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
+    return check_packed(context, problem);
+}
+
+static eg_status take_backward(eg_context *context, bool query, const eg_layer *layer,
+                               const eg_backward_args *args, eg_problem *problem) {
+    EG_TRY(check_context(context));
+    EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
+    return check_packed(context, problem);
+}
+
+/* The context's own workspace only grows; what is enqueued may still use the old one. */
+static eg_status grow_workspace(eg_context *context, size_t bytes) {
+    if (bytes <= context->workspace_bytes) return EG_OK;
+    EG_TRY(context->ops->sync(context));
+    if (context->workspace != NULL) context->ops->free(context, context->workspace);
+    context->workspace = NULL;
+    context->workspace_bytes = 0;
+    EG_TRY(context->ops->alloc(context, bytes, &context->workspace));
+    context->workspace_bytes = bytes;
+    return EG_OK;
+}
+
+static eg_status check_room(const eg_problem *problem, size_t bytes, const eg_workspace *given) {
+    if (given->bytes < bytes) {
+        return eg_fail(EG_ERR_ARGUMENT, "workspace.bytes is %zu; expected at least %zu", given->bytes, bytes);
+    }
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        const eg_operand *x = &problem->operands[id];
+        if (x->data == NULL || !eg_overlaps_workspace(problem, x, given, bytes)) continue;
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "workspace of %zu bytes at %p overlaps %s at %p; expected separate memory", bytes,
+                       (void *)((char *)given->data + given->offset),
+                       eg_operand_name(problem, (eg_operand_id)id), (void *)((char *)x->data + x->offset));
+    }
+    return EG_OK;
+}
+
+/* The caller's workspace, or the context's. */
+static eg_status take_workspace(eg_context *context, const eg_problem *problem, size_t bytes,
+                                const eg_workspace *given, eg_address *workspace) {
+    if (given->data != NULL) {
+        *workspace = (eg_address){given->data, given->offset};
+        return check_room(problem, bytes, given);
+    }
+    EG_TRY(grow_workspace(context, bytes));
+    *workspace = (eg_address){context->workspace, 0};
+    return EG_OK;
+}
+
+static eg_status run_chunks(eg_context *context, const eg_problem *problem, size_t limit,
+                            const eg_workspace *given) {
+    eg_low_memory low;
+    eg_address workspace;
+    EG_TRY(eg_low_memory_find(context, problem, limit, &low));
+    EG_TRY(take_workspace(context, &low.problem, low.workspace, given, &workspace));
+    return eg_low_memory_run(context, &low, workspace.data, workspace.offset);
+}
+
+static eg_status run(eg_context *context, const eg_problem *problem, size_t limit,
+                     const eg_workspace *given) {
+    const eg_program *program;
+    eg_address workspace;
+    if (limit != 0) return run_chunks(context, problem, limit, given);
+    EG_TRY(eg_cache_find(context, problem, false, &program));
+    EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
+    return eg_cache_run(context, program, problem, workspace.data, workspace.offset);
+}
+
+eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
+    eg_problem problem;
+    EG_TRY(take_forward(context, false, layer, args, &problem));
+    return run(context, &problem, args->workspace_limit, &args->workspace);
+}
+
+eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
+    eg_problem problem;
+    EG_TRY(take_backward(context, false, layer, args, &problem));
+    return run(context, &problem, args->workspace_limit, &args->workspace);
+}
+
+/* ---- What a call would do -------------------------------------------------------------------------- */
+
+static eg_status workspace_of(eg_context *context, const eg_problem *problem, size_t limit, size_t *bytes) {
+    const eg_program *program;
+    eg_low_memory low;
+    if (limit != 0) {
+        EG_TRY(eg_low_memory_find(context, problem, limit, &low));
+        *bytes = low.workspace;
+        return EG_OK;
+    }
+    EG_TRY(eg_cache_find(context, problem, false, &program));
+    *bytes = program->workspace;
+    return EG_OK;
+}
+
+static eg_status check_bytes(const size_t *bytes) {
+    return bytes != NULL ? EG_OK : eg_fail(EG_ERR_ARGUMENT, "bytes is NULL; expected a place for the size");
+}
+
+eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
+                               size_t *bytes) {
+    eg_problem problem;
+    EG_TRY(check_bytes(bytes));
+    EG_TRY(take_forward(context, true, layer, args, &problem));
+    return workspace_of(context, &problem, args->workspace_limit, bytes);
+}
+
+eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                                size_t *bytes) {
+    eg_problem problem;
+    EG_TRY(check_bytes(bytes));
+    EG_TRY(take_backward(context, true, layer, args, &problem));
+    return workspace_of(context, &problem, args->workspace_limit, bytes);
+}
+
+static eg_status check_text(const char *text, size_t capacity) {
+    if (text != NULL && capacity > 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "text is %p with capacity %zu; expected room for the plan",
+                   (const void *)text, capacity);
+}
+
+/* The program, and under it the one that runs where that refuses. */
+static eg_status print_programs(eg_context *context, const eg_problem *problem, eg_text *out) {
+    const eg_program *program, *other = NULL;
+    EG_TRY(eg_cache_find(context, problem, false, &program));
+    if (program->may_refuse) EG_TRY(eg_cache_find(context, problem, true, &other));
+    eg_program_print(program, out);
+    if (!program->may_refuse) return EG_OK;
+    eg_put(out, "where a number or the library refuses:\n");
+    eg_program_print(other, out);
+    return EG_OK;
+}
+
+static eg_status print_plan(eg_context *context, const eg_problem *problem, size_t limit, char *text,
+                            size_t capacity) {
+    eg_text out = {text, capacity};
+    eg_low_memory low;
+    if (limit == 0) return print_programs(context, problem, &out);
+    EG_TRY(eg_low_memory_find(context, problem, limit, &low));
+    eg_low_memory_print(&low, &out);
+    return EG_OK;
+}
+
+eg_status eg_forward_plan(eg_context *context, const eg_layer *layer, const eg_forward_args *args, char *text,
+                          size_t capacity) {
+    eg_problem problem;
+    EG_TRY(check_text(text, capacity));
+    EG_TRY(take_forward(context, true, layer, args, &problem));
+    return print_plan(context, &problem, args->workspace_limit, text, capacity);
+}
+
+eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, const eg_backward_args *args,
+                           char *text, size_t capacity) {
+    eg_problem problem;
+    EG_TRY(check_text(text, capacity));
+    EG_TRY(take_backward(context, true, layer, args, &problem));
+    return print_plan(context, &problem, args->workspace_limit, text, capacity);
+}
+
+/* ---- Packed operands ---------------------------------------------------------------------------- */
+
+eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b, eg_packed **packed) {
+    EG_TRY(check_context(context));
+    if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected a place for the pack");
+    *packed = NULL;
+    eg_problem problem;
+    EG_TRY(eg_validate_pack(context->caps.addressing, layer, b, &problem));
+    eg_packed *made = eg_host_alloc(context, sizeof *made);
+    if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
+    *made = (eg_packed){.context = context, .layer = *layer, .batched = b->batch_stride != 0};
+    made->layer.size = sizeof made->layer;
+    if (layer->batch == 0) made->layer.batch = 1;
+    const eg_status status = context->ops->pack(context, &problem, made);
+    if (status != EG_OK) {
+        eg_packed_free(context, made);
+        return status;
+    }
+    *packed = made;
+    return EG_OK;
+}
+
+eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b) {
+    EG_TRY(check_context(context));
+    if (packed == NULL) return eg_fail(EG_ERR_ARGUMENT, "packed is NULL; expected one from eg_pack_b");
+    if (packed->context != context)
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "packed belongs to another context; expected one that eg_pack_b made from this context");
+    eg_problem problem;
+    EG_TRY(eg_validate_pack(context->caps.addressing, &packed->layer, b, &problem));
+    if (packed->layer.batch != 1 && packed->batched != (b->batch_stride != 0)) {
+        return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when it was packed",
+                       (long long)b->batch_stride, packed->batched ? "a batch" : "0");
+    }
+    return context->ops->pack(context, &problem, packed);
+}
+
+void eg_packed_free(eg_context *context, eg_packed *packed) {
+    if (context == NULL || packed == NULL) return;
+    if (packed->data != NULL) context->ops->free(context, packed->data);
+    eg_host_free(context, packed);
+}
+
+/* ---- Looking at the library --------------------------------------------------------------------- */
+
+eg_status eg_get_device_info(eg_context *context, eg_device_info *info) {
+    EG_TRY(check_context(context));
+    if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_device_info");
+    EG_TRY(eg_validate_size("info", info->size, sizeof *info));
+    *info = (eg_device_info){.size = info->size,
+                             .backend = context->caps.backend,
+                             .name = context->name,
+                             .features = context->features,
+                             .threads = context->caps.threads};
+    return EG_OK;
+}
+
+eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info) {
+    EG_TRY(check_context(context));
+    if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_kernel_info");
+    EG_TRY(eg_validate_size("info", info->size, sizeof *info));
+    const size_t size = info->size;
+    EG_TRY(context->ops->kernel_info(&context->caps, index, info));
+    info->size = size;
+    return EG_OK;
+}
+
+eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops) {
+    EG_TRY(check_context(context));
+    if (gflops == NULL) return eg_fail(EG_ERR_ARGUMENT, "gflops is NULL; expected a place for the figure");
+    if (eg_dtype_size(dtype) == 0) {
+        return eg_fail(EG_ERR_ARGUMENT, "dtype is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16",
+                       (int)dtype);
+    }
+    return context->ops->measure_peak(context, dtype, gflops);
+}

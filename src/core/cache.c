@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cache.h"
+
+#include <string.h>
+
+#include "error.h"
+
+/* A layer of a network makes some five kinds of calls, and equal layers share them. */
+enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
+
+/* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
+ * that are no whole call, themselves. */
+enum {
+    HEADER = 10,
+    OPERAND = 5,
+    VIEW = 8,
+    TERM = VIEW + 1,
+    OP = 7 + 3 * VIEW + EG_MAX_TERMS * TERM,
+    TEMPORARY = 3 + VIEW,
+    OF_CALL = HEADER + EG_OPERANDS * OPERAND,
+    OF_LIST = HEADER + EG_MAX_OPS * OP + EG_MAX_TEMPORARIES * TEMPORARY,
+    WORDS = OF_LIST > OF_CALL ? OF_LIST : OF_CALL
+};
+
+typedef struct signature {
+    int count;
+    uint64_t hash;
+    uint64_t word[WORDS];
+} signature;
+
+typedef struct entry {
+    uint64_t used; /* the cache's clock when it was last found; 0: free */
+    signature key;
+    eg_chunks chunks; /* of a call with a limit; others have a program */
+    eg_program program;
+} entry;
+
+struct eg_cache {
+    uint64_t clock, serial;
+    entry entries[SETS][WAYS];
+};
+
+eg_cache *eg_cache_make(const eg_context *context) {
+    eg_cache *cache = eg_host_alloc(context, sizeof *cache);
+    if (cache == NULL) return NULL;
+    cache->clock = cache->serial = 0;
+    for (int i = 0; i < PROGRAMS; i++) cache->entries[i / WAYS][i % WAYS].used = 0;
+    return cache;
+}
+
+/* ---- Signatures --------------------------------------------------------------------------------- */
+
+/* Operands of one buffer may not be bound twice in every way: which share one is part of the signature. */
+static uint64_t buffer_of(const eg_problem *p, int id) {
+    for (int other = 0; other < id; other++) {
+        if (p->operands[other].data == p->operands[id].data) return (uint64_t)other;
+    }
+    return (uint64_t)id;
+}
+
+static void sign_operand(signature *key, const eg_problem *p, int id) {
+    const eg_operand *x = &p->operands[id];
+    const bool handle = p->addressing == EG_HANDLES;
+    const uintptr_t at = eg_begin(p, x->data, x->offset) | EG_MOST_ALIGN;
+    uint64_t *word = &key->word[key->count];
+    word[0] = (uint64_t)id | (uint64_t)x->dtype << 8 | (uint64_t)(at & -at) << 16 |
+              (handle ? buffer_of(p, id) << 32 : 0);
+    word[1] = (uint64_t)x->row_stride;
+    word[2] = (uint64_t)x->col_stride;
+    word[3] = (uint64_t)x->batch_stride;
+    word[4] = handle ? x->offset : 0;
+    key->count += OPERAND;
+}
+
+static uint64_t hash_of(const signature *key) {
+    uint64_t hash = 0xcbf29ce484222325U;
+    for (int i = 0; i < key->count; i++) {
+        hash = (hash ^ key->word[i]) * 0x9e3779b97f4a7c15U;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+/* What a call asks for beside its operands. */
+typedef enum purpose { RUN, RUN_REFUSED, CHUNKS, LIST, LIST_REFUSED } purpose;
+
+static void add(signature *key, uint64_t word) { key->word[key->count++] = word; }
+
+static void sign_header(signature *key, const eg_context *context, purpose purpose, size_t limit,
+                        const eg_packed *packed) {
+    key->count = 0;
+    add(key, (uint64_t)purpose | (uint64_t)context->caps.threads << 8);
+    add(key, limit);
+    add(key, packed != NULL ? 1 | (uint64_t)packed->batched << 1 : 0);
+    add(key, packed != NULL ? packed->holds : 0);
+}
+
+static void sign_call(signature *key, const eg_context *context, const eg_problem *p, purpose purpose,
+                      size_t limit) {
+    sign_header(key, context, purpose, limit, p->packed_b);
+    add(key, (uint64_t)p->backward | (uint64_t)p->propagate << 1 | (uint64_t)p->accumulate << 2 |
+                 (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 | (uint64_t)p->dtype << 8 |
+                 (uint64_t)p->math << 12 | (uint64_t)p->source << 16 | (uint64_t)p->below_source << 20 |
+                 (uint64_t)p->activation << 24 | (uint64_t)p->below_activation << 32);
+    add(key, (uint64_t)p->m);
+    add(key, (uint64_t)p->k);
+    add(key, (uint64_t)p->n);
+    add(key, (uint64_t)p->batch);
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        if (p->operands[id].data != NULL) sign_operand(key, p, id);
+    }
+    key->hash = hash_of(key);
+}
+
+static void sign_view(signature *key, const eg_view *x) {
+    if (!eg_is_present(x)) {
+        add(key, 0);
+        return;
+    }
+    add(key, (uint64_t)x->space | (uint64_t)x->id << 8 | (uint64_t)x->transposed << 16 |
+                 (uint64_t)x->dtype << 20 | (uint64_t)x->align << 32);
+    add(key, (uint64_t)x->rows);
+    add(key, (uint64_t)x->cols);
+    add(key, (uint64_t)x->row_stride);
+    add(key, (uint64_t)x->col_stride);
+    add(key, (uint64_t)x->batch_stride);
+    add(key, (uint64_t)x->offset);
+}
+
+static void sign_op(signature *key, const eg_op *op) {
+    add(key, (uint64_t)op->kind | (uint64_t)op->accumulate << 8 | (uint64_t)op->terms << 16 |
+                 (uint64_t)op->axis << 24);
+    add(key, (uint64_t)op->items);
+    add(key, (uint64_t)op->rows);
+    add(key, (uint64_t)op->cols);
+    add(key, (uint64_t)op->depth);
+    add(key, (uint64_t)op->summed);
+    sign_view(key, &op->left);
+    sign_view(key, &op->right);
+    sign_view(key, &op->out);
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        add(key, (uint64_t)term->kind | (uint64_t)term->activation << 8 | (uint64_t)term->of_y << 16 |
+                     (uint64_t)term->propagate << 17);
+        sign_view(key, &term->view);
+    }
+}
+
+static void sign_list(signature *key, const eg_context *context, const eg_op_list *list, purpose purpose) {
+    sign_header(key, context, purpose, 0, list->packed_b);
+    add(key, (uint64_t)list->dtype | (uint64_t)list->compute << 8 | (uint64_t)list->math << 16 |
+                 (uint64_t)list->in_place << 24);
+    for (int i = 0; i < list->ops; i++) sign_op(key, &list->op[i]);
+    for (int i = 0; i < list->temporaries; i++) {
+        add(key, (uint64_t)list->temporary[i].items);
+        add(key, (uint64_t)list->temporary[i].rows);
+        add(key, (uint64_t)list->temporary[i].cols);
+        sign_view(key, &list->temporary[i].same);
+    }
+    key->hash = hash_of(key);
+}
+
+static bool same(const signature *x, const signature *y) {
+    return x->hash == y->hash && x->count == y->count &&
+           memcmp(x->word, y->word, (size_t)x->count * sizeof *x->word) == 0;
+}
+
+/* ---- Programs ----------------------------------------------------------------------------------- */
+
+/* The entry of a signature, or the one that it takes the place of, which is then free. */
+static entry *find(eg_cache *cache, const signature *key) {
+    entry *set = cache->entries[key->hash / 2 % SETS], *oldest = set;
+    for (int i = 0; i < WAYS; i++) {
+        if (set[i].used != 0 && same(&set[i].key, key)) {
+            set[i].used = ++cache->clock;
+            return &set[i];
+        }
+        if (set[i].used < oldest->used) oldest = &set[i];
+    }
+    oldest->used = 0;
+    return oldest;
+}
+
+static void keep_key(eg_cache *cache, const signature *key, entry *place) {
+    place->used = ++cache->clock;
+    place->key.count = key->count;
+    place->key.hash = key->hash;
+    memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
+}
+
+/* Compiles the list that the entry has. A program compiled anew counts as another. */
+static eg_status fill(eg_context *context, const signature *key, bool refused, entry *place) {
+    eg_caps caps = context->caps;
+    caps.refused = refused;
+    EG_TRY(eg_compile(&caps, &place->program));
+    place->program.serial = ++context->cache->serial;
+    keep_key(context->cache, key, place);
+    return EG_OK;
+}
+
+eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
+                        const eg_program **program) {
+    signature key;
+    sign_call(&key, context, problem, refused ? RUN_REFUSED : RUN, 0);
+    entry *found = find(context->cache, &key);
+    if (found->used == 0) {
+        eg_lower(problem, &found->program.list);
+        EG_TRY(fill(context, &key, refused, found));
+    }
+    *program = &found->program;
+    return EG_OK;
+}
+
+static eg_status find_list(eg_context *context, const eg_op_list *list, bool refused,
+                           const eg_program **program) {
+    signature key;
+    sign_list(&key, context, list, refused ? LIST_REFUSED : LIST);
+    entry *found = find(context->cache, &key);
+    if (found->used == 0) {
+        found->program.list = *list;
+        EG_TRY(fill(context, &key, refused, found));
+    }
+    *program = &found->program;
+    return EG_OK;
+}
+
+bool eg_cache_find_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks *chunks) {
+    signature key;
+    sign_call(&key, context, problem, CHUNKS, limit);
+    const entry *found = find(context->cache, &key);
+    if (found->used == 0) return false;
+    *chunks = found->chunks;
+    return true;
+}
+
+void eg_cache_keep_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks chunks) {
+    signature key;
+    sign_call(&key, context, problem, CHUNKS, limit);
+    entry *place = find(context->cache, &key);
+    keep_key(context->cache, &key, place);
+    place->chunks = chunks;
+}
+
+static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_call *call) {
+    for (int id = 0; id < EG_OPERANDS; id++) {
+        call->operand[id].data = problem->operands[id].data;
+        call->operand[id].offset = problem->operands[id].offset;
+    }
+    call->packed_b = problem->packed_b;
+    call->workspace = (eg_address){workspace, offset};
+}
+
+eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_problem *problem,
+                       void *workspace, size_t offset) {
+    eg_call call;
+    bool refused = false;
+    bind(problem, workspace, offset, &call);
+    EG_TRY(context->ops->run(context, program, &call, &refused));
+    if (!refused) return EG_OK;
+    refused = false;
+    EG_TRY(eg_cache_find(context, problem, true, &program));
+    return context->ops->run(context, program, &call, &refused);
+}
+
+eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const eg_call *call) {
+    const eg_program *program;
+    bool refused = false;
+    EG_TRY(find_list(context, list, false, &program));
+    EG_TRY(context->ops->run(context, program, call, &refused));
+    if (!refused) return EG_OK;
+    refused = false;
+    EG_TRY(find_list(context, list, true, &program));
+    return context->ops->run(context, program, call, &refused);
+}

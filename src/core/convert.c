@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eg_convert: every pair of storage types, through the wider of the two. */
+#include "epigrad/epigrad.h"
+#include "error.h"
+#include "half.h"
+
+static double read_number(const void *src, eg_dtype from, size_t i) {
+    switch (from) {
+    case EG_F64:
+        return ((const double *)src)[i];
+    case EG_F32:
+        return (double)((const float *)src)[i];
+    case EG_F16:
+        return (double)eg_f32_of_f16(((const uint16_t *)src)[i]);
+    case EG_BF16:
+        return (double)eg_f32_of_bf16(((const uint16_t *)src)[i]);
+    case EG_DTYPE_DEFAULT:
+        break;
+    }
+    return 0;
+}
+
+static void write_number(void *dst, eg_dtype to, size_t i, double x) {
+    switch (to) {
+    case EG_F64:
+        ((double *)dst)[i] = x;
+        break;
+    case EG_F32:
+        ((float *)dst)[i] = (float)x;
+        break;
+    case EG_F16:
+        ((uint16_t *)dst)[i] = eg_f16_of_f32(eg_f32_odd_of_f64(x));
+        break;
+    case EG_BF16:
+        ((uint16_t *)dst)[i] = eg_bf16_of_f32(eg_f32_odd_of_f64(x));
+        break;
+    case EG_DTYPE_DEFAULT:
+        break;
+    }
+}
+
+eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count) {
+    if (eg_dtype_size(to) == 0)
+        return eg_fail(EG_ERR_ARGUMENT, "to is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16", (int)to);
+    if (eg_dtype_size(from) == 0)
+        return eg_fail(EG_ERR_ARGUMENT, "from is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16", (int)from);
+    if (count > SIZE_MAX / sizeof(double))
+        return eg_fail(EG_ERR_ARGUMENT, "count is %zu; expected at most %zu", count,
+                       SIZE_MAX / sizeof(double));
+    if (count > 0 && dst == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "dst is NULL; expected room for %zu elements", count);
+    if (count > 0 && src == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "src is NULL; expected %zu elements", count);
+    for (size_t i = 0; i < count; i++) write_number(dst, to, i, read_number(src, from, i));
+    return EG_OK;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The vocabulary below the lowering: what a call computes, as a list of generic operations.
+ *
+ * lower.c alone knows what a layer is. An operation has no role: it multiplies, maps, reduces or copies
+ * strided views, and says what else happens to a result on its way to memory, as a list of terms. Nothing
+ * here depends on a device, and nothing is an address: a view names an operand of the call, or a temporary
+ * that one operation of the list makes for others. */
+#ifndef EG_OP_H
+#define EG_OP_H
+
+#include "problem.h"
+
+/* Where a view's elements are. */
+typedef enum eg_space {
+    EG_ABSENT,   /* nowhere: there is no such view */
+    EG_OPERAND,  /* in an operand of the call */
+    EG_PACKED_B, /* in the call's packed b, whose layout is the backend's */
+    EG_TEMPORARY /* in the workspace. Layout and dtype are the compiler's choice: of
+                    the strides only batch_stride is set, to 1 where items differ */
+} eg_space;
+
+/* A matrix, or a batch of them. */
+typedef struct eg_view {
+    eg_space space;
+    int id;          /* eg_operand_id or another name below EG_NAMES, or the number of a temporary */
+    bool transposed; /* rows and columns are those of the transpose of the operand, pack or temporary */
+    eg_dtype dtype;  /* of an operand or pack */
+    int64_t rows, cols;
+    int64_t row_stride, col_stride; /* elements */
+    int64_t batch_stride;           /* elements from matrix to matrix; 0: the same for all */
+    int64_t offset;                 /* elements from the operand's first one to the view's */
+    int align; /* bytes: the first element's address is a multiple of it, a power of two up to EG_MOST_ALIGN
+                */
+} eg_view;
+
+enum { EG_MOST_ALIGN = 256 };
+
+static inline bool eg_is_present(const eg_view *view) { return view->space != EG_ABSENT; }
+
+static inline eg_view eg_transposed(eg_view x) {
+    const eg_view was = x;
+    x.transposed = !was.transposed;
+    x.rows = was.cols;
+    x.cols = was.rows;
+    x.row_stride = was.col_stride;
+    x.col_stride = was.row_stride;
+    return x;
+}
+
+/* What happens to a value v on its way to `out`: terms in the order of the list. */
+typedef enum eg_term_kind {
+    EG_TERM_BIAS,          /* v += view[column] */
+    EG_TERM_STORE,         /* view = v, rounded; v itself is not */
+    EG_TERM_ACT,           /* v = act(v) */
+    EG_TERM_ADD,           /* v += view */
+    EG_TERM_GRAD_AT_VALUE, /* v = view * act'(v) */
+    EG_TERM_GRAD_AT_SAVED, /* v = v * act'(view) */
+    EG_TERM_COLUMN_SUMS    /* view, a temporary, gets the sums of v down each column, by chunks of rows */
+} eg_term_kind;
+
+typedef struct eg_term {
+    eg_term_kind kind;
+    eg_view view;             /* ACT has none */
+    eg_activation activation; /* ACT, GRAD_AT_VALUE, GRAD_AT_SAVED */
+    bool of_y;                /* act' is taken from y: v (GRAD_AT_VALUE) or the view is y, not pre */
+    bool propagate;           /* act'(NaN) is NaN, not 0 */
+} eg_term;
+
+/* The most terms that the lowering makes: bias, gradient, store, column sums. */
+enum { EG_MAX_TERMS = 4 };
+
+/* The dimension of an operation that the layer's rows (M) are. */
+typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH } eg_axis;
+
+typedef enum eg_op_kind {
+    EG_GEMM,   /* v = Σ over `summed` matrices, `depth` products of left[row, k] * right[k, column] */
+    EG_MAP,    /* v = left */
+    EG_REDUCE, /* out = the sum of all chunks of column sums in left, a temporary, in a fixed order */
+    EG_COPY    /* out = left: converted, transposed or packed */
+} eg_op_kind;
+
+/* `items` results of rows x cols: item i reads and writes each view at i * batch_stride. */
+typedef struct eg_op {
+    eg_op_kind kind;
+    eg_axis axis; /* GEMM, MAP */
+    int64_t items, rows, cols;
+    int64_t depth;  /* GEMM: products a matrix, 0: left and right are absent; REDUCE: rows that were summed */
+    int64_t summed; /* GEMM: matrices summed into one result, left and right at s * batch_stride; 1 or more */
+    eg_view left, right, out; /* out may be absent where a term stores what is wanted */
+    bool accumulate;          /* out += v */
+    int terms;
+    eg_term term[EG_MAX_TERMS];
+} eg_op;
+
+/* A matrix that one operation writes and later ones read; column sums have `cols` only. */
+typedef struct eg_temporary {
+    const char *name;
+    int64_t items, rows, cols;
+    eg_view same; /* once made, the same numbers, rounded, are here too; or absent */
+} eg_temporary;
+
+/* What a call in chunks keeps over them is named like an operand (low_memory.h): the sums of an operation's
+ * result, those in the result's own memory, a gradient, lines on their way. */
+enum { EG_MAX_OPS = 5 /* map or gemm, two products, two reductions */ };
+enum {
+    EG_KEPT_SUM = EG_OPERANDS,
+    EG_KEPT_IN_RESULT = EG_KEPT_SUM + EG_MAX_OPS,
+    EG_KEPT_GRADIENT,
+    EG_KEPT_TRANSIT,
+    EG_NAMES
+};
+
+enum { EG_MAX_TEMPORARIES = 3 };
+
+typedef struct eg_op_list {
+    int64_t m, k, n, batch; /* of the layer, for text */
+    eg_dtype dtype;         /* storage of the layer */
+    eg_dtype compute;       /* f32 | f64 */
+    eg_math math;
+    eg_activation activation; /* for text, as is the next */
+    eg_source source;
+    const eg_packed *packed_b; /* where a view is of it: what it holds, not where */
+    int ops, temporaries;
+    eg_op op[EG_MAX_OPS];
+    eg_temporary temporary[EG_MAX_TEMPORARIES];
+    bool backward; /* for text */
+    bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
+} eg_op_list;
+
+/* The operations of a call, in an order in which they may run. Operations without a result element are left
+ * out. A batch is folded into rows where that is the same computation. */
+void eg_lower(const eg_problem *problem, eg_op_list *list);
+
+/* The one operation of eg_pack_b: a copy of b into the pack. */
+void eg_lower_pack(const eg_problem *problem, bool batched, eg_op_list *list);
+
+/* Folds the batch into the rows where that is the same computation: shared B, summed d_b, operands whose
+ * items follow each other as rows do. */
+void eg_fold(eg_problem *problem);
+
+/* Whether an output is in the memory of an input. */
+bool eg_in_place(const eg_problem *problem);
+
+/* The term of a kind, NULL where the operation has none. */
+static inline const eg_term *eg_term_of(const eg_op *op, eg_term_kind kind) {
+    for (int i = 0; i < op->terms; i++) {
+        if (op->term[i].kind == kind) return &op->term[i];
+    }
+    return NULL;
+}
+
+/* The first product of a list, NULL where there is none. */
+static inline const eg_op *eg_first_gemm(const eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        if (list->op[i].kind == EG_GEMM) return &list->op[i];
+    }
+    return NULL;
+}
+
+#endif

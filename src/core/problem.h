@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A call after validation: every default resolved, every operand a strided matrix. What the plan is made
+ * from and what the backends read. */
+#ifndef EG_PROBLEM_H
+#define EG_PROBLEM_H
+
+#include <stdbool.h>
+
+#include "epigrad/epigrad.h"
+
+/* The operands of both calls. The table in validate.c says the shape and the name of each. */
+typedef enum eg_operand_id {
+    EG_OP_A,
+    EG_OP_B,
+    EG_OP_BIAS,
+    EG_OP_RESIDUAL,
+    EG_OP_GRAD,
+    EG_OP_SAVED, /* pre or y of the forward pass, as `source` says */
+    EG_OP_BELOW, /* pre or y of the layer below, as `below_source` says */
+    EG_OP_Y,     /* outputs from here on */
+    EG_OP_PRE,
+    EG_OP_D_A,
+    EG_OP_D_B,
+    EG_OP_D_BIAS,
+    EG_OP_GRAD_PRE,
+    EG_OP_D_BIAS_BELOW,
+    EG_OPERANDS
+} eg_operand_id;
+
+/* data == NULL: absent. Strides in elements; a vector is one row. */
+typedef struct eg_operand {
+    void *data;
+    size_t offset; /* bytes */
+    eg_dtype dtype;
+    int64_t rows, cols;
+    int64_t row_stride, col_stride, batch_stride;
+} eg_operand;
+
+/* eg_dtype_size, for where it is asked often. */
+static inline size_t eg_size_of(eg_dtype dtype) {
+    switch (dtype) {
+    case EG_F64:
+        return 8;
+    case EG_F32:
+        return 4;
+    case EG_F16:
+    case EG_BF16:
+        return 2;
+    case EG_DTYPE_DEFAULT:
+        break;
+    }
+    return 0;
+}
+
+/* What eg_matrix.data is. */
+typedef enum eg_addressing {
+    EG_ADDRESSES, /* memory */
+    EG_HANDLES,   /* the name of a buffer (WebGPU), in which `offset` is the place */
+    EG_PRESENCE   /* a mark that the operand is there: the workspace and plan queries */
+} eg_addressing;
+
+typedef struct eg_problem {
+    bool backward;
+    eg_addressing addressing;
+    int64_t m, k, n;
+    int64_t batch;    /* at least 1 */
+    eg_dtype dtype;   /* storage */
+    eg_dtype compute; /* f32, or f64 for f64 */
+    eg_math math;
+    eg_activation activation;
+    eg_source source;
+    bool propagate;  /* act'(NaN) = NaN */
+    bool accumulate; /* into d_b and d_bias */
+    eg_activation below_activation;
+    eg_source below_source;
+    const eg_packed *packed_b;
+    eg_operand operands[EG_OPERANDS];
+} eg_problem;
+
+static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
+    return problem->operands[id].data != NULL;
+}
+
+static inline bool eg_has_elements(const eg_operand *x) { return x->rows > 0 && x->cols > 0; }
+
+/* Where the operand begins, in bytes: its address, or the offset in its buffer. */
+static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, size_t offset) {
+    return (problem->addressing == EG_ADDRESSES ? (uintptr_t)data : 0) + offset;
+}
+
+/* The name users know the operand by. */
+const char *eg_operand_name(const eg_problem *problem, eg_operand_id id);
+
+/* Whether its rows are the layer's M. */
+bool eg_operand_has_rows(eg_operand_id id);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "program.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend.h"
+#include "error.h"
+#include "text.h"
+
+/* ---- Compiling ---------------------------------------------------------------------------------- */
+
+/* Steps and regions are written as they are added; the rest is not cleared, which would take as long as the
+ * choice of a kernel. */
+static eg_status compile(const eg_caps *caps, eg_program *program) {
+    program->steps = 0;
+    program->workspace = 0;
+    program->serial = 0;
+    program->may_refuse = false;
+    memset(program->region, 0, sizeof program->region);
+    memset(program->detail, 0, sizeof program->detail);
+    return eg_backend_find(caps->backend)->compile(caps, program);
+}
+
+/* The workspace has room for the program that may take this one's place. */
+eg_status eg_compile(const eg_caps *caps, eg_program *program) {
+    EG_TRY(compile(caps, program));
+    if (!program->may_refuse) return EG_OK;
+    eg_caps any = *caps;
+    any.refused = true;
+    eg_program other;
+    other.list = program->list;
+    EG_TRY(compile(&any, &other));
+    if (other.workspace > program->workspace) program->workspace = other.workspace;
+    return EG_OK;
+}
+
+eg_status eg_program_make(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
+    eg_lower(problem, &program->list);
+    return eg_compile(caps, program);
+}
+
+eg_step *eg_add_step(eg_program *program, int op, const char *kernel) {
+    eg_step *step = &program->step[program->steps++];
+    *step = (eg_step){.op = op, .kernel = kernel, .launches = 1, .splits = 1};
+    return step;
+}
+
+bool eg_add_region(eg_program *program, int index, const char *name, int64_t count, int64_t each,
+                   size_t element, size_t align) {
+    size_t bytes = 0, end = 0;
+    const size_t offset = (program->workspace + align - 1) & ~(align - 1);
+    if (__builtin_mul_overflow(count, each, &bytes) || __builtin_mul_overflow(bytes, element, &bytes) ||
+        __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX) {
+        return false;
+    }
+    program->region[index] = (eg_region){offset, bytes, name};
+    program->workspace = end;
+    return true;
+}
+
+eg_status eg_too_large(const eg_op_list *list) {
+    return eg_fail(EG_ERR_OUT_OF_MEMORY,
+                   "the workspace of M=%lld K=%lld N=%lld batch=%lld is larger than memory can be",
+                   (long long)list->m, (long long)list->k, (long long)list->n, (long long)list->batch);
+}
+
+/* ---- The text ----------------------------------------------------------------------------------- */
+
+const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
+    static const char *const names[EG_NAMES] = {
+        [EG_OP_A] = "a",
+        [EG_OP_B] = "b",
+        [EG_OP_BIAS] = "bias",
+        [EG_OP_RESIDUAL] = "residual",
+        [EG_OP_GRAD] = "grad",
+        [EG_OP_SAVED] = "pre",
+        [EG_OP_BELOW] = "below",
+        [EG_OP_Y] = "y",
+        [EG_OP_PRE] = "pre",
+        [EG_OP_D_A] = "d_a",
+        [EG_OP_D_B] = "d_b",
+        [EG_OP_D_BIAS] = "d_bias",
+        [EG_OP_GRAD_PRE] = "grad_pre",
+        [EG_OP_D_BIAS_BELOW] = "chain.d_bias",
+        [EG_KEPT_IN_RESULT] = "sums in its memory",
+        [EG_KEPT_GRADIENT] = "grad_pre",
+        [EG_KEPT_TRANSIT] = "lines on their way",
+    };
+    if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
+    if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
+    if (view->id >= EG_KEPT_SUM && view->id < EG_KEPT_IN_RESULT) return "sums";
+    return names[view->id];
+}
+
+static void put_view(eg_text *out, const eg_op_list *list, const eg_view *view) {
+    eg_put(out, "%s%s", eg_view_name(list, view), view->transposed ? "T" : "");
+}
+
+static void put_value(eg_text *out, const eg_op_list *list, const eg_op *op) {
+    if (eg_is_present(&op->left)) put_view(out, list, &op->left);
+    if (!eg_is_present(&op->left)) eg_put(out, "0");
+    if (op->kind != EG_GEMM) return;
+    if (eg_is_present(&op->right)) {
+        eg_put(out, ".");
+        put_view(out, list, &op->right);
+    }
+    const eg_term *bias = eg_term_of(op, EG_TERM_BIAS);
+    if (bias != NULL) eg_put(out, " + %s", eg_view_name(list, &bias->view));
+}
+
+/* What is written: the result, else what is stored on the way, else the gradient that is only summed. */
+static const char *result_name(const eg_op_list *list, const eg_op *op) {
+    const eg_term *store = eg_term_of(op, EG_TERM_STORE);
+    if (eg_is_present(&op->out)) return eg_view_name(list, &op->out);
+    return store != NULL ? eg_view_name(list, &store->view) : "grad_pre";
+}
+
+void eg_op_text(const eg_op_list *list, const eg_op *op, char *text, size_t capacity) {
+    eg_text out = {text, capacity};
+    const eg_term *act = eg_term_of(op, EG_TERM_ACT), *add = eg_term_of(op, EG_TERM_ADD),
+                  *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
+                  *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *store = eg_term_of(op, EG_TERM_STORE);
+    if (op->kind == EG_GEMM && op->depth == 0 && op->terms == 0) {
+        eg_put(&out, "%s %s 0", result_name(list, op), op->accumulate ? "+=" : "=");
+        return;
+    }
+    eg_put(&out, "%s %s ", result_name(list, op), op->accumulate ? "+=" : "=");
+    if (op->kind == EG_REDUCE) {
+        eg_put(&out, "column sums");
+        return;
+    }
+    if (at_value != NULL) {
+        put_view(&out, list, &at_value->view);
+        eg_put(&out, " * ");
+    }
+    const eg_term *slope = at_value != NULL ? at_value : act;
+    if (slope != NULL)
+        eg_put(&out, "%s%s(", eg_activation_name(slope->activation), at_value != NULL ? "'" : "");
+    put_value(&out, list, op);
+    if (slope != NULL) eg_put(&out, ")");
+    if (at_saved != NULL)
+        eg_put(&out, " * %s'(%s)", eg_activation_name(at_saved->activation),
+               eg_view_name(list, &at_saved->view));
+    if (add != NULL) eg_put(&out, " + %s", eg_view_name(list, &add->view));
+    if (store != NULL && strcmp(eg_view_name(list, &store->view), result_name(list, op)) != 0)
+        eg_put(&out, ", %s", eg_view_name(list, &store->view));
+}
+
+/* What a step does, and with a further operation's result each other thing it makes. */
+static void step_text(const eg_program *program, const eg_step *step, char *text, size_t capacity) {
+    const eg_op_list *list = &program->list;
+    if (step->op == EG_NO_OP) {
+        snprintf(text, capacity, "%s", step->what);
+        return;
+    }
+    eg_op_text(list, &list->op[step->op], text, capacity);
+    for (int i = 0; i < list->ops; i++) {
+        if ((step->also >> i & 1U) == 0) continue;
+        const size_t used = strlen(text);
+        snprintf(text + used, capacity - used, ", %s", result_name(list, &list->op[i]));
+    }
+}
+
+static const char *step_kind(const eg_program *program, const eg_step *step) {
+    static const char *const kinds[] = {
+        [EG_GEMM] = "gemm", [EG_MAP] = "map", [EG_REDUCE] = "reduce", [EG_COPY] = "copy"};
+    return step->op == EG_NO_OP ? kinds[EG_COPY] : kinds[program->list.op[step->op].kind];
+}
+
+static void put_step(eg_text *out, const eg_program *program, int number) {
+    const eg_step *step = &program->step[number];
+    char what[128];
+    step_text(program, step, what, sizeof what);
+    eg_put(out, "%2d  %-6s  %-48s  %s", number + 1, step_kind(program, step), what, step->kernel);
+    if (step->tile_rows > 0) {
+        eg_put(out, "  block %lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols);
+        if (step->k_block > 0) eg_put(out, "x%lld", (long long)step->k_block);
+    }
+    if (step->splits > 1) eg_put(out, "  split-K %d", step->splits);
+    if (step->note != NULL) eg_put(out, "  %s", step->note);
+    if (step->tail > 0) eg_put(out, "  stream-K tail of %lld", (long long)step->tail);
+    if (step->launches > 1) eg_put(out, "  x %lld", (long long)step->launches);
+    if (step->after_each != NULL) eg_put(out, ", each with %s", step->after_each);
+    if (step->threads > 1) eg_put(out, "  threads %d", step->threads);
+    if (step->beside) eg_put(out, "  beside the next");
+    if (step->microseconds > 0) eg_put(out, "  ~%.3g us", step->microseconds);
+    eg_put(out, "\n");
+}
+
+void eg_program_print(const eg_program *program, eg_text *out) {
+    static const char *const sources[] = {"recompute", "pre", "y"};
+    const eg_op_list *list = &program->list;
+    double total = 0;
+    for (int i = 0; i < program->steps; i++) total += program->step[i].microseconds;
+    eg_put(out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes",
+           list->backward ? "backward" : "forward", eg_dtype_name(list->dtype),
+           eg_activation_name(list->activation), list->backward ? " " : "",
+           list->backward ? sources[list->source] : "", (long long)list->m, (long long)list->k,
+           (long long)list->n, (long long)list->batch, program->workspace);
+    if (total > 0) eg_put(out, "  ~%.3g us", total);
+    eg_put(out, "\n");
+    for (int i = 0; i < program->steps; i++) put_step(out, program, i);
+    for (int i = 0; i < EG_MAX_REGIONS; i++) {
+        const eg_region *region = &program->region[i];
+        if (region->bytes > 0) eg_put(out, "    %-20s %14zu bytes\n", region->name, region->bytes);
+    }
+}

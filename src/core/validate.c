@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "validate.h"
+
+#include <string.h>
+
+#include "backend.h"
+#include "error.h"
+#include "overlap.h"
+
+/* ---- The operand table -------------------------------------------------------------------------- */
+
+typedef enum eg_dim { ONE, DIM_M, DIM_K, DIM_N } eg_dim;
+
+static const struct {
+    const char *name;
+    eg_dim rows, cols;
+    bool output, wide; /* wide: may be f32 in an f16 or bf16 layer */
+} table[EG_OPERANDS] = {
+    [EG_OP_A] = {"a", DIM_M, DIM_K, false, false},
+    [EG_OP_B] = {"b", DIM_K, DIM_N, false, false},
+    [EG_OP_BIAS] = {"bias", ONE, DIM_N, false, false},
+    [EG_OP_RESIDUAL] = {"residual", DIM_M, DIM_N, false, false},
+    [EG_OP_GRAD] = {"grad", DIM_M, DIM_N, false, false},
+    [EG_OP_SAVED] = {"pre", DIM_M, DIM_N, false, false},
+    [EG_OP_BELOW] = {"chain.saved", DIM_M, DIM_K, false, false},
+    [EG_OP_Y] = {"y", DIM_M, DIM_N, true, false},
+    [EG_OP_PRE] = {"pre", DIM_M, DIM_N, true, false},
+    [EG_OP_D_A] = {"d_a", DIM_M, DIM_K, true, false},
+    [EG_OP_D_B] = {"d_b", DIM_K, DIM_N, true, true},
+    [EG_OP_D_BIAS] = {"d_bias", ONE, DIM_N, true, true},
+    [EG_OP_GRAD_PRE] = {"grad_pre", DIM_M, DIM_N, true, false},
+    [EG_OP_D_BIAS_BELOW] = {"chain.d_bias", ONE, DIM_K, true, true},
+};
+
+const char *eg_operand_name(const eg_problem *problem, eg_operand_id id) {
+    if (id == EG_OP_SAVED && problem->source == EG_SOURCE_Y) return "y";
+    return table[id].name;
+}
+
+bool eg_operand_has_rows(eg_operand_id id) { return table[id].rows == DIM_M; }
+
+static int64_t dim(const eg_problem *problem, eg_dim which) {
+    switch (which) {
+    case ONE:
+        return 1;
+    case DIM_M:
+        return problem->m;
+    case DIM_K:
+        return problem->k;
+    case DIM_N:
+        return problem->n;
+    }
+    return 0;
+}
+
+/* ---- The layer ---------------------------------------------------------------------------------- */
+
+eg_status eg_validate_size(const char *name, size_t given, size_t known) {
+    enum { PAGE = 4096 }; /* no struct will grow by more, and no more is read past the known one */
+    if (given >= known && given - known <= PAGE) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s.size is %zu; expected sizeof the struct, %zu%s", name, given, known,
+                   given < known ? "" : " in this library");
+}
+
+eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
+    EG_TRY(eg_validate_size(name, given, known));
+    for (size_t i = known; i < given; i++) {
+        if (((const unsigned char *)struct_)[i] != 0) {
+            return eg_fail(EG_ERR_UNSUPPORTED,
+                           "%s.size is %zu and byte %zu is set: a field newer than this library, %s", name,
+                           given, i, eg_version());
+        }
+    }
+    return EG_OK;
+}
+
+static eg_status check_enum(const char *name, int value, int last, const char *expected) {
+    if (value >= 0 && value <= last) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected %s", name, value, expected);
+}
+
+static eg_status check_size(const char *name, int64_t value) {
+    const int64_t most = (int64_t)1 << 60; /* so that a size can be rounded up without a thought */
+    if (value >= 0 && value <= most) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "layer.%s is %lld; expected 0 to 2^60", name, (long long)value);
+}
+
+static eg_status take_activation(const char *name, eg_activation activation) {
+    if (eg_activation_name(activation) != NULL) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected an EG_ACT_ value", name, (int)activation);
+}
+
+static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_problem *problem) {
+    if (layer == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
+    EG_TRY(eg_validate_struct("layer", layer, layer->size, sizeof *layer));
+    EG_TRY(check_size("m", layer->m));
+    EG_TRY(check_size("k", layer->k));
+    EG_TRY(check_size("n", layer->n));
+    EG_TRY(check_size("batch", layer->batch));
+    EG_TRY(check_enum("layer.dtype", (int)layer->dtype, EG_BF16, "EG_F32, EG_F64, EG_F16 or EG_BF16"));
+    EG_TRY(take_activation("layer.activation", layer->activation));
+    EG_TRY(check_enum("layer.math", (int)layer->math, EG_MATH_FAST, "an EG_MATH_ value"));
+    EG_TRY(check_enum("layer.nonfinite", (int)layer->nonfinite, EG_NONFINITE_PROPAGATE,
+                      "an EG_NONFINITE_ value"));
+    *problem = (eg_problem){
+        .addressing = addressing,
+        .m = layer->m,
+        .k = layer->k,
+        .n = layer->n,
+        .batch = layer->batch == 0 ? 1 : layer->batch,
+        .dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype,
+        .math = layer->math,
+        .activation = layer->activation,
+        .propagate = layer->nonfinite == EG_NONFINITE_PROPAGATE,
+    };
+    problem->compute = problem->dtype == EG_F64 ? EG_F64 : EG_F32;
+    return EG_OK;
+}
+
+/* ---- One operand -------------------------------------------------------------------------------- */
+
+static eg_status check_dtype(const eg_problem *problem, eg_operand_id id, eg_dtype dtype) {
+    const char *name = eg_operand_name(problem, id);
+    if ((int)dtype < 0 || (int)dtype > EG_BF16) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s.dtype is %d; expected EG_DTYPE_DEFAULT, EG_F32, EG_F64, EG_F16 or EG_BF16", name,
+                       (int)dtype);
+    }
+    const bool wide = table[id].wide && problem->compute == EG_F32 && dtype == EG_F32;
+    if (dtype == EG_DTYPE_DEFAULT || dtype == problem->dtype || wide) return EG_OK;
+    const bool or_f32 = table[id].wide && problem->compute == EG_F32 && problem->dtype != EG_F32;
+    return eg_fail(EG_ERR_ARGUMENT, "%s.dtype is %s; expected the layer's, %s%s", name, eg_dtype_name(dtype),
+                   eg_dtype_name(problem->dtype), or_f32 ? ", or f32" : "");
+}
+
+static eg_status check_strides(const eg_problem *problem, eg_operand_id id, const eg_matrix *matrix,
+                               int64_t ld, int64_t least_ld) {
+    const char *name = eg_operand_name(problem, id);
+    if (ld < least_ld) {
+        return eg_fail(EG_ERR_ARGUMENT, "%s.ld is %lld; expected at least %lld, the number of its %s", name,
+                       (long long)matrix->ld, (long long)least_ld,
+                       matrix->layout == EG_ROW_MAJOR ? "columns" : "rows");
+    }
+    if (matrix->batch_stride < 0) {
+        return eg_fail(EG_ERR_ARGUMENT, "%s.batch_stride is %lld; expected 0 or more", name,
+                       (long long)matrix->batch_stride);
+    }
+    return EG_OK;
+}
+
+/* The end of the last element, in bytes from `data`, is at most this: more than any memory has, and little
+ * enough for the sum of two. */
+static const int64_t furthest = (int64_t)1 << 62;
+
+bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, uint64_t bytes) {
+    if (offset > (uint64_t)furthest || bytes > (uint64_t)furthest - offset) return true;
+    return addressing == EG_ADDRESSES && offset + bytes > UINTPTR_MAX - (uintptr_t)data;
+}
+
+static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
+    int64_t last = 0, term = 0;
+    bool over = __builtin_mul_overflow(operand->rows - 1, operand->row_stride, &last);
+    over = over || __builtin_mul_overflow(operand->cols - 1, operand->col_stride, &term);
+    over = over || __builtin_add_overflow(last, term, &last);
+    over = over || __builtin_mul_overflow(problem->batch - 1, operand->batch_stride, &term);
+    over = over || __builtin_add_overflow(last, term, &last);
+    over = over || __builtin_add_overflow(last, 1, &last);
+    over = over || __builtin_mul_overflow(last, (int64_t)eg_size_of(operand->dtype), &last);
+    over = over || eg_out_of_range(problem->addressing, operand->data, operand->offset, (uint64_t)last);
+    if (!over) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "%s is too large: %lld x %lld elements, row stride %lld, batch stride %lld, offset %zu",
+                   eg_operand_name(problem, id), (long long)operand->rows, (long long)operand->cols,
+                   (long long)operand->row_stride, (long long)operand->batch_stride, operand->offset);
+}
+
+/* Two matrices of an output's batch must not share elements; they may interleave. */
+static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
+    const bool may_reduce = id == EG_OP_D_A || id == EG_OP_D_B || table[id].rows == ONE;
+    if (problem->batch <= 1 || (operand->batch_stride == 0 && may_reduce)) return EG_OK;
+    const bool row_major = operand->col_stride == 1;
+    const int64_t length = row_major ? operand->cols : operand->rows,
+                  lines = row_major ? operand->rows : operand->cols;
+    const int64_t ld = row_major ? operand->row_stride : operand->col_stride, stride = operand->batch_stride;
+    const int64_t extent = (lines - 1) * ld + length;
+    if (stride >= extent || !eg_items_overlap(problem, operand)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "%s.batch_stride is %lld, so its %lld matrices overlap; expected at least %lld, or such "
+                   "as interleave",
+                   eg_operand_name(problem, id), (long long)stride, (long long)problem->batch,
+                   (long long)extent);
+}
+
+/* The operand is made where it stays: a copy of what has just been written is slow. */
+static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix) {
+    const char *name = eg_operand_name(problem, id);
+    eg_operand *operand = &problem->operands[id];
+    if (matrix->data == NULL) return EG_OK;
+    EG_TRY(check_dtype(problem, id, matrix->dtype));
+    if (matrix->layout != EG_ROW_MAJOR && matrix->layout != EG_COL_MAJOR) {
+        return eg_fail(EG_ERR_ARGUMENT, "%s.layout is %d; expected EG_ROW_MAJOR or EG_COL_MAJOR", name,
+                       (int)matrix->layout);
+    }
+    operand->data = matrix->data;
+    operand->offset = matrix->offset;
+    operand->dtype = matrix->dtype == EG_DTYPE_DEFAULT ? problem->dtype : matrix->dtype;
+    operand->rows = dim(problem, table[id].rows);
+    operand->cols = dim(problem, table[id].cols);
+    operand->batch_stride = matrix->batch_stride;
+    const bool row_major = matrix->layout == EG_ROW_MAJOR;
+    const int64_t length = row_major ? operand->cols : operand->rows;
+    const int64_t ld = matrix->ld == 0 ? length : matrix->ld;
+    EG_TRY(check_strides(problem, id, matrix, ld, length));
+    /* The ld of a single line addresses nothing, and may be any number. */
+    const int64_t lines = row_major ? operand->rows : operand->cols, stride = lines > 1 ? ld : length;
+    operand->row_stride = row_major ? stride : 1;
+    operand->col_stride = row_major ? 1 : stride;
+    const size_t size = eg_size_of(operand->dtype); /* a power of two */
+    if ((eg_begin(problem, operand->data, operand->offset) & (size - 1)) != 0) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s at %p + offset %zu is misaligned; expected a multiple of %zu bytes, its element",
+                       name, operand->data, operand->offset, size);
+    }
+    if (eg_has_elements(operand)) {
+        EG_TRY(check_extent(problem, id, operand));
+        if (table[id].output) EG_TRY(check_batch_apart(problem, id, operand));
+    }
+    return EG_OK;
+}
+
+static eg_status take_vector(eg_problem *problem, eg_operand_id id, const eg_vector *vector) {
+    const eg_matrix row = {.data = vector->data, .offset = vector->offset, .dtype = vector->dtype};
+    return take_matrix(problem, id, &row);
+}
+
+/* A needed input that has elements must be there. */
+static eg_status require(const eg_problem *problem, eg_operand_id id, const char *why) {
+    const int64_t rows = dim(problem, table[id].rows), cols = dim(problem, table[id].cols);
+    if (eg_wants(problem, id) || rows == 0 || cols == 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s is absent (data is NULL); expected a %lld x %lld matrix %s",
+                   eg_operand_name(problem, id), (long long)rows, (long long)cols, why);
+}
+
+static eg_status require_b(const eg_problem *problem, const char *why) {
+    return problem->packed_b != NULL ? EG_OK : require(problem, EG_OP_B, why);
+}
+
+/* ---- Overlaps ----------------------------------------------------------------------------------- */
+
+/* Of two that overlap: they begin at one place, and are as far from row to row, column to column and item to
+ * item, where there is more than one. */
+static bool same_elements(const eg_problem *problem, const eg_operand *x, const eg_operand *y) {
+    return eg_begin(problem, x->data, x->offset) == eg_begin(problem, y->data, y->offset) &&
+           x->dtype == y->dtype && (x->rows <= 1 || x->row_stride == y->row_stride) &&
+           (x->cols <= 1 || x->col_stride == y->col_stride) &&
+           (problem->batch <= 1 || x->batch_stride == y->batch_stride);
+}
+
+static bool may_alias(eg_operand_id input, eg_operand_id output) {
+    return (input == EG_OP_RESIDUAL && output == EG_OP_Y) ||
+           (input == EG_OP_GRAD && output == EG_OP_GRAD_PRE);
+}
+
+static eg_status fail_overlap(const eg_problem *problem, int out, int other, eg_overlap_verdict verdict) {
+    const eg_operand *written = &problem->operands[out], *touched = &problem->operands[other];
+    return eg_fail(
+        EG_ERR_ARGUMENT,
+        "%s at %p %s %s at %p; expected separate memory (only y and residual, or grad_pre and "
+        "grad, may be the same, element for element)",
+        eg_operand_name(problem, (eg_operand_id)out), (void *)((char *)written->data + written->offset),
+        verdict == EG_OVERLAP ? "overlaps" : "may overlap (its strides are too irregular to tell)",
+        eg_operand_name(problem, (eg_operand_id)other), (void *)((char *)touched->data + touched->offset));
+}
+
+static eg_status check_overlaps(const eg_problem *problem) {
+    for (int out = EG_OP_Y; out < EG_OPERANDS; out++) {
+        const eg_operand *written = &problem->operands[out];
+        for (int other = 0; other < out && written->data != NULL; other++) {
+            const eg_operand *touched = &problem->operands[other];
+            if (touched->data == NULL) continue;
+            if (may_alias((eg_operand_id)other, (eg_operand_id)out) &&
+                same_elements(problem, written, touched))
+                continue;
+            const eg_overlap_verdict verdict = eg_overlap(problem, written, touched);
+            if (verdict != EG_APART) return fail_overlap(problem, out, other, verdict);
+        }
+    }
+    return EG_OK;
+}
+
+static eg_status check_workspace(const eg_problem *problem, const eg_workspace *workspace) {
+    if (workspace->data == NULL) return EG_OK;
+    if (eg_out_of_range(problem->addressing, workspace->data, workspace->offset, workspace->bytes)) {
+        return eg_fail(EG_ERR_ARGUMENT, "workspace is too large: %zu bytes at %p + offset %zu",
+                       workspace->bytes, workspace->data, workspace->offset);
+    }
+    if (eg_begin(problem, workspace->data, workspace->offset) % 64 == 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "workspace at %p + offset %zu is misaligned; expected a multiple of 64 bytes",
+                   workspace->data, workspace->offset);
+}
+
+/* ---- The calls ---------------------------------------------------------------------------------- */
+
+eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *args,
+                              eg_problem *problem) {
+    EG_TRY(take_layer(addressing, layer, problem));
+    if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
+    EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
+    problem->packed_b = args->packed_b;
+    EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
+    EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
+    EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
+    EG_TRY(take_matrix(problem, EG_OP_RESIDUAL, &args->residual));
+    EG_TRY(take_matrix(problem, EG_OP_Y, &args->y));
+    EG_TRY(take_matrix(problem, EG_OP_PRE, &args->pre));
+    EG_TRY(check_workspace(problem, &args->workspace));
+
+    EG_TRY(require(problem, EG_OP_Y, "to write"));
+    EG_TRY(require(problem, EG_OP_A, "to multiply"));
+    EG_TRY(require_b(problem, "to multiply"));
+    if (eg_wants(problem, EG_OP_RESIDUAL) && problem->activation != EG_ACT_NONE) {
+        return eg_fail(EG_ERR_ARGUMENT, "residual is given with activation %s; expected EG_ACT_NONE",
+                       eg_activation_name(problem->activation));
+    }
+    return check_overlaps(problem);
+}
+
+static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
+    if (chain->saved.data == NULL) {
+        if (chain->d_bias.data == NULL) return EG_OK;
+        return eg_fail(EG_ERR_ARGUMENT, "chain.d_bias is given without chain.saved; expected both");
+    }
+    EG_TRY(take_activation("chain.activation", chain->activation));
+    if (chain->source != EG_SOURCE_PRE && chain->source != EG_SOURCE_Y) {
+        return eg_fail(EG_ERR_ARGUMENT, "chain.source is %d; expected EG_SOURCE_PRE or EG_SOURCE_Y",
+                       (int)chain->source);
+    }
+    if (chain->source == EG_SOURCE_Y && !eg_activation_from_y(chain->activation)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "chain.source is EG_SOURCE_Y with activation %s; expected one whose derivative "
+                       "is a function of y (none, relu, sigmoid, tanh)",
+                       eg_activation_name(chain->activation));
+    }
+    problem->below_activation = chain->activation;
+    problem->below_source = chain->source;
+    EG_TRY(take_matrix(problem, EG_OP_BELOW, &chain->saved));
+    EG_TRY(take_vector(problem, EG_OP_D_BIAS_BELOW, &chain->d_bias));
+    const eg_operand *d_a = &problem->operands[EG_OP_D_A];
+    if (d_a->data == NULL) return eg_fail(EG_ERR_ARGUMENT, "chain.saved is given without d_a; expected both");
+    if (problem->batch != 1 && d_a->batch_stride == 0) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "d_a.batch_stride is 0 with chain.saved and batch %lld; expected a d_a that is "
+                       "not summed over the batch",
+                       (long long)problem->batch);
+    }
+    return EG_OK;
+}
+
+/* act' of an activation other than none has to come from somewhere. */
+static eg_status take_source(const eg_backward_args *args, eg_problem *problem) {
+    EG_TRY(check_enum("source", (int)args->source, EG_SOURCE_Y,
+                      "EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE or EG_SOURCE_Y"));
+    problem->source = args->source;
+    if (args->source == EG_SOURCE_RECOMPUTE) {
+        if (args->pre.data == NULL && args->y.data == NULL) return EG_OK;
+        const char *name = args->pre.data != NULL ? "pre" : "y";
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s is given, and source is EG_SOURCE_RECOMPUTE (0, its default), which does not read "
+                       "it; expected source EG_SOURCE_%s, or no %s",
+                       name, args->pre.data != NULL ? "PRE" : "Y", name);
+    }
+    if (args->source == EG_SOURCE_Y && !eg_activation_from_y(problem->activation)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "source is EG_SOURCE_Y with activation %s; expected one whose derivative is a "
+                       "function of y (none, relu, sigmoid, tanh)",
+                       eg_activation_name(problem->activation));
+    }
+    return take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y);
+}
+
+/* What the wanted outputs need: every one of them needs grad_pre. */
+static eg_status require_inputs(const eg_problem *problem) {
+    const bool d_a = eg_wants(problem, EG_OP_D_A), d_b = eg_wants(problem, EG_OP_D_B);
+    if (!d_a && !d_b && !eg_wants(problem, EG_OP_D_BIAS) && !eg_wants(problem, EG_OP_GRAD_PRE)) return EG_OK;
+    const bool acts = problem->activation != EG_ACT_NONE, recompute = problem->source == EG_SOURCE_RECOMPUTE;
+    EG_TRY(require(problem, EG_OP_GRAD, "to propagate"));
+    if (acts && !recompute) EG_TRY(require(problem, EG_OP_SAVED, "as source says"));
+    if (acts && recompute) EG_TRY(require(problem, EG_OP_A, "to recompute pre"));
+    if (acts && recompute) EG_TRY(require_b(problem, "to recompute pre"));
+    if (d_b) EG_TRY(require(problem, EG_OP_A, "for d_b"));
+    return d_a ? require_b(problem, "for d_a") : EG_OK;
+}
+
+eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
+                               eg_problem *problem) {
+    EG_TRY(take_layer(addressing, layer, problem));
+    if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
+    EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
+    problem->backward = true;
+    problem->packed_b = args->packed_b;
+    EG_TRY(check_enum("accumulate", args->accumulate, 1, "0 or 1"));
+    problem->accumulate = args->accumulate != 0;
+    EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
+    EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
+    EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD, &args->grad));
+    EG_TRY(take_source(args, problem));
+    EG_TRY(take_matrix(problem, EG_OP_D_A, &args->d_a));
+    EG_TRY(take_matrix(problem, EG_OP_D_B, &args->d_b));
+    EG_TRY(take_vector(problem, EG_OP_D_BIAS, &args->d_bias));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE, &args->grad_pre));
+    EG_TRY(take_chain(&args->chain, problem));
+    EG_TRY(check_workspace(problem, &args->workspace));
+
+    EG_TRY(require_inputs(problem));
+    return check_overlaps(problem);
+}
+
+eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, const eg_matrix *b,
+                           eg_problem *problem) {
+    EG_TRY(take_layer(addressing, layer, problem));
+    if (b == NULL) return eg_fail(EG_ERR_ARGUMENT, "b is NULL; expected an eg_matrix");
+    if (b->batch_stride == 0) problem->batch = 1; /* which then fits any batch */
+    EG_TRY(take_matrix(problem, EG_OP_B, b));
+    return require(problem, EG_OP_B, "to pack");
+}
+
+eg_status eg_validate_open(const eg_open_info *info) {
+    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+#define EG_ROW(NAME, name) +1
+    const int backends = 0 EG_BACKEND_TABLE(EG_ROW);
+#undef EG_ROW
+#define EG_ROW(NAME, name) " EG_BACKEND_" #NAME
+    EG_TRY(check_enum("info.backend", (int)info->backend, backends - 1, "one of" EG_BACKEND_TABLE(EG_ROW)));
+#undef EG_ROW
+    if (info->threads < 0 || info->threads > 4096) {
+        return eg_fail(EG_ERR_ARGUMENT, "info.threads is %d; expected 0 (all) to 4096", info->threads);
+    }
+    if (info->device < 0) {
+        return eg_fail(EG_ERR_ARGUMENT, "info.device is %d; expected 0 or more", info->device);
+    }
+    if ((info->allocator.alloc == NULL) != (info->allocator.free == NULL)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "info.allocator has only one of alloc and free; expected both or neither");
+    }
+    if (info->parallel_for == NULL && info->parallel_user != NULL) {
+        return eg_fail(EG_ERR_ARGUMENT, "info.parallel_user is set and info.parallel_for is NULL; expected a "
+                                        "parallel_for, or neither");
+    }
+    return EG_OK;
+}

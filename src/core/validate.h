@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From public structs to an eg_problem: one readable check per documented rule. */
+#ifndef EG_VALIDATE_H
+#define EG_VALIDATE_H
+
+#include "problem.h"
+
+eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *args,
+                              eg_problem *problem);
+eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
+                               eg_problem *problem);
+eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, const eg_matrix *b,
+                           eg_problem *problem);
+eg_status eg_validate_open(const eg_open_info *info);
+
+/* Whether [offset, offset + bytes) from `data` on cannot be a range of memory, whatever memory it is. */
+bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, uint64_t bytes);
+
+/* The size of a struct that is written: what a newer one has beyond this library's version is left alone. */
+eg_status eg_validate_size(const char *name, size_t given, size_t known);
+
+/* And of one that is read: `given` bytes that start at `struct_` against the `known` bytes of this library's
+ * version of it. */
+eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
+
+#endif

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From operations to a CPU program: a kernel row for all of them, which operands are packed and how, and the
+ * workspace. Pure. */
+#include "compile.h"
+
+#include <string.h>
+
+#include "core/error.h"
+
+typedef struct compiler {
+    const eg_cpu_kernel *kernel;
+    eg_program *program;
+    const eg_op_list *list;
+    int threads;                             /* that steps beside the products may take */
+    int next_region;                         /* free */
+    int8_t sums[EG_MAX_TEMPORARIES];         /* regions of column sums */
+    eg_cpu_layouts made[EG_MAX_TEMPORARIES]; /* of temporaries: the layouts that products read */
+    eg_cpu_layouts packed[EG_NAMES];         /* and of operands */
+    eg_cpu_blocks blocks[EG_MAX_OPS];
+    eg_cpu_step detail[EG_MAX_OPS];
+} compiler;
+
+static const eg_cpu_layouts no_layouts = {EG_CPU_NOWHERE, EG_CPU_NOWHERE, EG_CPU_NOWHERE, EG_CPU_NOWHERE};
+
+static bool has_layouts(const eg_cpu_layouts *x) { return memcmp(x, &no_layouts, sizeof *x) != 0; }
+
+/* ---- How products read their operands ----------------------------------------------------------- */
+
+/* Where the region of a view's packed layout is noted. One copy of a matrix in micro-panels serves it and its
+ * transpose as left operands, and itself as a right one. */
+static int8_t *layout_of(compiler *c, const eg_view *view, bool right) {
+    eg_cpu_layouts *x = view->space == EG_TEMPORARY ? &c->made[view->id] : &c->packed[view->id];
+    if (!eg_cpu_is_amx(c->kernel)) return right && view->transposed ? &x->right_t : &x->left;
+    if (right) return view->transposed ? &x->right_t : &x->right;
+    return view->transposed ? &x->left_t : &x->left;
+}
+
+/* In place of a region, until one is added: a packed copy is wanted. */
+enum { WANTED = INT8_MAX };
+
+static int8_t read_left(compiler *c, const eg_op *op) {
+    if (op->depth == 0) return EG_CPU_NOWHERE;
+    if (eg_cpu_reads_left_in_place(c->kernel, op)) return EG_CPU_IN_PLACE;
+    *layout_of(c, &op->left, false) = WANTED;
+    return EG_CPU_NOWHERE;
+}
+
+static int8_t read_right(compiler *c, const eg_op *op, bool fused) {
+    if (op->depth == 0) return EG_CPU_NOWHERE;
+    if (op->right.space == EG_PACKED_B) return EG_CPU_FROM_PACK;
+    if (fused) return EG_CPU_FUSED;
+    if (eg_cpu_reads_right_in_place(c->kernel, op)) return EG_CPU_IN_PLACE;
+    *layout_of(c, &op->right, true) = WANTED;
+    return EG_CPU_NOWHERE;
+}
+
+/* An operand that one product reads in place and another one packed is read packed by both. */
+static void share_layout(compiler *c, const eg_view *view, bool right, int8_t *where) {
+    if (!eg_is_present(view) || (*where != EG_CPU_NOWHERE && *where != EG_CPU_IN_PLACE)) return;
+    const int8_t region = *layout_of(c, view, right);
+    if (region != EG_CPU_NOWHERE) *where = region;
+}
+
+/* ---- Regions ------------------------------------------------------------------------------------ */
+
+/* A matrix as the kernels read it; AMX tile blocks, in strips of either kind. */
+static bool matrix_size(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols, int64_t *count,
+                        size_t *element) {
+    if (eg_cpu_is_amx(kernel)) {
+        const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, rows, cols);
+        int64_t down;
+        *element = grid.block_bytes;
+        if (__builtin_mul_overflow(grid.rows, grid.row_pitch, count) ||
+            __builtin_mul_overflow(grid.cols, grid.col_pitch, &down))
+            return false;
+        if (down > *count) *count = down;
+        return true;
+    }
+    const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
+    *element = eg_size_of(kernel->compute);
+    return !__builtin_mul_overflow(panels.stride, panels.panels * kernel->micro.nr, count);
+}
+
+bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, int64_t items, int64_t rows, int64_t cols,
+                         size_t *bytes) {
+    int64_t count;
+    size_t element;
+    return matrix_size(kernel, rows, cols, &count, &element) &&
+           !__builtin_mul_overflow(count, items, bytes) && !__builtin_mul_overflow(*bytes, element, bytes) &&
+           *bytes <= (size_t)INT64_MAX;
+}
+
+static bool add_matrix(compiler *c, int8_t *region, const char *name, int64_t items, int64_t rows,
+                       int64_t cols) {
+    int64_t count;
+    size_t element;
+    if (*region == EG_CPU_NOWHERE) return true;
+    *region = (int8_t)c->next_region++;
+    return matrix_size(c->kernel, rows, cols, &count, &element) &&
+           eg_add_region(c->program, *region, name, count, items, element, 64);
+}
+
+/* `x` is [rows, cols] as its caller has it. Transposed micro-panels hold the transpose. */
+static bool add_layouts(compiler *c, eg_cpu_layouts *x, const char *const names[2], int64_t items,
+                        int64_t rows, int64_t cols) {
+    const bool turn = !eg_cpu_is_amx(c->kernel);
+    return add_matrix(c, &x->left, names[0], items, rows, cols) &&
+           add_matrix(c, &x->left_t, names[1], items, rows, cols) &&
+           add_matrix(c, &x->right, names[0], items, rows, cols) &&
+           add_matrix(c, &x->right_t, names[1], items, turn ? cols : rows, turn ? rows : cols);
+}
+
+/* A row of nr-padded column sums for each chunk of rows of each item. */
+static bool add_sums(compiler *c, int id) {
+    const eg_temporary *x = &c->list->temporary[id];
+    int64_t chunks;
+    c->sums[id] = (int8_t)c->next_region++;
+    return !__builtin_mul_overflow(eg_cpu_chunks(x->rows), x->items, &chunks) &&
+           eg_add_region(c->program, c->sums[id], x->name, chunks,
+                         eg_ceil_div(x->cols, c->kernel->micro.nr) * c->kernel->micro.nr,
+                         eg_size_of(c->kernel->compute), 64);
+}
+
+/* ---- Steps -------------------------------------------------------------------------------------- */
+
+static eg_step *add_step(compiler *c, int op, const eg_cpu_step *detail, double numbers) {
+    eg_step *step = eg_add_step(c->program, op, c->kernel->name);
+    memcpy(step->detail, detail, sizeof *detail);
+    if (numbers >= 0) step->threads = eg_cpu_threads_for_numbers(c->threads, numbers);
+    return step;
+}
+
+static double count_of(const eg_view *x, int64_t items) {
+    return (double)items * (double)x->rows * (double)x->cols;
+}
+
+static int64_t items_of(const eg_op *op, const eg_view *x) {
+    const int64_t batch = op->items > op->summed ? op->items : op->summed;
+    return x->batch_stride == 0 ? 1 : batch;
+}
+
+static const char *const names[EG_NAMES][2] = {
+    [EG_OP_A] = {"a", "a transposed"},
+    [EG_OP_B] = {"b", "b transposed"},
+    [EG_OP_GRAD] = {"grad", "grad transposed"},
+    [EG_OP_GRAD_PRE] = {"grad_pre", "grad_pre transposed"},
+    [EG_KEPT_GRADIENT] = {"grad_pre", "grad_pre transposed"},
+};
+static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
+                                              [EG_OP_B] = "pack b",
+                                              [EG_OP_GRAD] = "pack grad",
+                                              [EG_OP_GRAD_PRE] = "pack grad_pre",
+                                              [EG_KEPT_GRADIENT] = "pack grad_pre"};
+
+/* The operand of an operation as its caller has it, rather than as the operation reads it. */
+static eg_view as_given(const eg_view *view) { return view->transposed ? eg_transposed(*view) : *view; }
+
+/* Whether a map goes over the operand anyway, once, and may pack it on its way. */
+static bool is_mapped(const eg_op_list *list, int id) {
+    const eg_op *map = &list->op[0];
+    return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
+           (map->items == 1 || map->left.batch_stride != 0) && eg_term_of(map, EG_TERM_GRAD_AT_VALUE) == NULL;
+}
+
+/* An operand is read once, and packed for every product that it is in. */
+static bool pack_operand(compiler *c, int op, bool right) {
+    const eg_view *view = right ? &c->list->op[op].right : &c->list->op[op].left;
+    if (view->space != EG_OPERAND) return true;
+    eg_cpu_layouts *wanted = &c->packed[view->id];
+    const bool done = !has_layouts(wanted) || (wanted->left != WANTED && wanted->left_t != WANTED &&
+                                               wanted->right != WANTED && wanted->right_t != WANTED);
+    if (done) return true;
+    const eg_view x = as_given(view);
+    const int64_t items = items_of(&c->list->op[op], view);
+    if (!add_layouts(c, wanted, names[view->id], items, x.rows, x.cols)) return false;
+    if (is_mapped(c->list, view->id)) return true;
+    const eg_cpu_step detail = {.kernel = c->kernel,
+                                .left = EG_CPU_NOWHERE,
+                                .right = EG_CPU_NOWHERE,
+                                .sums = EG_CPU_NOWHERE,
+                                .source = (int8_t)op,
+                                .source_is_right = right,
+                                .packs = *wanted};
+    eg_step *step = add_step(c, EG_NO_OP, &detail, count_of(&x, items) * (1 + c->kernel->pack.bf16_terms));
+    step->what = packing[view->id];
+    return true;
+}
+
+/* All packing before all else, left operands first. */
+static bool pack_operands(compiler *c) {
+    for (int right = 0; right < 2; right++) {
+        for (int i = 0; i < c->list->ops; i++) {
+            if (c->list->op[i].kind == EG_GEMM && !pack_operand(c, i, right)) return false;
+        }
+    }
+    return true;
+}
+
+/* Smaller results stay in L2 until they are read. */
+enum { KEPT_A_THREAD = 1 << 20 }; /* bytes */
+
+static bool is_whole_lines(const eg_view *x) {
+    const int64_t distances = (x->row_stride | x->batch_stride) * (int64_t)eg_size_of(x->dtype);
+    return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
+}
+
+/* A non-temporal store does not read the line first, and evicts nothing from the caches. */
+static bool is_non_temporal(const compiler *c, const eg_op *op, int threads) {
+    const eg_view *out = &op->out;
+    if (op->terms > 0 || op->accumulate) return false;
+    const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out->dtype);
+    const bool by_lines = eg_cpu_is_amx(c->kernel) || out->dtype == c->kernel->compute;
+    return op->depth < c->kernel->blocking.non_temporal_below && by_lines &&
+           eg_div(bytes, threads) > KEPT_A_THREAD && is_whole_lines(out);
+}
+
+static void add_product(compiler *c, int index) {
+    const eg_op *op = &c->list->op[index];
+    const eg_cpu_blocks *blocks = &c->blocks[index];
+    eg_cpu_step *detail = &c->detail[index];
+    share_layout(c, &op->left, false, &detail->left);
+    share_layout(c, &op->right, true, &detail->right);
+    detail->single_pass = blocks->single_pass;
+    detail->non_temporal = is_non_temporal(c, op, blocks->threads);
+    eg_step *step = add_step(c, index, detail, -1);
+    step->threads = blocks->threads;
+    step->tile_rows = blocks->mc;
+    step->tile_cols = blocks->nc;
+    step->k_block = blocks->kc;
+    if (detail->right == EG_CPU_FUSED) step->note = "fused packing";
+}
+
+/* What an operation makes for others: its result packed, and its column sums. */
+static bool add_temporaries(compiler *c, int index) {
+    static const char *const result_names[2] = {"grad_pre", "grad_pre transposed"};
+    const eg_op *op = &c->list->op[index];
+    const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+    eg_cpu_step *detail = &c->detail[index];
+    if (op->out.space == EG_TEMPORARY) {
+        const eg_temporary *x = &c->list->temporary[op->out.id];
+        if (!add_layouts(c, &c->made[op->out.id], result_names, x->items, x->rows, x->cols)) return false;
+        detail->packs = c->made[op->out.id];
+    } else if (op->kind == EG_MAP && is_mapped(c->list, op->left.id)) {
+        detail->packs = c->packed[op->left.id];
+    }
+    if (sums == NULL) return true;
+    const bool fits = add_sums(c, sums->view.id);
+    detail->sums = c->sums[sums->view.id];
+    return fits;
+}
+
+static bool add_operation(compiler *c, int index) {
+    const eg_op *op = &c->list->op[index];
+    if (!add_temporaries(c, index)) return false;
+    switch (op->kind) {
+    case EG_GEMM:
+        add_product(c, index);
+        break;
+    case EG_REDUCE:
+        c->detail[index].sums = c->sums[op->left.id];
+        add_step(c, index, &c->detail[index], (double)op->depth / EG_CPU_CHUNK * (double)op->cols);
+        break;
+    case EG_MAP:
+    case EG_COPY:
+        add_step(c, index, &c->detail[index], (double)op->items * (double)op->rows * (double)op->cols);
+        break;
+    }
+    return true;
+}
+
+/* For each thread of the step with most: spare tiles, a block's tiles, and with fused packing a micro-panel.
+ */
+static bool add_scratch(compiler *c) {
+    const eg_cpu_kernel *kernel = c->kernel;
+    int64_t most = 0;
+    int threads = 1;
+    for (int i = 0; i < c->program->steps; i++) {
+        const eg_step *step = &c->program->step[i];
+        const eg_cpu_step *detail = eg_cpu_detail(step);
+        int64_t need = 0;
+        if (step->threads > threads) threads = step->threads;
+        if (step->tile_rows > 0)
+            need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
+                   kernel->micro.mr * kernel->micro.nr;
+        if (detail->right == EG_CPU_FUSED)
+            need +=
+                step->k_block * kernel->micro.nr * (eg_cpu_is_amx(kernel) ? kernel->pack.bf16_terms : 2) / 2;
+        if (need > most) most = need;
+    }
+    most += EG_CPU_SPARE_TILES * (int64_t)kernel->micro.mr * kernel->micro.nr;
+    const eg_cpu_program detail = {.scratch = (size_t)most * eg_size_of(kernel->compute)};
+    memcpy(c->program->detail, &detail, sizeof detail);
+    return eg_add_region(c->program, EG_CPU_SCRATCH, "scratch", threads, most, eg_size_of(kernel->compute),
+                         64);
+}
+
+/* Other steps take no more threads than the products: what others pack would be in the wrong caches. */
+static void choose_blocks(compiler *c, int threads) {
+    int most = 0;
+    for (int i = 0; i < c->list->ops; i++) {
+        const eg_op *op = &c->list->op[i];
+        c->detail[i] = (eg_cpu_step){.kernel = c->kernel,
+                                     .left = EG_CPU_NOWHERE,
+                                     .right = EG_CPU_NOWHERE,
+                                     .sums = EG_CPU_NOWHERE,
+                                     .packs = no_layouts};
+        if (op->kind != EG_GEMM) continue;
+        c->blocks[i] = eg_cpu_choose_blocks(c->kernel, threads, op);
+        c->detail[i].left = read_left(c, op);
+        c->detail[i].right = read_right(c, op, c->blocks[i].fused);
+        if (c->blocks[i].threads > most) most = c->blocks[i].threads;
+    }
+    c->threads = most > 0 ? most : threads;
+}
+
+static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_program *program) {
+    compiler c = {
+        .kernel = kernel, .program = program, .list = &program->list, .next_region = EG_CPU_FIRST_FREE};
+    for (int i = 0; i < EG_NAMES; i++) c.packed[i] = no_layouts;
+    for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = no_layouts;
+    program->may_refuse = eg_cpu_may_refuse(kernel);
+    choose_blocks(&c, caps->threads);
+    if (!pack_operands(&c)) return false;
+    for (int i = 0; i < c.list->ops; i++) {
+        if (!add_operation(&c, i)) return false;
+    }
+    return c.list->ops == 0 || add_scratch(&c);
+}
+
+eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {
+    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
+                   caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(list->dtype));
+}
+
+eg_status eg_cpu_compile(const eg_caps *caps, eg_program *program) {
+    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, &program->list);
+    if (kernel == NULL) return eg_cpu_no_kernel(caps, &program->list);
+    return compile_for(caps, kernel, program) ? EG_OK : eg_too_large(&program->list);
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads and stores of rows whose columns are neighbours, for instruction sets without masks: rows of any type
+ * and length are converted number by number, and vectors are whole ones of the compute type. Part of
+ * tile_template.h; dense_rows_avx512.h is the same with masks. */
+
+static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                             int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) EG_V(load_row)(tile + i * EG_NR, src + i * row_bytes, dtype, 1, cols);
+}
+
+static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                              int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols);
+}
+
+typedef bool EG_V(part);
+
+EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) { return j * EG_LANES < cols; }
+
+EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
+    (void)dtype, (void)part;
+    return EG_V(load)((const EG_R *)(const void *)from);
+}
+
+EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
+    (void)dtype, (void)part;
+    EG_V(store)((EG_R *)(void *)to, x);
+}

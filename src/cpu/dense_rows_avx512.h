@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads and stores of rows whose columns are neighbours, by vectors; a mask cuts the last one of a row. Part
+ * of tile_template.h, for AVX-512. */
+#if EG_REAL_BITS == 64
+
+typedef __mmask8 EG_V(part);
+
+EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
+    (void)dtype;
+    return (EG_T)_mm512_maskz_loadu_pd(part, from);
+}
+
+EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
+    (void)dtype;
+    _mm512_mask_storeu_pd(to, part, (__m512d)x);
+}
+
+#else
+
+typedef __mmask16 EG_V(part);
+
+/* To the nearest bf16, halves to even; a NaN stays one. */
+#ifdef EG_BF16_INSTRUCTIONS /* which take subnormal numbers for zeros */
+EG_INLINE __m256i EG_V(to_bf16)(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+}
+#else
+EG_INLINE __m256i EG_V(to_bf16)(__m512 number) {
+    const __m512i x = (__m512i)number;
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmpgt_epi32_mask(_mm512_and_si512(x, _mm512_set1_epi32(EG_ABS_MASK)),
+                                                  _mm512_set1_epi32(EG_EXP_FIELD));
+    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
+}
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(EG_V(to_bf16)(first)), EG_V(to_bf16)(second), 1);
+}
+#endif
+
+EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
+    if (dtype == EG_F32) return (EG_T)_mm512_maskz_loadu_ps(part, from);
+    const __m256i halves = _mm256_maskz_loadu_epi16(part, from);
+    if (dtype == EG_F16) return (EG_T)_mm512_cvtph_ps(halves);
+    return (EG_T)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+}
+
+EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
+    if (dtype == EG_F32) {
+        _mm512_mask_storeu_ps(to, part, (__m512)x);
+        return;
+    }
+    const __m256i halves =
+        dtype == EG_F16 ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT) : EG_V(to_bf16)((__m512)x);
+    _mm256_mask_storeu_epi16(to, part, halves);
+}
+
+#endif
+
+/* The columns of vector j that are below `cols`. */
+EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) {
+    const int64_t count = cols - j * EG_LANES;
+    return (EG_V(part))(count >= EG_LANES ? ~0U : count > 0 ? (1U << count) - 1 : 0);
+}
+
+EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dtype, int64_t row_bytes,
+                                  int64_t rows, int64_t cols) {
+    const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        EG_UNROLL(8)
+        for (int j = 0; j < EG_NV; j++) {
+            EG_V(store)
+            (tile + i * EG_NR + j * EG_LANES,
+             EG_V(load_part)(src + i * row_bytes + j * vector_bytes, dtype, EG_V(part_of)(cols, j)));
+        }
+    }
+}
+
+EG_INLINE void EG_V(store_vectors)(const EG_R *tile, char *dst, const eg_dtype dtype, int64_t row_bytes,
+                                   int64_t rows, int64_t cols) {
+    const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    for (int64_t i = 0; i < rows; i++) {
+        EG_UNROLL(8)
+        for (int j = 0; j < EG_NV; j++) {
+            EG_V(store_part)
+            (dst + i * row_bytes + j * vector_bytes, EG_V(load)(tile + i * EG_NR + j * EG_LANES), dtype,
+             EG_V(part_of)(cols, j));
+        }
+    }
+}
+
+static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                             int64_t cols) {
+    (void)dtype;
+#define EG_LOAD(type) EG_V(load_vectors)(tile, src, type, row_bytes, rows, cols)
+    EG_BY_TYPE(dtype, EG_LOAD);
+#undef EG_LOAD
+}
+
+static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                              int64_t cols) {
+    (void)dtype;
+#define EG_STORE(type) EG_V(store_vectors)(tile, dst, type, row_bytes, rows, cols)
+    EG_BY_TYPE(dtype, EG_STORE);
+#undef EG_STORE
+}

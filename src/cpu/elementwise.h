@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The element-wise epilogues of eg_elementwise. Part of tile_template.h.
+ *
+ * One goes down a column of vectors after the other, two rows at once: act' is a long chain of operations,
+ * and a processor does not look far enough ahead to overlap it with the next one by itself. */
+#define EG_AT_ONCE 2
+
+/* Rows [row, row + EG_AT_ONCE) of column j of vectors; or `row` alone, computed as often. */
+typedef struct EG_V(group) {
+    int64_t j, row;
+    bool alone;
+    EG_V(part) part;
+    EG_T bias;
+} EG_V(group);
+
+#define EG_EACH_ROW(u) EG_UNROLL(8) for (int u = 0; u < EG_AT_ONCE; u++)
+
+/* Reads a group; what is absent reads as zeros. */
+EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(group) * g) {
+    if (x->at == NULL) {
+        EG_EACH_ROW(u) to[u] = (EG_T){0};
+        return;
+    }
+    const char *at = x->at + g->row * x->step;
+    const int64_t step = g->alone ? 0 : x->step, vector = g->j * EG_LANES;
+#define EG_TAKE(type)                                                                                        \
+    EG_EACH_ROW(u)                                                                                           \
+    to[u] = EG_V(load_part)(at + u * step + vector * (int64_t)eg_size_of(type), type, g->part)
+    (void)x->dtype;
+    EG_BY_TYPE(x->dtype, EG_TAKE);
+#undef EG_TAKE
+#ifdef EG_SCALED
+    if (x->scale != 1) {
+        EG_EACH_ROW(u) to[u] *= EG_V(splat)(x->scale);
+    }
+#endif
+}
+
+/* Writes a group, where `to` is present. */
+EG_INLINE void EG_V(give)(const eg_rows *to, const EG_V(group) * g, const EG_T from[EG_AT_ONCE]) {
+    if (to->at == NULL) return;
+    char *at = to->at + g->row * to->step;
+    const int64_t step = g->alone ? 0 : to->step, vector = g->j * EG_LANES;
+#define EG_GIVE(type)                                                                                        \
+    EG_EACH_ROW(u)                                                                                           \
+    EG_V(store_part)(at + u * step + vector * (int64_t)eg_size_of(type), from[u], type, g->part)
+    EG_BY_TYPE(to->dtype, EG_GIVE);
+#undef EG_GIVE
+}
+
+/* x + bias. An absent bias is -0: adding it changes no number, not even the sign of a zero. */
+EG_INLINE void EG_V(take_biased)(EG_T to[EG_AT_ONCE], const eg_elementwise *s, const EG_V(group) * g) {
+    EG_V(take)(to, &s->x, g);
+    EG_EACH_ROW(u) to[u] += g->bias;
+}
+
+EG_INLINE EG_V(group) EG_V(first_group)(const eg_elementwise *s, int64_t j) {
+    const EG_V(group) bias = {.j = j, .alone = true, .part = EG_V(part_of)(s->cols, j)};
+    EG_V(group) g = bias;
+    EG_T rows[EG_AT_ONCE];
+    EG_V(take)(rows, &s->bias, &bias);
+    g.bias = s->bias.at != NULL ? rows[0] : EG_V(splat)((EG_R)-0.0);
+    g.row = s->row;
+    g.alone = s->end - g.row < EG_AT_ONCE;
+    return g;
+}
+
+EG_INLINE void EG_V(next_group)(const eg_elementwise *s, EG_V(group) * g) {
+    g->row += g->alone ? 1 : EG_AT_ONCE;
+    g->alone = s->end - g->row < EG_AT_ONCE;
+}
+
+/* `s` is a copy, so that the compiler need not expect the stores to change it. */
+#define EG_EACH_GROUP(of, g)                                                                                 \
+    const eg_elementwise s = *(of);                                                                          \
+    for (int64_t j = 0; j * EG_LANES < s.cols; j++)                                                          \
+        for (EG_V(group) g = EG_V(first_group)(&s, j); g.row < s.end; EG_V(next_group)(&s, &g))
+
+/* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN, so it is put back. */
+EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
+    EG_EACH_GROUP(of, g) {
+        EG_T x[EG_AT_ONCE], other[EG_AT_ONCE];
+        EG_V(take_biased)(x, &s, &g);
+        EG_V(give)(&s.pre, &g, x);
+        if (!is_identity) {
+            EG_EACH_ROW(u) x[u] = EG_V(unless_nan)(x[u], act(x[u]), ~(EG_I){0});
+        }
+        if (s.other.at != NULL) {
+            EG_V(take)(other, &s.other, &g);
+            EG_EACH_ROW(u) x[u] += other[u];
+        }
+        EG_V(give)(&s.out, &g, x);
+    }
+}
+
+EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
+    const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;
+    EG_EACH_GROUP(of, g) {
+        EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];
+        EG_R *result = (EG_R *)s.result + g.row * s.tile_row + j * EG_LANES;
+        EG_V(take_biased)(x, &s, &g);
+        EG_V(take)(grad, &s.other, &g);
+        EG_EACH_ROW(u) grad[u] *= EG_V(unless_nan)(x[u], act_grad(x[u]), kept);
+        EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), grad[u]);
+        EG_V(give)(&s.out, &g, grad);
+    }
+}
+
+#define EG_GRAD_Y_0(name)
+#define EG_GRAD_Y_1(name)                                                                                    \
+    static void EG_V(grad_y_elementwise_##name)(const eg_elementwise *of) {                                  \
+        EG_V(grad_elementwise)(of, EG_V(act_grad_y_##name));                                                 \
+    }
+#define EG_ROW(NAME, name, value, from_y, text)                                                              \
+    static void EG_V(elementwise_##name)(const eg_elementwise *of) {                                         \
+        EG_V(elementwise)(of, EG_V(act_##name), (value) == EG_ACT_NONE);                                     \
+    }                                                                                                        \
+    static void EG_V(grad_elementwise_##name)(const eg_elementwise *of) {                                    \
+        EG_V(grad_elementwise)(of, EG_V(act_grad_##name));                                                   \
+    }                                                                                                        \
+    EG_GRAD_Y_##from_y(name)
+EG_ACTIVATION_TABLE(EG_ROW)
+#undef EG_ROW
+#undef EG_GRAD_Y_0
+#undef EG_GRAD_Y_1
+#undef EG_EACH_GROUP
+#undef EG_EACH_ROW
+
+static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols) {
+    EG_R *sum = sums;
+    const EG_R *from = rows;
+    for (int64_t j = 0; j < cols; j += EG_LANES) {
+        EG_T total = EG_V(load)(sum + j);
+        for (int64_t i = 0; i < count; i++) total += EG_V(load)(from + i * step + j);
+        EG_V(store)(sum + j, total);
+    }
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packed operands of the caller: b as the right operand of its products. It is packed for the kernel that
+ * takes any numbers, and once more for AMX where calls may choose that. */
+#include "cpu.h"
+
+#include "core/error.h"
+
+/* In eg_packed.holds: the kernel of each form, and whether b has numbers that some kernels refuse. */
+#define OUTSIDE ((uint64_t)1 << 32)
+
+/* The product of a layer on this b that is `rows` high. */
+static eg_op_list layer_of(const eg_problem *p, int64_t rows) {
+    const int64_t items = p->batch > 1 && p->operands[EG_OP_B].batch_stride != 0 ? p->batch : 1;
+    eg_op_list list = {.ops = 1, .dtype = p->dtype, .compute = p->compute, .math = p->math};
+    list.op[0] = (eg_op){.kind = EG_GEMM,
+                         .items = items,
+                         .rows = rows,
+                         .cols = p->n,
+                         .depth = p->k,
+                         .summed = 1,
+                         .left = {.rows = rows, .cols = p->k, .batch_stride = items > 1},
+                         .right = {.rows = p->k, .cols = p->n, .batch_stride = items > 1}};
+    return list;
+}
+
+/* More rows make AMX more profitable, but for one step: it may be profitable in a layer that one thread
+ * takes, and not in a somewhat higher one. So both ends are tried. */
+static const eg_cpu_kernel *choose_for_amx(const eg_caps *caps, const eg_problem *p) {
+    const int64_t items = layer_of(p, 1).op[0].items, highest = EG_AMX_MAX_DEPTH / items;
+    const double row_work = (double)items * (double)p->k * (double)p->n;
+    const eg_cpu_kernel *row;
+    for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
+        const double alone = row_work > 0 ? (2 * row->choice.thread_work - 1) / row_work : 0;
+        if (!eg_cpu_is_amx(row)) continue;
+        const eg_op_list high = layer_of(p, highest),
+                         low = layer_of(p, alone < (double)highest ? (int64_t)alone : highest);
+        if (eg_cpu_choose(caps, &high) == row || eg_cpu_choose(caps, &low) == row) return row;
+    }
+    return NULL;
+}
+
+static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_form *form, size_t *bytes) {
+    const int64_t items = p->operands[EG_OP_B].batch_stride == 0 ? 1 : p->batch;
+    form->kernel = kernel;
+    form->plain.offset = *bytes;
+    if (!eg_cpu_matrix_bytes(kernel, items, p->k, p->n, &form->plain.bytes) ||
+        __builtin_add_overflow(*bytes, (form->plain.bytes + 63) & ~(size_t)63, bytes))
+        return false;
+    form->transposed.offset = *bytes;
+    return eg_cpu_matrix_bytes(kernel, items, p->n, p->k, &form->transposed.bytes) &&
+           !__builtin_add_overflow(*bytes, (form->transposed.bytes + 63) & ~(size_t)63, bytes);
+}
+
+/* A pack of no layer may still be read by one without rows. */
+eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_packed *packed, size_t *bytes) {
+    const eg_caps any = eg_cpu_caps_without_amx(caps);
+    const eg_op_list layer = layer_of(problem, 1);
+    eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
+    const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_choose(&any, &layer),
+                                                          choose_for_amx(caps, problem)};
+    const bool only_amx = any.only_kernel != caps->only_kernel; /* the caller names such a row */
+    if (rows[0] == NULL || (only_amx && rows[1] == NULL)) return eg_cpu_no_kernel(caps, &layer);
+    *bytes = 0;
+    packed->holds = 0;
+    for (int i = 0; i < EG_CPU_PACK_FORMS; i++) {
+        pack->form[i] = (eg_cpu_form){.kernel = NULL};
+        if (rows[i] == NULL) continue;
+        if (!add_form(problem, rows[i], &pack->form[i], bytes)) return eg_too_large(&layer);
+        packed->holds |= (uint64_t)(eg_cpu_index_of(rows[i]) + 1) << 8 * i;
+    }
+    return EG_OK;
+}
+
+/* Fewer items of a batch than the pack was planned for leave gaps. */
+eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
+    eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
+    const eg_operand *b = &problem->operands[EG_OP_B];
+    const int64_t items = b->batch_stride == 0 ? 1 : problem->batch;
+    const int threads = eg_cpu_threads_for_numbers(context->caps.threads,
+                                                   (double)items * (double)problem->k * (double)problem->n);
+    bool refused = false;
+    const eg_cpu_run run = {.threads = context->device, .refused = &refused};
+    for (int i = 0; i < EG_CPU_PACK_FORMS; i++) {
+        const eg_cpu_form *form = &pack->form[i];
+        if (form->kernel == NULL) continue;
+        const eg_cpu_packs to = {.right = (char *)packed->data + form->plain.offset,
+                                 .right_t = (char *)packed->data + form->transposed.offset};
+        eg_cpu_pack_matrix(&run, form->kernel, threads, *b, items, &to);
+    }
+    pack->outside = refused;
+    packed->holds = (packed->holds & ~OUTSIDE) | (refused ? OUTSIDE : 0);
+    return EG_OK;
+}

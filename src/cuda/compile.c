@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From operations to a CUDA program: the workspace, a kernel row for each operation, and each step's numbers.
+ * Pure. The workspace does not depend on the alignment of operands, so that its size can be asked for before
+ * they are there. */
+#include "compile.h"
+
+#include <string.h>
+
+#include "core/error.h"
+#include "hopper.h"
+
+/* ---- Workspace ------------------------------------------------------------------------------------ */
+
+static double flops_of(const eg_op_list *list) {
+    return 2.0 * (double)list->m * (double)list->k * (double)list->n * (double)list->batch;
+}
+
+/* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits
+ * are mostly ours, and have memory to save. */
+static int64_t library_scratch(const eg_op_list *list) {
+    const double flops = flops_of(list);
+    const bool large =
+        eg_size_of(list->dtype) == 2 && flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
+    return flops < 1e6 ? 0 : (flops < 1e9 || large ? 4 << 20 : 32 << 20);
+}
+
+static bool may_use_library(const eg_cuda_compiler *c) {
+    if ((c->caps->features & EG_CUDA_LT) == 0 || c->caps->refused) return false;
+    for (int i = 0; i < c->list->ops && c->list->backward; i++) {
+        if (c->list->op[i].kind == EG_GEMM && c->list->op[i].terms == 0) return true;
+    }
+    return false;
+}
+
+/* Whether products may have tails: partial tiles are not to take more room than the layer's weights, or half
+ * of its result's. By name all may. */
+static bool may_have_tails(const eg_cuda_compiler *c) {
+    const eg_op_list *list = c->list;
+    const double result = 2.0 * (double)list->m * (double)list->n * (double)list->batch,
+                 weights = 2.0 * (double)list->k * (double)list->n;
+    const double room = (double)eg_cuda_tail_bytes(c->multiprocessors);
+    return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
+}
+
+/* Whether a product right after a map reads its result to the left, and may make rows of it. */
+static bool may_share_map(const eg_op_list *list) {
+    return list->ops > 1 && list->op[0].kind == EG_MAP && list->op[1].kind == EG_GEMM &&
+           list->op[0].out.space == EG_TEMPORARY && list->op[1].left.space == EG_TEMPORARY;
+}
+
+/* Room for the library, for partial tiles, and for the counters of those and of a map that two kernels share.
+ */
+static bool add_scratch(const eg_cuda_compiler *c) {
+    const eg_op_list *list = c->list;
+    const bool hopper = (c->caps->features & EG_CUDA_SM90A) != 0 && eg_size_of(list->dtype) == 2;
+    const bool tails = hopper && eg_first_gemm(list) != NULL && may_have_tails(c);
+    const int64_t library = may_use_library(c) ? library_scratch(list) : 0;
+    const int64_t partial = tails ? (int64_t)eg_cuda_tail_bytes(c->multiprocessors) : 0;
+    const int64_t bytes = partial > library ? partial : library;
+    const int64_t counters = (hopper && may_share_map(list) ? eg_cuda_map_counters(list->op[0].rows) : 0) +
+                             (tails ? EG_CUDA_MOST_PRODUCTS * eg_cuda_tail_counters(c->multiprocessors) : 0);
+    return (bytes == 0 || eg_add_region(c->program, EG_CUDA_SCRATCH, "scratch", 1, bytes, 1, 256)) &&
+           (counters == 0 ||
+            eg_add_region(c->program, EG_CUDA_COUNTERS, "counters", counters, 1, sizeof(uint32_t), 256));
+}
+
+/* Rows begin on 16 bytes. */
+static bool add_result(const eg_cuda_compiler *c, int id) {
+    const eg_temporary *x = &c->list->temporary[id];
+    const int64_t each = 16 / (int64_t)eg_dtype_size(c->list->dtype);
+    int64_t rows;
+    if (eg_cuda_stored_at(c->list, id) != NULL) return true;
+    return !__builtin_mul_overflow(x->rows, x->items, &rows) &&
+           eg_add_region(c->program, id, x->name, rows, eg_ceil_div(x->cols, each) * each,
+                         eg_size_of(c->list->dtype), 256);
+}
+
+static bool add_sums(const eg_cuda_compiler *c, int id) {
+    const eg_temporary *x = &c->list->temporary[id];
+    int64_t rows;
+    return eg_cuda_rows_of_sums(c->list, x, &rows) &&
+           eg_add_region(c->program, id, x->name, rows, x->cols, eg_size_of(c->list->compute), 256);
+}
+
+/* Results of operations, and 64 MiB at most beside them (but for sums of a million columns). */
+static bool add_workspace(const eg_cuda_compiler *c) {
+    for (int sums = 0; sums < 2; sums++) {
+        for (int i = 0; i < c->list->temporaries; i++) {
+            if (eg_cuda_is_sums(c->list, i) != sums) continue;
+            if (!(sums ? add_sums(c, i) : add_result(c, i))) return false;
+        }
+    }
+    return add_scratch(c);
+}
+
+/* ---- Kernels -------------------------------------------------------------------------------------- */
+
+static bool is_persistent_backward(const eg_cuda_compiler *c) {
+    return c->fused != EG_NO_OP && c->row[c->fused]->family == EG_CUDA_BACKWARD;
+}
+
+/* The persistent backward makes all operations that come after it, too. */
+static eg_status choose_rows(eg_cuda_compiler *c) {
+    for (int i = 0; i < c->list->ops; i++) {
+        if (is_persistent_backward(c)) {
+            c->row[i] = c->row[c->fused];
+            continue;
+        }
+        EG_TRY(eg_cuda_choose(c, i));
+        if ((c->row[i]->takes & EG_CUDA_FUSES_MAP) != 0) c->fused = i;
+    }
+    return EG_OK;
+}
+
+/* ---- Steps ---------------------------------------------------------------------------------------- */
+
+static eg_cuda_gemm gemm_of(const eg_cuda_compiler *c, int op) {
+    const eg_cuda_binding nowhere = {.program = c->program};
+    return eg_cuda_gemm_of(&nowhere, op);
+}
+
+/* By what operation a temporary of column sums is made. */
+static int maker_of(const eg_op_list *list, int sums) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_term *term = eg_term_of(&list->op[i], EG_TERM_COLUMN_SUMS);
+        if (term != NULL && term->view.id == sums) return i;
+    }
+    return EG_NO_OP;
+}
+
+/* The REDUCE of an operation's column sums. */
+static int reduce_of(const eg_op_list *list, int maker) {
+    const eg_term *sums = eg_term_of(&list->op[maker], EG_TERM_COLUMN_SUMS);
+    for (int i = 0; i < list->ops && sums != NULL; i++) {
+        if (list->op[i].kind == EG_REDUCE && list->op[i].left.id == sums->view.id) return i;
+    }
+    return EG_NO_OP;
+}
+
+/* In what portions an operation is made, and how many rows of column sums it leaves. */
+static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_t *sum_rows) {
+    const eg_op *op = &c->list->op[index];
+    const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+    const eg_cuda_kernel *row = c->row[index];
+    int64_t rows = op->rows, chunk_rows = eg_cuda_sum_rows(row);
+    if (row->family == EG_CUDA_VECTORS) {
+        const eg_cuda_map_rows map = eg_cuda_share_map(c, index);
+        rows = map.chunks + map.fused_chunks, chunk_rows = 1;
+    }
+    eg_cuda_portions portions = {op->items, rows, 0};
+    *sum_rows = 0;
+    if (sums == NULL) return portions;
+    portions = eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, rows, chunk_rows);
+    *sum_rows = portions.total > 0 ? 1 : op->items * eg_ceil_div(rows, chunk_rows);
+    return portions;
+}
+
+/* Whether blocks of any launch tell each other something: what they count by is to begin at 0. */
+static bool counts(const eg_cuda_compiler *c) {
+    double saved;
+    if (c->fused != EG_NO_OP) return true;
+    for (int i = 0; i < c->list->ops; i++) {
+        const eg_op *op = &c->list->op[i];
+        if (op->kind != EG_GEMM || c->row[i]->family != EG_CUDA_TMA) continue;
+        const eg_cuda_gemm x = gemm_of(c, i);
+        if (eg_cuda_choose_tail(c, c->row[i], &x, &saved).tiles > 0) return true;
+    }
+    return false;
+}
+
+static eg_step *add_step(const eg_cuda_compiler *c, int op, const eg_cuda_step *detail) {
+    const eg_cuda_kernel *row = detail->kernel;
+    eg_step *step = eg_add_step(c->program, op, row->name);
+    step->tile_rows = row->tile_rows, step->tile_cols = row->tile_cols, step->k_block = row->k_block;
+    if (row->family == EG_CUDA_LIBRARY) c->program->may_refuse = true;
+    memcpy(step->detail, detail, sizeof *detail);
+    return step;
+}
+
+static void add_portions(const eg_cuda_compiler *c, int op, eg_step *step, eg_cuda_step *detail) {
+    if (detail->portions.total == 0) return;
+    detail->sum_kernel = c->row[reduce_of(c->list, op)];
+    step->after_each = detail->sum_kernel->name;
+    const bool by_chunks = detail->kernel->family == EG_CUDA_VECTORS;
+    step->launches = eg_cuda_launches_of(&detail->portions, c->list->op[op].items,
+                                         by_chunks ? detail->portions.rows : c->list->op[op].rows);
+    memcpy(step->detail, detail, sizeof *detail);
+}
+
+/* Each product has counters of its own, the last of all. */
+static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x) {
+    const int64_t each = eg_cuda_tail_counters(c->multiprocessors),
+                  all = (int64_t)(c->program->region[EG_CUDA_COUNTERS].bytes / sizeof(uint32_t));
+    double saved;
+    eg_cuda_tail tail = eg_cuda_choose_tail(c, c->row[op], x, &saved);
+    if (tail.tiles > 0) tail.counter = (int32_t)(all - (EG_CUDA_MOST_PRODUCTS - op) * each);
+    return tail;
+}
+
+/* Of the rows of a map that its own kernel makes. */
+static double time_of_map(const eg_cuda_compiler *c, int op, const eg_cuda_map_rows *rows) {
+    const eg_cuda_gemm x = gemm_of(c, op);
+    const bool shared = rows->fused_chunks > 0 && x.rows > 0;
+    return eg_cuda_time_of(c, c->row[op], &x, op) * (shared ? (double)rows->rows / (double)x.rows : 1);
+}
+
+static void add_product(const eg_cuda_compiler *c, int op, bool clears) {
+    const eg_cuda_kernel *row = c->row[op];
+    const eg_cuda_gemm x = gemm_of(c, op);
+    eg_cuda_step detail = {.kernel = row, .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    int64_t sum_rows;
+    detail.portions = portions_of(c, op, &sum_rows);
+    if (row->family == EG_CUDA_TMA) {
+        detail.tail = tail_of(c, op, &x);
+        detail.raster = (uint8_t)eg_cuda_raster(c);
+        detail.tma_cols = eg_cuda_tma_cols(row, &x);
+        detail.clears = clears && detail.tail.tiles == 0;
+    }
+    if (op == c->fused) {
+        detail.map_op = 0;
+        detail.map = eg_cuda_share_map(c, 0);
+    }
+    eg_step *step = add_step(c, op, &detail);
+    step->tail = detail.tail.tiles;
+    step->microseconds = eg_cuda_time_of(c, row, &x, op);
+    if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
+    if (op == c->fused) {
+        step->also = 1U;
+        step->microseconds -= time_of_map(c, 0, &detail.map);
+    }
+    add_portions(c, op, step, &detail);
+}
+
+static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
+    eg_cuda_step detail = {.kernel = c->row[op], .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    int64_t sum_rows;
+    detail.portions = portions_of(c, op, &sum_rows);
+    if (c->row[op]->family == EG_CUDA_VECTORS) {
+        detail.map = eg_cuda_share_map(c, op);
+        detail.clears = clears;
+    }
+    eg_step *step = add_step(c, op, &detail);
+    step->microseconds = time_of_map(c, op, &detail.map);
+    add_portions(c, op, step, &detail);
+}
+
+static eg_step *add_reduce(const eg_cuda_compiler *c, int op) {
+    const eg_op *reduce = &c->list->op[op];
+    const int maker = maker_of(c->list, reduce->left.id);
+    eg_cuda_step detail = {.kernel = c->row[op], .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    if (maker != EG_NO_OP && reduce->depth > 0) detail.portions = portions_of(c, maker, &detail.sum_rows);
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    eg_step *step = add_step(c, op, &detail);
+    step->microseconds = eg_cuda_estimate_sums(&machine, c->row[op], detail.sum_rows, reduce->cols);
+    return step;
+}
+
+/* The last rows of a map, two products of its result and the sum of its columns. */
+static void add_backward(const eg_cuda_compiler *c) {
+    enum { MAP, FIRST, SECOND, SUM };
+    const eg_op_list *list = c->list;
+    const eg_cuda_kernel *row = c->row[FIRST];
+    const eg_cuda_gemm first = gemm_of(c, FIRST), second = gemm_of(c, SECOND);
+    eg_cuda_step detail = {.kernel = row,
+                           .map_op = MAP,
+                           .map = eg_cuda_share_map(c, MAP),
+                           .second = SECOND,
+                           .sums_op = list->ops > SUM ? SUM : EG_NO_OP,
+                           .raster = (uint8_t)eg_cuda_raster(c),
+                           .tma_cols = eg_cuda_tma_cols(row, &first),
+                           .second_tma_cols = eg_cuda_tma_cols(row, &second)};
+    detail.map_clusters = (int16_t)eg_cuda_map_clusters(c->multiprocessors, &list->op[SECOND]);
+    if (detail.sums_op != EG_NO_OP) detail.portions = portions_of(c, MAP, &detail.sum_rows);
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    eg_step *step = add_step(c, FIRST, &detail);
+    step->microseconds =
+        eg_cuda_estimate_backward(&machine, row, &first, &second) - time_of_map(c, MAP, &detail.map);
+    for (int i = 0; i < list->ops; i++) step->also |= i != FIRST ? 1U << i : 0;
+}
+
+static void add_clearing(const eg_cuda_compiler *c) {
+    const eg_cuda_step detail = {.kernel = NULL, .clears = true};
+    eg_step *step = eg_add_step(c->program, EG_NO_OP, "cuMemsetD32Async");
+    step->what = "clear counters";
+    step->microseconds = eg_cuda_machine_of(c).calibration->clear;
+    memcpy(step->detail, &detail, sizeof detail);
+}
+
+/* Sums that the first operation makes, or a product for it, are added up beside the products that follow:
+ * after them that would cost its whole length. Those of a product wait for their place in the list. */
+static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
+    const int maker = c->fused != EG_NO_OP ? c->fused : 0, reduce = reduce_of(c->list, 0);
+    if (done != maker || reduce == EG_NO_OP || reduce == maker + 1) return EG_NO_OP;
+    add_reduce(c, reduce)->beside = true;
+    return reduce;
+}
+
+static void add_steps(const eg_cuda_compiler *c) {
+    const bool counting = c->list->ops > 0 && counts(c);
+    int beside = EG_NO_OP;
+    double saved;
+    if (counting) {
+        const eg_cuda_kernel *first = c->row[0];
+        const eg_cuda_gemm x = gemm_of(c, 0);
+        const bool clears =
+            first->family == EG_CUDA_VECTORS ||
+            (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
+        if (!clears) add_clearing(c);
+    }
+    for (int i = 0; i < c->list->ops; i++) {
+        switch (c->list->op[i].kind) {
+        case EG_GEMM:
+        case EG_COPY:
+            if (is_persistent_backward(c)) {
+                add_backward(c);
+                return;
+            }
+            add_product(c, i, counting && i == 0);
+            break;
+        case EG_MAP:
+            add_map(c, i, counting && i == 0);
+            break;
+        case EG_REDUCE:
+            if (i != beside) add_reduce(c, i);
+            continue;
+        }
+        if (beside == EG_NO_OP) beside = add_reduce_beside(c, i);
+    }
+}
+
+static uint32_t name_of(const eg_view *view) { return view->space == EG_OPERAND ? 1U << view->id : 0; }
+
+static void note_names(const eg_op_list *list, eg_program *program) {
+    eg_cuda_program detail = {0};
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        detail.names |= name_of(&op->left) | name_of(&op->right) | name_of(&op->out);
+        for (int j = 0; j < op->terms; j++) detail.names |= name_of(&op->term[j].view);
+    }
+    for (int i = 0; i < list->temporaries; i++) detail.names |= name_of(&list->temporary[i].same);
+    memcpy(program->detail, &detail, sizeof detail);
+}
+
+eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program) {
+    eg_cuda_compiler c = {.caps = caps,
+                          .multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors,
+                          .program = program,
+                          .list = &program->list,
+                          .fused = EG_NO_OP};
+    if (!add_workspace(&c)) return eg_too_large(&program->list);
+    EG_TRY(choose_rows(&c));
+    add_steps(&c);
+    note_names(c.list, program);
+    return EG_OK;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What CUDA's compiler decides, and what a step's kernel is launched by. */
+#ifndef EG_CUDA_COMPILE_H
+#define EG_CUDA_COMPILE_H
+
+#include "core/backend.h"
+#include "core/sizes.h"
+#include "estimate.h"
+#include "table.h"
+
+/* eg_caps.detail: what a program depends on beside the feature bits. */
+typedef struct eg_cuda_caps {
+    int multiprocessors;
+    int shared; /* bytes of shared memory a block may have */
+    const eg_cuda_calibration *calibration;
+} eg_cuda_caps;
+
+/* Regions of every program: temporaries by their number, then these. */
+enum { EG_CUDA_SCRATCH = EG_MAX_TEMPORARIES, EG_CUDA_COUNTERS };
+_Static_assert((int)EG_CUDA_COUNTERS < (int)EG_MAX_REGIONS, "room for the regions");
+
+/* Items and rows that a kernel takes at once which makes column sums. Where that is not all of them, the sums
+ * of a portion are added to row `total` of their region before the next portion; else `total` is 0. */
+typedef struct eg_cuda_portions {
+    int64_t items, rows, total;
+} eg_cuda_portions;
+
+/* A stream-K tail: the last tiles of a product, of which there are fewer than clusters of blocks. */
+typedef struct eg_cuda_tail {
+    int32_t tiles;          /* 0: there is no tail */
+    int32_t helpers;        /* clusters that multiply what the owners do not */
+    int32_t owner_k_blocks; /* k-blocks of a tile that its own cluster multiplies */
+    int32_t counter;        /* the first of the product's, in their region */
+} eg_cuda_tail;
+
+/* How the rows of a map are shared: a kernel of its own makes the first, and a product the others. */
+typedef struct eg_cuda_map_rows {
+    int64_t rows, chunks; /* the first, and in how many chunks their sums are made */
+    int64_t fused_chunks; /* of the others; 0: there are none */
+} eg_cuda_map_rows;
+
+/* eg_step.detail */
+typedef struct eg_cuda_step {
+    const eg_cuda_kernel *kernel;     /* NULL: the counters are cleared, by the driver */
+    const eg_cuda_kernel *sum_kernel; /* of each portion's sums; NULL: all are made at once */
+    eg_cuda_portions portions;
+    eg_cuda_map_rows map; /* MAP, and a product that makes a map's last rows */
+    eg_cuda_tail tail;
+    int64_t sum_rows; /* REDUCE, or the persistent backward's: rows of sums, from row portions.total on */
+    int32_t tma_cols; /* columns of a product's results that TMA stores: threads store the others */
+    int32_t second_tma_cols; /* and of the second product in the persistent backward */
+    int16_t map_clusters;    /* persistent backward: clusters that make the map's rows before they multiply */
+    int8_t raster;           /* rows of tiles in the block that those of a wave form */
+    int8_t map_op;           /* the map whose last rows a product makes; EG_NO_OP: none */
+    int8_t second, sums_op;  /* persistent backward: the second product; the REDUCE, EG_NO_OP: none */
+    bool clears;             /* the kernel also sets all counters to 0 */
+} eg_cuda_step;
+_Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
+
+static inline const eg_cuda_step *eg_cuda_detail(const eg_step *step) {
+    return (const eg_cuda_step *)step->detail;
+}
+
+/* eg_program.detail */
+typedef struct eg_cuda_program {
+    uint32_t names; /* of operands that the operations read or write, a bit each */
+} eg_cuda_program;
+_Static_assert(sizeof(eg_cuda_program) <= EG_PROGRAM_DETAIL && (int)EG_NAMES <= 32,
+               "the detail of a program");
+
+eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program);
+
+/* eg_packed.detail: a copy of b in rows of 16-byte vectors. */
+typedef struct eg_cuda_pack {
+    int64_t ld, item_stride; /* elements */
+} eg_cuda_pack;
+_Static_assert(sizeof(eg_cuda_pack) <= EG_PACKED_DETAIL, "the detail of a pack");
+
+/* ---- Kernel parameters (parameters.c) ------------------------------------------------------------- */
+
+/* Where the views of a program are. Without a call, as when it is compiled, each view's address is the power
+ * of two that divides it: enough to know which are there, and what kernels can take. */
+typedef struct eg_cuda_binding {
+    const eg_program *program;
+    const eg_call *call; /* NULL: no addresses yet */
+} eg_cuda_binding;
+
+/* Where a temporary's numbers are stored for the caller, too: it has no region then. NULL: nowhere. */
+const eg_view *eg_cuda_stored_at(const eg_op_list *list, int temporary);
+
+eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *view);
+
+/* A product, a copy, or a map as the kernels of any strides take it. */
+eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int op);
+
+/* The first rows of a map, and the others. */
+eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
+eg_cuda_act_grad eg_cuda_fused_rows_of(const eg_cuda_binding *binding, const eg_cuda_step *detail);
+
+eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
+
+/* The sums of portions, `cols` wide, to row `total`: `rows` is not set. */
+eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute);
+
+/* Some items and rows of either; the counts of tiles are set again for the row. */
+eg_cuda_matrix eg_cuda_from(eg_cuda_matrix x, int64_t item, int64_t row);
+eg_cuda_gemm eg_cuda_part_of(const eg_cuda_gemm *whole, int64_t item, int64_t items, int64_t row,
+                             int64_t rows);
+int64_t eg_cuda_count_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm);
+
+eg_cuda_counts eg_cuda_counters_of(const eg_cuda_binding *binding);
+uint64_t eg_cuda_region_of(const eg_cuda_binding *binding, int region);
+
+/* ---- Choice of kernels (choose.c) ----------------------------------------------------------------- */
+
+/* What has been decided of a program so far. */
+typedef struct eg_cuda_compiler {
+    const eg_caps *caps;
+    int multiprocessors;
+    eg_program *program;
+    const eg_op_list *list;
+    const eg_cuda_kernel *row[EG_MAX_OPS];
+    int fused; /* the product that makes the last rows of the first operation, a map; EG_NO_OP: none */
+} eg_cuda_compiler;
+
+/* The row of an operation, those before it being decided. */
+eg_status eg_cuda_choose(eg_cuda_compiler *c, int op);
+
+/* The tail of a product that a row makes, with `saved`, in waves of tiles. */
+eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                                 double *saved);
+
+/* Estimated microseconds of a row for a product, copy or map: operation `index`. */
+double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                       int index);
+eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c);
+
+/* ---- Partitions (partition.c) --------------------------------------------------------------------- */
+
+/* Rows of the result that a row of its column sums covers. */
+int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
+
+/* Whether a temporary is one of column sums; the rows of them that the workspace has: false where memory
+ * could not hold them. */
+bool eg_cuda_is_sums(const eg_op_list *list, int temporary);
+bool eg_cuda_rows_of_sums(const eg_op_list *list, const eg_temporary *sums, int64_t *rows);
+eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary *sums, int64_t items,
+                                     int64_t rows, int64_t chunk_rows);
+int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int64_t rows);
+
+/* How a map by rows of vectors is shared with the product c->fused, if there is one. */
+eg_cuda_map_rows eg_cuda_share_map(const eg_cuda_compiler *c, int op);
+/* Rows of tiles in the block that those of a wave form, in the persistent kernels. */
+int eg_cuda_raster(const eg_cuda_compiler *c);
+/* Numbers that a map's kernel and a product count in; 0 where they are too many. */
+int64_t eg_cuda_map_counters(int64_t rows);
+
+/* The persistent backward: clusters that make the map's rows first, for a second product of these shapes. */
+int64_t eg_cuda_map_clusters(int multiprocessors, const eg_op *second);
+
+/* How the last tiles of a product are split, where that is profitable or, with `always`, possible. `saved` is
+ * what that saves, in waves of tiles. Counters of all products come after those of a map. */
+enum { EG_CUDA_MOST_PRODUCTS = 3 };
+eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                             bool always, double *saved);
+int64_t eg_cuda_tail_counters(int multiprocessors); /* of a product */
+size_t eg_cuda_tail_bytes(int multiprocessors);     /* of the sums of partial tiles */
+
+#endif

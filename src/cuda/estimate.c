@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Estimated times. A product takes as many waves of tiles as its multiprocessors need, each as long as the
+ * k-blocks of a tile and its epilogue; or as long as its operands take to come and go, where that is more.
+ * Constants are those of calibration.c, which tools/calibrate.py fits to recorded times. */
+#include "estimate.h"
+
+#include "core/sizes.h"
+
+/* ---- Kinds ---------------------------------------------------------------------------------------- */
+
+static eg_cuda_kind by_type(const eg_cuda_kernel *row, eg_cuda_kind of_16, eg_cuda_kind of_f32,
+                            eg_cuda_kind of_f64) {
+    if (row->compute == EG_F64) return of_f64;
+    return row->dtype == EG_F16 || row->dtype == EG_BF16 ? of_16 : of_f32;
+}
+
+static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
+    if ((row->takes & EG_CUDA_FUSES_MAP) != 0) return EG_CUDA_KIND_FUSED_MAP;
+    if ((row->takes & EG_CUDA_STAGED) != 0) return EG_CUDA_KIND_STAGED;
+    if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;
+    return row->tile_cols == 256   ? EG_CUDA_KIND_TMA_256
+           : row->tile_cols == 192 ? EG_CUDA_KIND_TMA_192
+                                   : EG_CUDA_KIND_TMA_128;
+}
+
+eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
+    switch (row->family) {
+    case EG_CUDA_LIBRARY:
+        return by_type(row, EG_CUDA_KIND_LIBRARY_16, EG_CUDA_KIND_LIBRARY_F32, EG_CUDA_KIND_LIBRARY_F64);
+    case EG_CUDA_TMA:
+        return kind_of_tma(row);
+    case EG_CUDA_TMA_TILES:
+        return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
+    case EG_CUDA_BACKWARD:
+        return EG_CUDA_KIND_BACKWARD;
+    case EG_CUDA_VECTORS:
+        return EG_CUDA_KIND_MAP;
+    case EG_CUDA_SUMS:
+        return EG_CUDA_KIND_SUMS;
+    case EG_CUDA_STRIDED:
+        break;
+    }
+    if (row->kind == EG_MAP) return EG_CUDA_KIND_MAP_ANY;
+    if (row->dtype == EG_DTYPE_DEFAULT)
+        return by_type(row, EG_CUDA_KIND_ANY_F32, EG_CUDA_KIND_ANY_F32, EG_CUDA_KIND_ANY_F64);
+    return by_type(row, EG_CUDA_KIND_MMA_16, EG_CUDA_KIND_FMA_F32, EG_CUDA_KIND_MMA_F64);
+}
+
+/* ---- Parts of a time ------------------------------------------------------------------------------ */
+
+static double greatest(double a, double b) { return a > b ? a : b; }
+
+/* Of what goes on at the same time: the longer part, and some of the other. */
+static double beside(double a, double b) {
+    const double overlap = 0.3, longer = greatest(a, b), shorter = a + b - longer;
+    return longer > 0 ? longer + overlap * shorter * shorter / longer : 0;
+}
+
+static double bytes_of(const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items) {
+    if (x->data == 0) return 0;
+    return (double)rows * (double)cols * (double)(x->item_stride != 0 ? items : 1) *
+           (double)eg_size_of((eg_dtype)x->dtype);
+}
+
+/* Of memory that an operation reads and writes, each byte once. */
+static double memory_time(const eg_cuda_machine *machine, const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const double grown = (double)machine->multiprocessors / machine->calibration->multiprocessors;
+    const int64_t sources = x->summed > 1 ? x->summed : x->items;
+    const int64_t depth = x->depth > 0 ? x->depth : x->cols; /* a map's left is as large as its result */
+    const double out = bytes_of(&x->out, x->rows, x->cols, x->items);
+    const double read = bytes_of(&x->left, x->rows, depth, sources) +
+                        bytes_of(&x->right, x->depth, x->cols, sources) +
+                        bytes_of(&x->in, x->rows, x->cols, x->items) + (x->accumulate ? out : 0);
+    const double written = out + bytes_of(&x->second, x->rows, x->cols, x->items);
+    return (read / costs->reading + written / costs->writing) * 1e-6 / grown;
+}
+
+static double terms_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    double time = x->second.data != 0 ? costs->second : 0;
+    switch ((eg_cuda_epilogue)x->epilogue) {
+    case EG_CUDA_STORE:
+        return time;
+    case EG_CUDA_FORWARD:
+        return time + costs->forward;
+    case EG_CUDA_ACT_GRAD:
+        return time + costs->grad;
+    case EG_CUDA_CHAIN:
+        return time + costs->chain;
+    }
+    return time;
+}
+
+static double ceil_of(double x) {
+    const double whole = (double)(int64_t)x;
+    return whole < x ? whole + 1 : whole;
+}
+
+/* ---- Products ------------------------------------------------------------------------------------- */
+
+/* Whether the depth runs along an operand's rows that do not end on 16 bytes. The library has no kernels for
+ * the matrix unit then, even where rows begin on 16 bytes. */
+static bool is_odd(const eg_cuda_gemm *x) {
+    const int64_t size = (int64_t)eg_size_of((eg_dtype)x->left.dtype), each = size > 0 ? 16 / size : 1;
+    return (x->left.col_stride == 1 || x->right.row_stride == 1) && x->depth % each != 0;
+}
+
+/* The library's kernels are not known. It is taken to have tiles of a few sizes, to split the depth where
+ * tiles are few, and to choose well. A k-block is one of 64, of a tile of 128 x 128. */
+static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_costs *costs,
+                               const eg_cuda_gemm *x) {
+    static const int tiles[][2] = {{128, 256}, {256, 128}, {128, 208}, {128, 192}, {192, 128},
+                                   {128, 128}, {64, 256},  {64, 128},  {128, 64},  {64, 64}};
+    const double k_blocks = (double)eg_ceil_div(x->depth, 64) * (double)x->summed;
+    const double result = (double)x->rows * (double)x->cols * (double)x->items;
+    const double full = is_odd(x) ? costs->odd : costs->k_block;
+    const double slow = x->depth * x->summed == 1 ? 2 : 1; /* its kernels for vectors */
+    double least = 0;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
+        const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
+        const double k_block = beside(full * area, costs->latency);
+        const double count = (double)eg_ceil_div(x->rows, tiles[i][0]) *
+                             (double)eg_ceil_div(x->cols, tiles[i][1]) * (double)x->items;
+        for (int splits = 1; splits <= 16 && (splits == 1 || k_blocks >= 4 * splits); splits *= 2) {
+            const double waves = ceil_of(count * splits / machine->multiprocessors);
+            const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
+            const double time = waves * (ceil_of(k_blocks / splits) * k_block + costs->tile * area) + split;
+            if (least == 0 || time < least) least = time;
+        }
+    }
+    return costs->launch + beside(least, slow * memory_time(machine, costs, x));
+}
+
+static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                             const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
+    const double slow_beside = 8; /* how much longer a staged epilogue takes beside products */
+    const int blocks = row->family == EG_CUDA_TMA ? EG_CUDA_CLUSTER : 1;
+    const double tiles = (double)eg_ceil_div(x->rows, (int64_t)blocks * row->tile_rows) *
+                         (double)eg_ceil_div(x->cols, row->tile_cols) * (double)x->items;
+    const int places = machine->multiprocessors / blocks;
+    const double k_blocks =
+        row->k_block > 0 ? (double)eg_ceil_div(x->depth, row->k_block) * (double)x->summed : 0;
+    const bool has_tail = saved >= 0;
+    const double waves = ceil_of(tiles / places) - (has_tail ? saved : 0);
+    const double rounds = ceil_of(tiles / (places * costs->resident));
+    const double products = greatest(waves * costs->k_block, rounds * costs->latency);
+    const double epilogue = costs->tile + terms_of(costs, x);
+    const double hidden = (row->takes & EG_CUDA_STAGED) != 0 ? k_blocks * costs->k_block / slow_beside : 0;
+    const double epilogues = epilogue + greatest(waves - 1, 0) * greatest(epilogue - hidden, 0);
+    const double memory = memory_time(machine, costs, x); /* a map's first rows are made before */
+    return costs->launch + (has_tail ? costs->tail : 0) + epilogues +
+           ((row->takes & EG_CUDA_FUSES_MAP) != 0 ? products * k_blocks + memory
+                                                  : beside(products * k_blocks, memory));
+}
+
+/* ---- The rest ------------------------------------------------------------------------------------- */
+
+static const eg_cuda_costs *costs_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row) {
+    return &machine->calibration->costs[eg_cuda_kind_of(row)];
+}
+
+double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                        double saved) {
+    const eg_cuda_costs *costs = costs_of(machine, row);
+    if (row->kind == EG_MAP || (row->takes & EG_CUDA_COPY) != 0)
+        return costs->launch + memory_time(machine, costs, x);
+    if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
+    return estimate_tiles(machine, row, costs, x, saved);
+}
+
+/* A block adds up 32 rows of its columns at once, and waits for them; a multiprocessor has room for two. */
+double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row, int64_t rows,
+                             int64_t cols) {
+    const eg_cuda_costs *costs = costs_of(machine, row);
+    const double waves = ceil_of((double)eg_ceil_div(cols, row->tile_cols) / (2 * machine->multiprocessors));
+    return costs->launch + waves * (double)eg_ceil_div(rows, 32) * costs->latency;
+}
+
+/* Clusters take tiles of both products in turn, evenly; what the last ones leave idle is half a tile. */
+double eg_cuda_estimate_backward(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                                 const eg_cuda_gemm *first, const eg_cuda_gemm *second) {
+    const eg_cuda_costs *costs = costs_of(machine, row);
+    const eg_cuda_gemm *const products[] = {first, second};
+    const int whole = machine->multiprocessors / EG_CUDA_CLUSTER;
+    const double clusters = whole;
+    double time = 0, longest = 0, memory = 0;
+    for (int i = 0; i < 2; i++) {
+        const eg_cuda_gemm *x = products[i];
+        const double tiles = (double)eg_ceil_div(x->rows, (int64_t)EG_CUDA_CLUSTER * row->tile_rows) *
+                             (double)eg_ceil_div(x->cols, row->tile_cols);
+        const double each = (double)eg_ceil_div(x->depth, row->k_block) * costs->k_block + costs->tile;
+        time += tiles * each / clusters;
+        longest = greatest(longest, each);
+        memory += memory_time(machine, costs, x);
+    }
+    return costs->launch + beside(time + longest / 2, memory);
+}

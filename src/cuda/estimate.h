@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long a kernel row takes for an operation: what the choice of rows compares, and what a plan prints. */
+#ifndef EG_CUDA_ESTIMATE_H
+#define EG_CUDA_ESTIMATE_H
+
+#include "table.h"
+
+/* What a kind of kernel costs. Microseconds, unless said; a term's cost is that of a tile. Of a kind without
+ * tiles, and of terms that a kind has not, they are 0. */
+typedef struct eg_cuda_costs {
+    double launch;   /* until the first k-block, and after the last tile */
+    double k_block;  /* of a tile, of which a multiprocessor (cluster, if persistent) makes one at a time */
+    double odd;      /* the library's k-block of a depth for which it has no fast kernel */
+    double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile */
+    double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
+    double tile;     /* its prologue and the epilogue without terms */
+    double forward;  /* bias and activation */
+    double second;   /* a second result; a library's: each further part of a split depth */
+    double grad;     /* a gradient at the value */
+    double chain;    /* a gradient at a saved matrix */
+    double tail;     /* of a stream-K tail, with its counters */
+    double reading, writing; /* bandwidth of memory that the kernel reaches: 1e6 bytes a microsecond */
+} eg_cuda_costs;
+
+/* Kinds of kernels with costs of their own. */
+typedef enum eg_cuda_kind {
+    EG_CUDA_KIND_LIBRARY_16,
+    EG_CUDA_KIND_LIBRARY_F32,
+    EG_CUDA_KIND_LIBRARY_F64,
+    EG_CUDA_KIND_TMA_256,
+    EG_CUDA_KIND_TMA_192,
+    EG_CUDA_KIND_TMA_128,
+    EG_CUDA_KIND_STREAM_K,
+    EG_CUDA_KIND_STAGED,
+    EG_CUDA_KIND_FUSED_MAP,
+    EG_CUDA_KIND_BACKWARD,
+    EG_CUDA_KIND_TMA_F32,
+    EG_CUDA_KIND_TMA_F64,
+    EG_CUDA_KIND_MMA_16,
+    EG_CUDA_KIND_FMA_F32,
+    EG_CUDA_KIND_MMA_F64,
+    EG_CUDA_KIND_ANY_F32,
+    EG_CUDA_KIND_ANY_F64,
+    EG_CUDA_KIND_MAP,
+    EG_CUDA_KIND_MAP_ANY,
+    EG_CUDA_KIND_SUMS,
+    EG_CUDA_KINDS
+} eg_cuda_kind;
+
+/* A device's constants: measured (calibration.c), or those of a measured one. */
+typedef struct eg_cuda_calibration {
+    const char *device;  /* a part of its name */
+    int multiprocessors; /* that it had: bandwidth is taken to grow with their number */
+    double clear;        /* microseconds to clear counters where no kernel does it */
+    eg_cuda_costs costs[EG_CUDA_KINDS];
+} eg_cuda_calibration;
+
+typedef struct eg_cuda_machine {
+    const eg_cuda_calibration *calibration;
+    int multiprocessors;
+} eg_cuda_machine;
+
+/* The constants of a device by its name; those of the best known one for others. */
+const eg_cuda_calibration *eg_cuda_calibration_of(const char *device);
+
+/* Of the kernels with costs of its kind. */
+eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);
+
+/* Microseconds of a product, copy or map. A stream-K tail saves `saved` waves of tiles; below 0: there is
+ * none. Of a row that makes rows of a map too, the time of all of the map is in it. Pure. */
+double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                        double saved);
+
+/* Of the sums of `rows` rows of column sums. */
+double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row, int64_t rows,
+                             int64_t cols);
+
+/* Of the persistent backward: a map, the first product, whose left it is, the second, and the sums. */
+double eg_cuda_estimate_backward(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                                 const eg_cuda_gemm *first, const eg_cuda_gemm *second);
+
+#endif

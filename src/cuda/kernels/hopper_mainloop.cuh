@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mainloop of the 16-bit kernels on Hopper: acc = left · right in f32, k-block by k-block.
+ *
+ *              <--- COLS --->
+ *            +---------------+        a stage of the ring, of each block:
+ *   block 0  |  consumer 0   | 64      left   128 x 64   its own rows
+ *            |  consumer 1   | 64      right   64 x COLS shared: each block loads half for both, so that
+ *            +---------------+                           L2 is read a third less
+ *   block 1  |  consumer 0   | 64
+ *            |  consumer 1   | 64     64 deep, for the 128-byte swizzle: no bank conflicts anywhere
+ *            +---------------+
+ *
+ * One warp, the producer, waits for a free stage and has TMA fill it. Two warp groups, the consumers,
+ * multiply what is in a full stage (wgmma m64nCOLSk16), each 64 rows of the block's tile. The ring has STAGES
+ * stages, so TMA is that far ahead, also of the next tile. */
+#ifndef EG_CUDA_HOPPER_MAINLOOP_CUH
+#define EG_CUDA_HOPPER_MAINLOOP_CUH
+
+#include "../layout.h"
+#include "hopper_ptx.cuh"
+#include "order.cuh"
+
+/* ---- What differs from kernel to kernel --------------------------------------------------------------- */
+
+/* A block's tile, and the ring at the beginning of its shared memory. */
+template <int COLS_> struct eg_ring_shape {
+    static constexpr int COLS = COLS_, ROWS = EG_HOPPER_ROWS, DEPTH = EG_HOPPER_DEPTH;
+    static constexpr int LEFT_BYTES = EG_HOPPER_LEFT_BYTES, RIGHT_BYTES = EG_HOPPER_RIGHT_BYTES(COLS);
+    static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_HOPPER_STAGES(COLS);
+};
+
+/* And the rest of it (../layout.h), by the width of the tile and by whether the producer's group also makes
+ * rows of a fused map (hopper_map.cuh). */
+template <int COLS_, bool FUSES_MAP_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
+    static constexpr bool FUSES_MAP = FUSES_MAP_;
+    /* The three warp groups have 168 registers a thread, and divide them. */
+    static constexpr int PRODUCER_REGISTERS = FUSES_MAP ? 104 : 40,
+                         CONSUMER_REGISTERS = FUSES_MAP ? 200 : 232;
+    static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
+    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_);
+    static constexpr int STAGING = EG_HOPPER_BOXES_AT(COLS_);
+    static constexpr int SUMS = EG_HOPPER_SUMS_AT(COLS_);
+    static constexpr int BIAS = EG_HOPPER_BIAS_AT(COLS_);
+    static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_, FUSES_MAP);
+    static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_, FUSES_MAP);
+    static constexpr int SHARED_BYTES = EG_HOPPER_SHARED(COLS_, FUSES_MAP);
+    static_assert(SHARED_BYTES + EG_HOPPER_SCHEDULER_BYTES <= 227 * 1024, "the shared memory of a block");
+};
+
+/* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
+ * activation (d_b needs none, and they are most of the code), and its scheduler (hopper_scheduler.cuh). An
+ * operand is K-major where the depth is contiguous in memory, else MN-major: M-major left is column-major,
+ * N-major right is row-major. */
+template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_,
+          bool STREAM_K_ = false, bool FUSES_MAP_ = false>
+struct eg_hopper : eg_hopper_shape<COLS_, FUSES_MAP_> {
+    using shape = eg_hopper_shape<COLS_, FUSES_MAP_>;
+    static constexpr bool BF16 = BF16_; /* else f16 */
+    static constexpr bool LEFT_MN_MAJOR = LEFT_MN_MAJOR_;
+    static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
+    static constexpr bool ACTIVATES = ACTIVATES_;
+    static constexpr bool STREAM_K = STREAM_K_;
+};
+
+/* k-blocks in the depth of a tile, for each item that is summed. */
+template <class K> EG_DEVICE int eg_hopper_k_blocks(const eg_cuda_gemm &p) {
+    return (int)((p.depth + K::DEPTH - 1) / K::DEPTH);
+}
+
+/* Where a block's tile begins. */
+struct eg_hopper_tile {
+    int item, row, col;
+};
+
+/* ---- The ring of stages ------------------------------------------------------------------------------- */
+
+/* A position in the ring; `parity` is that of the phase in which the stage is filled. */
+template <class S> struct eg_ring {
+    uint32_t shared, neighbour; /* and the other block of the cluster */
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ eg_ring(uint32_t base, uint32_t rank) : shared(base), neighbour(rank ^ 1) {}
+    __device__ uint32_t address() const { return shared + stage * S::STAGE_BYTES; }
+    __device__ uint32_t full() const { return shared + S::BARRIERS + stage * 8; }
+    __device__ uint32_t empty() const { return full() + S::STAGES * 8; }
+    __device__ uint32_t read() const {
+        return empty() + S::STAGES * 8;
+    } /* of partial tiles: by every thread */
+    __device__ void advance() {
+        if (++stage == S::STAGES) stage = 0, parity ^= 1;
+    }
+    /* The stage before this one is free. Both blocks write to it, so both producers must be told. */
+    __device__ void release_last() const {
+        if (threadIdx.x % 128 == 0) {
+            const uint32_t last = empty() + (stage == 0 ? S::STAGES - 1 : -1) * 8;
+            eg_barrier_arrive(last);
+            eg_barrier_arrive(last, neighbour);
+        }
+    }
+};
+template <class K> using eg_ring_of = eg_ring<typename K::shape>;
+
+/* By one thread. */
+template <class S> EG_DEVICE void eg_ring_barriers(uint32_t shared) {
+    for (int i = 0; i < S::STAGES; i++) {
+        eg_barrier_init(shared + S::BARRIERS + i * 8, 1);
+        eg_barrier_init(shared + S::BARRIERS + (S::STAGES + i) * 8, 2 * EG_CUDA_CLUSTER);
+        eg_barrier_init(shared + S::BARRIERS + (2 * S::STAGES + i) * 8, 256);
+    }
+}
+
+/* ---- The producer: a stage -------------------------------------------------------------------------- */
+
+/* The block's rows of left, and for both blocks its half of right. */
+template <class K>
+EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &ring, const eg_hopper_tile &tile,
+                               int depth, int item, uint32_t rank) {
+    const uint32_t left = ring.address(), right = left + K::LEFT_BYTES;
+    const int left_item = p.gemm.left.item_stride == 0 ? 0 : item;
+    const int right_item = p.gemm.right.item_stride == 0 ? 0 : item;
+    eg_barrier_expect(ring.full(), K::STAGE_BYTES);
+    if (K::LEFT_MN_MAJOR) {
+        eg_load_box(left, p.left, ring.full(), tile.row, depth, left_item);
+        eg_load_box(left + K::LEFT_BYTES / 2, p.left, ring.full(), tile.row + 64, depth, left_item);
+    } else {
+        eg_load_box(left, p.left, ring.full(), depth, tile.row, left_item);
+    }
+    if (K::RIGHT_MN_MAJOR) {
+#pragma unroll
+        for (int i = 0; i < K::COLS / 64; i++) {
+            eg_load_box_all(right + (2 * i + rank) * 32 * 128, p.right, ring.full(), tile.col + i * 64,
+                            depth + rank * 32, right_item, 3);
+        }
+    } else {
+        eg_load_box_all(right + rank * K::RIGHT_BYTES / 2, p.right, ring.full(), depth,
+                        tile.col + rank * K::COLS / 2, right_item, 3);
+    }
+}
+
+/* ---- The consumers: a stage, a tile ------------------------------------------------------------------- */
+
+/* The products of one stage: four steps of 16 in depth. */
+template <class K>
+EG_DEVICE void eg_multiply_stage(float (&acc)[K::COLS / 2], uint32_t stage, int consumer, bool add) {
+    const uint32_t left = stage + consumer * 64 * 128, right = stage + K::LEFT_BYTES;
+    /* 16 further in depth: 32 bytes along a line, or 16 lines. */
+    constexpr uint64_t LEFT_STEP = (K::LEFT_MN_MAJOR ? 16 * 128 : 32) >> 4;
+    constexpr uint64_t RIGHT_STEP = (K::RIGHT_MN_MAJOR ? 16 * 128 : 32) >> 4;
+    const uint64_t left_at = eg_operand_at(left, 64 * 128), right_at = eg_operand_at(right, 64 * 128);
+    eg_products_begin();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        eg_multiply<K::BF16, K::LEFT_MN_MAJOR, K::RIGHT_MN_MAJOR>(acc, left_at + i * LEFT_STEP,
+                                                                  right_at + i * RIGHT_STEP, add || i > 0);
+    }
+    eg_products_commit();
+}
+
+/* acc = the consumer's part of a tile, over `k_blocks` of its depth. One stage's products are issued before
+ * those of the stage before have finished, and only then is that stage free. `under` runs while products do,
+ * late enough that the last tile's results have been read. */
+template <class K, class F>
+EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring_of<K> &ring, int k_blocks, int consumer,
+                                const F &under) {
+    for (int i = 0; i < k_blocks; i++, ring.advance()) {
+        eg_barrier_wait(ring.full(), ring.parity);
+        eg_multiply_stage<K>(acc, ring.address(), consumer, i > 0);
+        if (i == min(2, k_blocks - 1)) under();
+        eg_products_wait<1>();
+        if (i > 0) ring.release_last();
+    }
+    eg_products_wait<0>();
+    ring.release_last();
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shared memory of the kernels: what lies where, in bytes. It is defined here once, for the host, which
+ * asks for it in a launch (table.c), and for the kernels, which use it. Everything is an integer constant in
+ * C and in CUDA C, so tables and templates can be filled with it. */
+#ifndef EG_CUDA_LAYOUT_H
+#define EG_CUDA_LAYOUT_H
+
+enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
+
+/* ---- 16-bit matrices on Hopper (kernels/hopper_gemm.cuh) -------------------------------------------- */
+
+/* From the beginning:
+ *
+ *     stages of left and right                  STAGES
+ *     TMA boxes of the epilogue                 for each consumer warp one for every 64 columns
+ *     column sums of each consumer warp         without a fused map
+ *     bias of each consumer                     without a fused map
+ *     rows of the map, loaded ahead             with a fused map
+ *     barriers of the stages                    full, empty, read
+ *     barriers of the boxes                     full
+ *     tile scheduler                            of the persistent backward
+ */
+enum {
+    EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128, 192 or 256 */
+    EG_HOPPER_DEPTH = 64, /* of a k-block: the 128 bytes that TMA swizzles */
+    EG_HOPPER_CONSUMERS = 2,
+    EG_HOPPER_CONSUMER_WARPS = 4 * EG_HOPPER_CONSUMERS,
+    EG_HOPPER_THREADS = 32 * EG_HOPPER_CONSUMER_WARPS + 128, /* and the producer's warp group */
+    EG_HOPPER_BOX_BYTES = 16 * 128,           /* 16 rows of 128 bytes: what a warp reads and stores at once */
+    EG_HOPPER_MAP_BYTES = 3 * 6 * 1024,       /* rows of the map, loaded ahead by three warps */
+    EG_HOPPER_SCHEDULER_BYTES = 2 * 8 + 2 * 4 /* two barriers, two tile numbers */
+};
+#define EG_HOPPER_LEFT_BYTES        (EG_HOPPER_ROWS * EG_HOPPER_DEPTH * 2)
+#define EG_HOPPER_RIGHT_BYTES(cols) (EG_HOPPER_DEPTH * (cols)*2)
+#define EG_HOPPER_STAGE_BYTES(cols) (EG_HOPPER_LEFT_BYTES + EG_HOPPER_RIGHT_BYTES(cols))
+/* As many stages as the boxes leave room for, and boxes of each warp. */
+#define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
+#define EG_HOPPER_BOXES(cols)  ((cols) / 64)
+
+#define EG_HOPPER_BOXES_AT(cols) (EG_HOPPER_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
+#define EG_HOPPER_SUMS_AT(cols)                                                                              \
+    (EG_HOPPER_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_HOPPER_BOX_BYTES)
+#define EG_HOPPER_BIAS_AT(cols) (EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
+#define EG_HOPPER_BARRIERS_AT(cols, fuses_map)                                                               \
+    ((fuses_map) ? EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_MAP_BYTES                                             \
+                 : EG_HOPPER_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
+#define EG_HOPPER_BOX_BARRIERS_AT(cols, fuses_map)                                                           \
+    (EG_HOPPER_BARRIERS_AT(cols, fuses_map) + 3 * EG_HOPPER_STAGES(cols) * EG_BARRIER_BYTES)
+#define EG_HOPPER_SHARED(cols, fuses_map)                                                                    \
+    (EG_HOPPER_BOX_BARRIERS_AT(cols, fuses_map) +                                                            \
+     EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_BARRIER_BYTES)
+#define EG_HOPPER_BACKWARD_SHARED (EG_HOPPER_SHARED(256, 1) + EG_HOPPER_SCHEDULER_BYTES)
+
+/* ---- And with epilogue warps (kernels/hopper_staged.cuh): stages, staging buffers, barriers ---------- */
+
+enum {
+    EG_STAGING_ROW = 256 * 4,                /* bytes of a row of accumulators */
+    EG_STAGING_BUFFER = 16 * EG_STAGING_ROW, /* the rows of one consumer warp */
+    EG_STAGING_BUFFERS = 5
+};
+#define EG_STAGING_AT           EG_HOPPER_BOXES_AT(256)
+#define EG_STAGED_BARRIERS_AT   (EG_STAGING_AT + EG_STAGING_BUFFERS * EG_STAGING_BUFFER)
+#define EG_STAGING_FULL_AT      (EG_STAGED_BARRIERS_AT + 3 * EG_HOPPER_STAGES(256) * EG_BARRIER_BYTES)
+#define EG_STAGING_FREE_AT      (EG_STAGING_FULL_AT + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+#define EG_HOPPER_STAGED_SHARED (EG_STAGING_FREE_AT + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+
+/* ---- f32 and f64 on Hopper (kernels/hopper_f32.cu, hopper_f64.cu): stages, two barriers of each ------ */
+
+enum {
+    EG_HOPPER_F32_SIDE = 128,
+    EG_HOPPER_F32_DEPTH = 32,
+    EG_HOPPER_F32_STAGES = 3,
+    EG_HOPPER_F32_STAGE_BYTES = 2 * EG_HOPPER_F32_SIDE * EG_HOPPER_F32_DEPTH * 4,
+    EG_HOPPER_F32_SHARED = EG_HOPPER_F32_STAGES * (EG_HOPPER_F32_STAGE_BYTES + 2 * EG_BARRIER_BYTES),
+
+    EG_HOPPER_F64_ROWS = 128,
+    EG_HOPPER_F64_COLS = 64,
+    EG_HOPPER_F64_DEPTH = 16,
+    EG_HOPPER_F64_STAGES = 4,
+    EG_HOPPER_F64_STAGE_BYTES = (EG_HOPPER_F64_ROWS + EG_HOPPER_F64_COLS) * EG_HOPPER_F64_DEPTH * 8,
+    EG_HOPPER_F64_SHARED = EG_HOPPER_F64_STAGES * (EG_HOPPER_F64_STAGE_BYTES + 2 * EG_BARRIER_BYTES)
+};
+
+/* ---- Any strides (kernels/gemm_mma.cu, gemm_f32.cu, gemm_f64.cu) ------------------------------------- */
+
+/* Tiles of 128 x 128. Lines of an operand are padded so that a warp's accesses meet no bank twice. The stages
+ * and, after the last of them, the finished tile use the same memory. */
+enum {
+    EG_STRIDED_SIDE = 128,
+    EG_STRIDED_PADDED_SIDE = EG_STRIDED_SIDE + 4, /* a line of the finished tile */
+
+    EG_MMA_16_DEPTH = 32,
+    EG_MMA_16_STAGES = 4,
+    EG_MMA_16_LINE = EG_MMA_16_DEPTH + 8,
+    EG_MMA_16_OPERAND = EG_STRIDED_SIDE * EG_MMA_16_LINE, /* numbers of a stage of one operand */
+    EG_MMA_16_SHARED = EG_MMA_16_STAGES * 2 * EG_MMA_16_OPERAND * 2,
+
+    EG_FMA_F32_DEPTH = 16,
+    EG_FMA_F32_STAGES = 4,
+    EG_FMA_F32_OPERAND = EG_FMA_F32_DEPTH * EG_STRIDED_PADDED_SIDE,
+    EG_FMA_F32_SHARED = EG_FMA_F32_STAGES * 2 * EG_FMA_F32_OPERAND * 4,
+
+    EG_MMA_F64_DEPTH = 16,
+    EG_MMA_F64_STAGES = 3,
+    EG_MMA_F64_LINE = EG_MMA_F64_DEPTH + 4,
+    EG_MMA_F64_OPERAND = EG_STRIDED_SIDE * EG_MMA_F64_LINE,
+    EG_MMA_F64_SHARED = EG_STRIDED_SIDE * EG_STRIDED_PADDED_SIDE * 8 /* more than the stages take */
+};
+
+/* ---- The peak of the matrix units (kernels/hopper_peak.cu) ------------------------------------------- */
+
+enum {
+    EG_PEAK_LEFT_BYTES = 64 * 128, /* 64 numbers of depth, for each of two warp groups */
+    EG_PEAK_RIGHT_BYTES = 256 * 128,
+    EG_PEAK_SHARED = 2 * EG_PEAK_LEFT_BYTES + EG_PEAK_RIGHT_BYTES
+};
+
+#endif

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernels are given: a program's views with the addresses of a call. */
+#include "compile.h"
+
+/* ---- Addresses ------------------------------------------------------------------------------------ */
+
+uint64_t eg_cuda_region_of(const eg_cuda_binding *binding, int region) {
+    if (binding->call == NULL) return EG_MOST_ALIGN;
+    const eg_address *workspace = &binding->call->workspace;
+    return (uint64_t)(uintptr_t)workspace->data + workspace->offset + binding->program->region[region].offset;
+}
+
+static uint64_t operand_at(const eg_cuda_binding *binding, const eg_view *view) {
+    if (binding->call == NULL) return (uint64_t)view->align;
+    const eg_address *operand = &binding->call->operand[view->id];
+    return (uint64_t)(uintptr_t)operand->data + operand->offset +
+           (uint64_t)view->offset * eg_size_of(view->dtype);
+}
+
+/* Where the operation that makes it stores the same numbers. */
+const eg_view *eg_cuda_stored_at(const eg_op_list *list, int temporary) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        const eg_term *store = eg_term_of(op, EG_TERM_STORE);
+        if (op->out.space == EG_TEMPORARY && op->out.id == temporary && store != NULL) return &store->view;
+    }
+    const eg_view *same = &list->temporary[temporary].same;
+    return eg_is_present(same) ? same : NULL;
+}
+
+/* A temporary in rows that begin on 16 bytes, or where its numbers are stored anyway. */
+static eg_cuda_matrix temporary_of(const eg_cuda_binding *binding, int id) {
+    const eg_op_list *list = &binding->program->list;
+    const eg_temporary *x = &list->temporary[id];
+    const eg_view *stored = eg_cuda_stored_at(list, id);
+    if (stored != NULL) return eg_cuda_matrix_of(binding, stored);
+    const int64_t each = 16 / (int64_t)eg_dtype_size(list->dtype), ld = eg_ceil_div(x->cols, each) * each;
+    return (eg_cuda_matrix){.data = eg_cuda_region_of(binding, id),
+                            .row_stride = ld,
+                            .col_stride = 1,
+                            .item_stride = x->rows * ld,
+                            .dtype = (int32_t)list->dtype};
+}
+
+static eg_cuda_matrix pack_of(const eg_cuda_binding *binding) {
+    const eg_op_list *list = &binding->program->list;
+    const eg_call *call = binding->call;
+    const eg_packed *packed = call != NULL ? call->packed_b : list->packed_b; /* which may be gone by then */
+    const eg_cuda_pack *pack = (const eg_cuda_pack *)packed->detail;
+    return (eg_cuda_matrix){.data = call == NULL ? EG_MOST_ALIGN : (uint64_t)(uintptr_t)packed->data,
+                            .row_stride = pack->ld,
+                            .col_stride = 1,
+                            .item_stride = pack->item_stride,
+                            .dtype = (int32_t)list->dtype};
+}
+
+static eg_cuda_matrix turned(eg_cuda_matrix x, bool turn) {
+    const int64_t stride = x.row_stride;
+    if (!turn) return x;
+    x.row_stride = x.col_stride;
+    x.col_stride = stride;
+    return x;
+}
+
+eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *view) {
+    switch (view->space) {
+    case EG_ABSENT:
+        break;
+    case EG_OPERAND:
+        return (eg_cuda_matrix){.data = operand_at(binding, view),
+                                .row_stride = view->row_stride,
+                                .col_stride = view->col_stride,
+                                .item_stride = view->batch_stride,
+                                .dtype = (int32_t)view->dtype};
+    case EG_PACKED_B:
+        return turned(pack_of(binding), view->transposed);
+    case EG_TEMPORARY:
+        return turned(temporary_of(binding, view->id), view->transposed);
+    }
+    return (eg_cuda_matrix){0};
+}
+
+static eg_cuda_matrix matrix_of_term(const eg_cuda_binding *binding, const eg_term *term) {
+    return term != NULL ? eg_cuda_matrix_of(binding, &term->view) : (eg_cuda_matrix){0};
+}
+
+/* 0: not wanted */
+static uint64_t sums_of(const eg_cuda_binding *binding, const eg_op *op) {
+    const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+    return sums != NULL ? eg_cuda_region_of(binding, sums->view.id) : 0;
+}
+
+eg_cuda_counts eg_cuda_counters_of(const eg_cuda_binding *binding) {
+    const eg_region *region = &binding->program->region[EG_CUDA_COUNTERS];
+    return (eg_cuda_counts){eg_cuda_region_of(binding, EG_CUDA_COUNTERS),
+                            (int64_t)(region->bytes / sizeof(uint32_t))};
+}
+
+/* ---- Products ------------------------------------------------------------------------------------- */
+
+/* A forward product without terms keeps the kernels of those with terms, and so its bits. */
+static eg_cuda_epilogue epilogue_of(const eg_op_list *list, const eg_op *op) {
+    if (op->kind == EG_COPY) return EG_CUDA_FORWARD;
+    if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
+    if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
+    return op->terms == 0 && list->backward ? EG_CUDA_STORE : EG_CUDA_FORWARD;
+}
+
+static void take_activation(const eg_term *term, eg_cuda_gemm *x) {
+    if (term == NULL) return;
+    x->activation = (int32_t)term->activation;
+    x->source = (int32_t)(term->of_y ? EG_SOURCE_Y : EG_SOURCE_PRE);
+    x->propagate = term->propagate;
+}
+
+/* What an operation leaves: its result, or else what a term stores of it. */
+static eg_cuda_matrix result_of(const eg_cuda_binding *binding, const eg_op *op) {
+    if (eg_is_present(&op->out)) return eg_cuda_matrix_of(binding, &op->out);
+    return matrix_of_term(binding, eg_term_of(op, EG_TERM_STORE));
+}
+
+static void take_terms(const eg_cuda_binding *binding, const eg_op *op, eg_cuda_gemm *x) {
+    const eg_term *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
+                  *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED);
+    x->bias = matrix_of_term(binding, eg_term_of(op, EG_TERM_BIAS));
+    x->sums = sums_of(binding, op);
+    x->out = result_of(binding, op);
+    switch ((eg_cuda_epilogue)x->epilogue) {
+    case EG_CUDA_STORE:
+        break;
+    case EG_CUDA_FORWARD:
+        take_activation(eg_term_of(op, EG_TERM_ACT), x);
+        x->second = matrix_of_term(binding, eg_term_of(op, EG_TERM_STORE));
+        x->in = matrix_of_term(binding, eg_term_of(op, EG_TERM_ADD));
+        break;
+    case EG_CUDA_ACT_GRAD:
+        take_activation(at_value, x);
+        x->in = matrix_of_term(binding, at_value);
+        break;
+    case EG_CUDA_CHAIN:
+        take_activation(at_saved, x);
+        x->in = matrix_of_term(binding, at_saved);
+        break;
+    }
+}
+
+/* Summands that follow each other in both operands are one longer sum. */
+static void join_summands(eg_cuda_gemm *x) {
+    if (x->summed <= 1 || x->left.item_stride != x->depth * x->left.col_stride ||
+        x->right.item_stride != x->depth * x->right.row_stride)
+        return;
+    x->depth *= x->summed;
+    x->summed = 1;
+}
+
+/* A map is left * 1, or right's gradient at left; a copy is nothing with what is added to it. */
+eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
+    const eg_op *op = &binding->program->list.op[index];
+    eg_cuda_gemm x = {.rows = op->rows,
+                      .cols = op->cols,
+                      .items = op->items,
+                      .epilogue = (int32_t)epilogue_of(&binding->program->list, op),
+                      .accumulate = op->accumulate};
+    take_terms(binding, op, &x);
+    if (op->kind == EG_COPY) {
+        x.in = eg_cuda_matrix_of(binding, &op->left);
+        x.summed = 1;
+        return x;
+    }
+    x.left = eg_cuda_matrix_of(binding, &op->left);
+    if (op->kind == EG_MAP) {
+        if (eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return x;
+        x.in = x.left;
+        x.left = (eg_cuda_matrix){0};
+        return x;
+    }
+    x.depth = op->depth;
+    x.summed = op->summed;
+    x.right = eg_cuda_matrix_of(binding, &op->right);
+    join_summands(&x);
+    return x;
+}
+
+int64_t eg_cuda_count_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {
+    gemm->chunks = eg_ceil_div(gemm->rows, eg_cuda_sum_rows(row));
+    gemm->tiles =
+        gemm->items * eg_ceil_div(gemm->rows, row->tile_rows) * eg_ceil_div(gemm->cols, row->tile_cols);
+    return gemm->tiles;
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------------- */
+
+eg_cuda_matrix eg_cuda_from(eg_cuda_matrix x, int64_t item, int64_t row) {
+    if (x.data == 0) return x;
+    x.data += (uint64_t)(item * x.item_stride + row * x.row_stride) * eg_size_of((eg_dtype)x.dtype);
+    return x;
+}
+
+eg_cuda_gemm eg_cuda_part_of(const eg_cuda_gemm *whole, int64_t item, int64_t items, int64_t row,
+                             int64_t rows) {
+    eg_cuda_gemm x = *whole;
+    x.items = items, x.rows = rows;
+    x.left = eg_cuda_from(x.left, item, row);
+    x.right = eg_cuda_from(x.right, item, 0);
+    x.out = eg_cuda_from(x.out, item, row);
+    x.second = eg_cuda_from(x.second, item, row);
+    x.in = eg_cuda_from(x.in, item, row);
+    return x;
+}
+
+/* ---- Maps ----------------------------------------------------------------------------------------- */
+
+eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail) {
+    const eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
+    eg_cuda_act_grad act_grad = {.grad = x.in,
+                                 .saved = x.left,
+                                 .out = x.out,
+                                 .sums = x.sums,
+                                 .rows = detail->map.rows,
+                                 .cols = x.cols,
+                                 .items = x.items,
+                                 .chunks = detail->map.chunks,
+                                 .activation = x.activation,
+                                 .source = x.source,
+                                 .propagate = x.propagate};
+    if (detail->clears) act_grad.counts = eg_cuda_counters_of(binding);
+    return act_grad;
+}
+
+/* Their sums come after those of the first rows. */
+eg_cuda_act_grad eg_cuda_fused_rows_of(const eg_cuda_binding *binding, const eg_cuda_step *detail) {
+    const eg_cuda_map_rows *map = &detail->map;
+    eg_cuda_act_grad x = eg_cuda_act_grad_of(binding, detail->map_op, detail);
+    x.grad = eg_cuda_from(x.grad, 0, map->rows);
+    x.saved = eg_cuda_from(x.saved, 0, map->rows);
+    x.out = eg_cuda_from(x.out, 0, map->rows);
+    if (x.sums != 0) x.sums += (uint64_t)(map->chunks * x.cols) * sizeof(float);
+    x.rows = binding->program->list.op[detail->map_op].rows - map->rows;
+    x.chunks = map->fused_chunks;
+    x.counts = eg_cuda_counters_of(binding);
+    return x;
+}
+
+/* ---- Column sums ---------------------------------------------------------------------------------- */
+
+eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int index,
+                                         const eg_cuda_step *detail) {
+    const eg_op_list *list = &binding->program->list;
+    const eg_op *op = &list->op[index];
+    const uint64_t skipped = (uint64_t)(detail->portions.total * op->cols) * eg_size_of(list->compute);
+    return (eg_cuda_column_sum){.sums = eg_cuda_region_of(binding, op->left.id) + skipped,
+                                .out = eg_cuda_matrix_of(binding, &op->out),
+                                .rows = detail->sum_rows,
+                                .cols = op->cols,
+                                .accumulate = op->accumulate};
+}
+
+eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute) {
+    const uint64_t to = sums + (uint64_t)(total * cols) * eg_size_of(compute);
+    return (eg_cuda_column_sum){
+        .sums = sums, .out = {.data = to, .col_stride = 1, .dtype = (int32_t)compute}, .cols = cols};
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Enqueues the steps of a program: each is a kernel, once or for each portion, with the call's addresses. */
+#include "core/error.h"
+#include "device.h"
+#include "hopper.h"
+
+typedef struct eg_cuda_run {
+    eg_cuda_device *device;
+    eg_cuda_binding binding;
+    CUstream main; /* of the call */
+} eg_cuda_run;
+
+/* With EPIGRAD_CUDA_CHECK every kernel is waited for, so that an error names the kernel that failed. */
+static eg_status wait_if_checked(const eg_cuda_run *run, CUstream stream, const char *name) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (!run->device->checked) return EG_OK;
+    run->device->driver->cuStreamIsCapturing(stream, &capturing);
+    if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) return EG_OK;
+    return eg_cuda_check(run->device, run->device->driver->cuStreamSynchronize(stream), name);
+}
+
+/* `blocks` may be any number: where the grid is smaller, blocks make several tiles. On the main stream a
+ * kernel is set up while its predecessor drains (order.cuh). */
+static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row, int64_t blocks,
+                         void *parameter) {
+    enum { MOST_BLOCKS = 0x7fffffff };
+    const int index = (int)(row - eg_cuda_kernel_row(0));
+    CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    overlap.value.programmaticStreamSerializationAllowed = 1;
+    const CUlaunchConfig config = {.gridDimX = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = (unsigned)row->threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .sharedMemBytes = (unsigned)row->shared,
+                                   .hStream = stream,
+                                   .attrs = &overlap,
+                                   .numAttrs = stream == run->main ? 1 : 0};
+    void *parameters[] = {parameter};
+    EG_TRY(eg_cuda_check(
+        run->device,
+        run->device->driver->cuLaunchKernelEx(&config, run->device->functions[index], parameters, NULL),
+        row->name));
+    return wait_if_checked(run, stream, row->name);
+}
+
+/* ---- Column sums ---------------------------------------------------------------------------------- */
+
+static eg_status sum_columns(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row,
+                             eg_cuda_column_sum sum) {
+    return enqueue(run, stream, row, eg_ceil_div(sum.cols, row->tile_cols), &sum);
+}
+
+/* Adds the sums of a portion, which are `rows` rows, to the total of the portions before it. */
+static eg_status sum_portion(const eg_cuda_run *run, const eg_cuda_step *detail, uint64_t sums, int64_t cols,
+                             int64_t rows, bool first) {
+    if (detail->portions.total == 0) return EG_OK;
+    eg_cuda_column_sum sum =
+        eg_cuda_portion_sum_of(sums, cols, detail->portions.total, run->binding.program->list.compute);
+    sum.rows = rows;
+    sum.accumulate = !first;
+    return sum_columns(run, run->main, detail->sum_kernel, sum);
+}
+
+/* ---- Products ------------------------------------------------------------------------------------- */
+
+static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {
+    const eg_cuda_kernel *row = detail->kernel;
+    const eg_cuda_tail *tail = &detail->tail;
+    const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
+    gemm.multiprocessors = run->device->caps.multiprocessors;
+    if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->main, row, tiles, &gemm);
+    eg_cuda_hopper hopper = {.gemm = gemm, .raster = detail->raster, .tma_cols = detail->tma_cols};
+    int64_t blocks = 0;
+    if (tail->tiles > 0) {
+        hopper.tail = (eg_cuda_stream_k){.sums = eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
+                                         .counts = eg_cuda_counters_of(&run->binding).data +
+                                                   (uint64_t)tail->counter * sizeof(uint32_t),
+                                         .tiles = tail->tiles,
+                                         .helpers = tail->helpers,
+                                         .owner_k_blocks = tail->owner_k_blocks};
+    }
+    if (detail->clears) hopper.counts = eg_cuda_counters_of(&run->binding);
+    if (detail->map_op != EG_NO_OP) hopper.map = eg_cuda_fused_rows_of(&run->binding, detail);
+    EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
+    return enqueue(run, run->main, row, blocks, &hopper);
+}
+
+/* In portions whose column sums the workspace has room for. */
+static eg_status run_gemm(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    const eg_cuda_portions *by = &detail->portions;
+    const eg_cuda_gemm x = eg_cuda_gemm_of(&run->binding, step->op);
+    const int64_t chunk = eg_cuda_sum_rows(detail->kernel);
+    if (step->launches == 1) return run_tiles(run, detail, x);
+    for (int64_t item = 0; item < x.items; item += by->items) {
+        for (int64_t first = 0; first < x.rows; first += by->rows) {
+            const int64_t items = eg_least(by->items, x.items - item),
+                          rows = eg_least(by->rows, x.rows - first);
+            EG_TRY(run_tiles(run, detail, eg_cuda_part_of(&x, item, items, first, rows)));
+            EG_TRY(sum_portion(run, detail, x.sums, x.cols, items * eg_ceil_div(rows, chunk),
+                               item == 0 && first == 0));
+        }
+    }
+    return EG_OK;
+}
+
+static eg_status run_library(const eg_cuda_run *run, const eg_step *step) {
+    const eg_program *program = run->binding.program;
+    const eg_cuda_gemm x = eg_cuda_gemm_of(&run->binding, step->op);
+    EG_TRY(eg_cuda_lt_enqueue(run->device, &x, program->list.math,
+                              eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
+                              program->region[EG_CUDA_SCRATCH].bytes, run->main));
+    return wait_if_checked(run, run->main, step->kernel);
+}
+
+/* ---- The persistent backward ---------------------------------------------------------------------- */
+
+static eg_status prepare_product(const eg_cuda_run *run, const eg_cuda_step *detail, int op, int32_t tma_cols,
+                                 eg_cuda_hopper *hopper) {
+    int64_t blocks;
+    hopper->gemm = eg_cuda_gemm_of(&run->binding, op);
+    hopper->raster = (int64_t)detail->raster;
+    hopper->tma_cols = tma_cols;
+    return eg_cuda_hopper_prepare(run->device, detail->kernel, hopper, &blocks);
+}
+
+static eg_status run_backward(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    const eg_cuda_counts counters = eg_cuda_counters_of(&run->binding);
+    const int64_t last = eg_cuda_map_counters(run->binding.program->list.op[detail->map_op].rows) - 1;
+    eg_cuda_backward x = {.next_tile = counters.data + (uint64_t)last * sizeof(uint32_t),
+                          .map_clusters = detail->map_clusters};
+    EG_TRY(prepare_product(run, detail, detail->second, detail->second_tma_cols, &x.d_b));
+    EG_TRY(prepare_product(run, detail, step->op, detail->tma_cols, &x.d_a));
+    x.d_a.map = eg_cuda_fused_rows_of(&run->binding, detail);
+    if (detail->sums_op != EG_NO_OP) x.sum = eg_cuda_column_sum_of(&run->binding, detail->sums_op, detail);
+    return enqueue(run, run->main, detail->kernel,
+                   run->device->caps.multiprocessors / EG_CUDA_CLUSTER * EG_CUDA_CLUSTER, &x);
+}
+
+/* ---- Maps ----------------------------------------------------------------------------------------- */
+
+/* Rows of vectors, in portions of items. Without rows there may still be counters to clear. */
+static eg_status run_vectors(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    const eg_cuda_kernel *row = detail->kernel;
+    const eg_cuda_act_grad all = eg_cuda_act_grad_of(&run->binding, step->op, detail);
+    for (int64_t item = 0; item < all.items; item += detail->portions.items) {
+        eg_cuda_act_grad x = all;
+        x.items = eg_least(detail->portions.items, all.items - item);
+        x.grad = eg_cuda_from(all.grad, item, 0);
+        x.saved = eg_cuda_from(all.saved, item, 0);
+        x.out = eg_cuda_from(all.out, item, 0);
+        const int64_t chunks = x.items * x.chunks, blocks = chunks * eg_ceil_div(x.cols, row->tile_cols);
+        EG_TRY(enqueue(run, run->main, row, blocks > 0 ? blocks : 1, &x));
+        EG_TRY(sum_portion(run, detail, all.sums, all.cols, chunks, item == 0));
+    }
+    return EG_OK;
+}
+
+/* ---- A call --------------------------------------------------------------------------------------- */
+
+/* The stream `later` continues when what is on `earlier` now is done. Events are captured like kernels. */
+static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later, CUevent event) {
+    const eg_cuda_driver *driver = run->device->driver;
+    EG_TRY(eg_cuda_check(run->device, driver->cuEventRecord(event, earlier), "cuEventRecord"));
+    return eg_cuda_check(run->device, driver->cuStreamWaitEvent(later, event, 0), "cuStreamWaitEvent");
+}
+
+/* A sum that runs beside the next steps has a stream of its own. */
+static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    CUstream stream = step->beside ? run->device->side : run->main;
+    if (step->beside) EG_TRY(follow(run, run->main, stream, run->device->fork));
+    return sum_columns(run, stream, detail->kernel, eg_cuda_column_sum_of(&run->binding, step->op, detail));
+}
+
+static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_counts all = eg_cuda_counters_of(&run->binding);
+    return eg_cuda_check(run->device,
+                         run->device->driver->cuMemsetD32Async(all.data, 0, (size_t)all.count, run->main),
+                         step->kernel);
+}
+
+static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
+    if (step->op == EG_NO_OP) return clear_counters(run, step);
+    switch (eg_cuda_detail(step)->kernel->family) {
+    case EG_CUDA_LIBRARY:
+        return run_library(run, step);
+    case EG_CUDA_STRIDED:
+    case EG_CUDA_TMA:
+    case EG_CUDA_TMA_TILES:
+        return run_gemm(run, step);
+    case EG_CUDA_BACKWARD:
+        return run_backward(run, step);
+    case EG_CUDA_VECTORS:
+        return run_vectors(run, step);
+    case EG_CUDA_SUMS:
+        return run_reduce(run, step);
+    }
+    return EG_OK;
+}
+
+bool eg_cuda_library_takes(eg_cuda_device *device, const eg_program *program, const eg_call *call) {
+    const eg_cuda_binding binding = {.program = program, .call = call};
+    for (int i = 0; i < program->steps && program->may_refuse; i++) {
+        const eg_step *step = &program->step[i];
+        if (step->op == EG_NO_OP || eg_cuda_detail(step)->kernel->family != EG_CUDA_LIBRARY) continue;
+        const eg_cuda_gemm x = eg_cuda_gemm_of(&binding, step->op);
+        if (!eg_cuda_lt_takes(device, &x, program->list.math, program->region[EG_CUDA_SCRATCH].bytes))
+            return false;
+    }
+    return true;
+}
+
+void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program) {
+    device->names = program->steps;
+    for (int i = 0; i < program->steps; i++) device->name[i] = program->step[i].kernel;
+}
+
+eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
+                          CUstream stream) {
+    const eg_cuda_run run = {.device = device, .binding = {program, call}, .main = stream};
+    bool beside = false;
+    eg_cuda_name_kernels(device, program);
+    for (int i = 0; i < program->steps; i++) {
+        EG_TRY(run_step(&run, &program->step[i]));
+        beside = beside || program->step[i].beside;
+    }
+    return beside ? follow(&run, device->side, stream, device->join) : EG_OK;
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernel table of CUDA: what each kernel does, and what its operands must be like. */
+#ifndef EG_CUDA_TABLE_H
+#define EG_CUDA_TABLE_H
+
+#include "core/op.h"
+#include "kernels.h"
+
+/* What a device has: bits of eg_caps.features. */
+enum {
+    EG_CUDA_SM80 = 1U << 0,  /* mma.sync, cp.async: compute capability 8.0 and up */
+    EG_CUDA_SM90A = 1U << 1, /* wgmma, TMA with setmaxnreg: 9.0 exactly */
+    EG_CUDA_LT = 1U << 2     /* libcublasLt could be loaded */
+};
+
+/* How a row is launched. */
+typedef enum eg_cuda_family {
+    EG_CUDA_LIBRARY,   /* cublasLt, where it is a plain product */
+    EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
+    EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
+    EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
+    EG_CUDA_BACKWARD,  /* eg_cuda_backward: the last rows of a map, two products of its result and its column
+                          sums; persistent */
+    EG_CUDA_VECTORS,   /* eg_cuda_act_grad: rows of 16-byte vectors */
+    EG_CUDA_SUMS       /* eg_cuda_column_sum */
+} eg_cuda_family;
+
+/* What the operands of a row must be like. */
+enum {
+    EG_CUDA_ALIGNED = 1U << 0,    /* left, right, in, out: one stride 1, the others and the address multiples
+                                     of 16 bytes */
+    EG_CUDA_ROW_STORES = 1U << 1, /* in, out, second: col_stride 1 */
+    EG_CUDA_NO_SECOND = 1U << 2,  /* `second` absent */
+    EG_CUDA_NO_REDUCTION = 1U << 3, /* summed is 1 */
+    EG_CUDA_MATRIX_UNIT = 1U << 4,  /* sums in a matrix unit that truncates: not for EG_MATH_STRICT */
+    EG_CUDA_LEFT_ROWS = 1U << 5,    /* left is row-major */
+    EG_CUDA_LEFT_COLS = 1U << 6,    /* left is column-major */
+    EG_CUDA_RIGHT_ROWS = 1U << 7,
+    EG_CUDA_RIGHT_COLS = 1U << 8,
+    EG_CUDA_SMALL = 1U << 9,      /* sizes below 2^31 */
+    EG_CUDA_STREAM_K = 1U << 10,  /* can have a stream-K tail: clusters share the depth of the last tiles */
+    EG_CUDA_FUSES_MAP = 1U << 11, /* left is a map's result, of which the kernel makes the last rows itself */
+    EG_CUDA_COPY = 1U << 12,      /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_STAGED = 1U << 13     /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
+                                     during the next tile's products */
+};
+
+/* A row of the table, best first for its kind of step; the last row of a kind takes anything. */
+typedef struct eg_cuda_kernel {
+    const char *name; /* of the entry point, "eg_" + name in the fatbin: `git grep` finds it */
+    eg_op_kind kind;  /* of operation */
+    eg_cuda_family family;
+    eg_dtype compute;   /* f32 | f64 */
+    eg_dtype dtype;     /* of left and right; EG_DTYPE_DEFAULT: any whose compute type is `compute` */
+    uint32_t needs;     /* EG_CUDA_SM80, ... */
+    uint32_t epilogues; /* GEMM: bits 1 << eg_cuda_epilogue */
+    uint32_t takes;     /* EG_CUDA_ALIGNED, ... */
+    int tile_rows, tile_cols, k_block;
+    int threads;
+    int shared;   /* bytes of dynamic shared memory */
+    int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
+} eg_cuda_kernel;
+
+/* Row `index`, NULL past the end. */
+const eg_cuda_kernel *eg_cuda_kernel_row(int index);
+
+#endif

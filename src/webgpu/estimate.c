@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The choice of a kernel and of its split by estimated time. What the estimate knows of an adapter are
+ * constants, kept here: two machines of one kind choose alike, and so get the same bits. */
+#include <string.h>
+
+#include "core/sizes.h"
+#include "pass.h"
+#include "webgpu_abi.h"
+
+/* Of a kernel row on an adapter. */
+typedef struct rate {
+    double term; /* microseconds of one term of a workgroup's tile while as many run as there is room for; 0:
+                    not measured, and taken only where nothing else runs */
+    double groups; /* workgroups that there is room for */
+    double begin;  /* microseconds of a group beside its terms */
+    double alone;  /* the part of a round's time that a round of few groups takes */
+    double once;   /* microseconds: a call's share of making the pipeline */
+} rate;
+
+struct eg_webgpu_adapter {
+    uint32_t vendor;    /* PCI number; 0: any */
+    uint32_t type;      /* WGPUAdapterType; 0: any */
+    const char *device; /* what its name contains; NULL: anything */
+    double launch;      /* microseconds of a dispatch */
+    double bytes;       /* that move in a microsecond */
+    rate rate[EG_WEBGPU_ROWS];
+};
+
+/* The first that fits. bench/results/webgpu.md has the times that those of the H200 and of processors were
+ * fitted to; the others are guesses from them: of a device that is not known, the tile of 64 x 64 does well
+ * everywhere. */
+static const eg_webgpu_adapter adapters[] = {
+    {.vendor = 0x10de,
+     .device = "H200",
+     .launch = 12,
+     .bytes = 2e6,
+     .rate = {[EG_ROW_shared_128x128] = {0.0985, 132, 6, 1, 0},
+              [EG_ROW_shared_64x64] = {0.149, 792, 8, 0.5, 0},
+              [EG_ROW_shared_32x32] = {0.173, 2112, 8, 0.22, 0}}},
+    {.type = WGPUAdapterType_CPU,
+     .launch = 10,
+     .bytes = 5e3,
+     .rate = {[EG_ROW_direct_16x128] = {0.8, 1, 1, 1, 4825}, [EG_ROW_direct_16x32] = {0.347, 1, 1, 1, 0}}},
+    {.type = WGPUAdapterType_DiscreteGPU,
+     .launch = 12,
+     .bytes = 5e5,
+     .rate = {[EG_ROW_shared_128x128] = {0.14, 60, 8, 1, 0},
+              [EG_ROW_shared_64x64] = {0.2, 360, 10, 0.5, 0},
+              [EG_ROW_shared_32x32] = {0.23, 960, 10, 0.25, 0}}},
+    {.launch = 20,
+     .bytes = 5e4,
+     .rate = {[EG_ROW_shared_128x128] = {0.28, 12, 16, 1, 0},
+              [EG_ROW_shared_64x64] = {0.4, 72, 20, 0.5, 0},
+              [EG_ROW_shared_32x32] = {0.46, 192, 20, 0.25, 0}}},
+};
+
+const eg_webgpu_adapter *eg_webgpu_adapter_of(uint32_t vendor, const char *name, uint32_t type) {
+    const eg_webgpu_adapter *x = adapters;
+    for (;; x++) {
+        const bool vendor_fits = x->vendor == 0 || x->vendor == vendor;
+        const bool device_fits = x->device == NULL || strstr(name, x->device) != NULL;
+        if (vendor_fits && device_fits && (x->type == 0 || x->type == type)) return x;
+    }
+}
+
+/* ---- Estimates ---------------------------------------------------------------------------------- */
+
+static const rate *rate_of(const eg_webgpu_caps *device, const eg_webgpu_kernel *kernel) {
+    return &device->adapter->rate[kernel - eg_webgpu_kernel_row(0)];
+}
+
+static double tiles_of(const eg_webgpu_kernel *kernel, int64_t rows, int64_t cols) {
+    return (double)eg_ceil_div(rows, kernel->rows) * (double)eg_ceil_div(cols, kernel->cols);
+}
+
+/* Rounds of as many workgroups as there is room for; the last is seldom full, and not as much shorter. */
+static double product_time(const eg_webgpu_caps *device, const eg_webgpu_pass *pass) {
+    const rate *rate = rate_of(device, pass->kernel);
+    if (!(rate->term > 0)) return 0;
+    const double groups =
+        (double)pass->items * (double)pass->splits * tiles_of(pass->kernel, pass->rows, pass->cols);
+    const double terms = (double)(pass->splits > 1 ? pass->chunk : pass->depth);
+    double rounds = groups / rate->groups;
+    const double part = rounds < 1e9 ? rounds - (double)(int64_t)rounds : 0;
+    if (part > 0 && part < rate->alone) rounds += rate->alone - part;
+    return rate->once + rounds * (rate->begin + terms * rate->term);
+}
+
+/* Elements that a pass moves: its output's, and as many for whatever else it reads. */
+static double bytes_of(const eg_webgpu_pass *pass) {
+    const double results = (double)pass->items * (double)pass->rows * (double)pass->cols;
+    const double terms = results * (double)pass->depth;
+    const bool extra = eg_webgpu_is_present(&pass->at[EG_EXTRA]);
+    return terms * (double)eg_size_of((eg_dtype)pass->at[EG_LEFT].dtype) +
+           results * (double)eg_size_of((eg_dtype)pass->at[EG_OUT].dtype) +
+           (extra ? results * (double)eg_size_of((eg_dtype)pass->at[EG_EXTRA].dtype) : 0);
+}
+
+double eg_webgpu_estimate(const eg_webgpu_caps *device, const eg_webgpu_pass *pass, int64_t launches) {
+    const eg_webgpu_adapter *adapter = device->adapter;
+    const double launch = (double)launches * adapter->launch;
+    if (pass->kernel->shape == EG_SHAPE_PRODUCT) {
+        const double time = product_time(device, pass);
+        return time > 0 ? launch + time : 0;
+    }
+    return launch + bytes_of(pass) / adapter->bytes;
+}
+
+/* ---- The choice --------------------------------------------------------------------------------- */
+
+static bool is_usable(const eg_caps *caps, const eg_webgpu_kernel *kernel) {
+    const eg_webgpu_caps *device = caps->detail;
+    return kernel->invocations <= device->invocations && kernel->memory <= device->memory &&
+           (caps->only_kernel == NULL || strcmp(caps->only_kernel, kernel->name) == 0);
+}
+
+/* Enough parts to fill the device four times over, so that its last groups do not run alone for long, if they
+ * fit in the scratch that can be bound. */
+static int64_t chunk_of(const eg_webgpu_caps *device, const eg_webgpu_kernel *kernel, const eg_op *op) {
+    const int64_t most = eg_least((int64_t)1 << 28, (int64_t)(device->binding - device->align));
+    const double threads =
+        (double)op->items * tiles_of(kernel, op->rows, op->cols) * (double)kernel->invocations;
+    int64_t parts = 1;
+    if (threads > 0 && threads < (double)device->fill)
+        parts = eg_least((int64_t)(4.0 * (double)device->fill / threads), op->depth / device->part);
+    const double each = 4.0 * (double)op->items * (double)op->rows * (double)op->cols;
+    if (each * (double)parts > (double)most) parts = (int64_t)((double)most / each);
+    const int64_t chunk = parts > 1 ? eg_ceil_div(eg_ceil_div(op->depth, parts), 16) * 16 : op->depth;
+    return chunk > 0 ? chunk : 1;
+}
+
+/* With the pass that adds up its parts. Not measured: more than any time. */
+static double time_of(const eg_webgpu_caps *device, const eg_webgpu_kernel *kernel, const eg_op *op,
+                      int64_t chunk) {
+    const double never = 1e300;
+    eg_webgpu_pass pass = {.kernel = kernel,
+                           .items = op->items * op->summed,
+                           .rows = op->rows,
+                           .cols = op->cols,
+                           .depth = op->depth,
+                           .chunk = chunk,
+                           .splits = op->depth > 0 ? (int32_t)eg_ceil_div(op->depth, chunk) : 1};
+    const double product = eg_webgpu_estimate(device, &pass, 1);
+    if (!(product > 0)) return never;
+    if (pass.splits == 1) return product;
+    pass.kernel = &eg_webgpu_elementwise;
+    pass.items = op->items;
+    pass.depth = pass.splits;
+    pass.at[EG_LEFT].dtype = pass.at[EG_OUT].dtype = EG_F32;
+    return product + eg_webgpu_estimate(device, &pass, 1);
+}
+
+/* Of equals the first, which is the better row. */
+eg_webgpu_choice eg_webgpu_choose(const eg_caps *caps, const eg_op *gemm) {
+    const eg_webgpu_caps *device = caps->detail;
+    eg_webgpu_choice best = {NULL, 0};
+    double least = 0;
+    const eg_webgpu_kernel *row;
+    for (int i = 0; (row = eg_webgpu_kernel_row(i)) != NULL; i++) {
+        if (!is_usable(caps, row)) continue;
+        const int64_t chunk = chunk_of(device, row, gemm);
+        const double time = time_of(device, row, gemm, chunk);
+        if (best.kernel != NULL && time >= least) continue;
+        best = (eg_webgpu_choice){row, chunk};
+        least = time;
+    }
+    return best;
+}

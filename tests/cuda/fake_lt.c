@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cublasLt that multiplies nothing: it notes the products that it is given, and refuses some (fake_driver.h).
+ */
+#include <cublasLt.h>
+#include <stdlib.h>
+
+#include "fake_driver.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+extern fake_cuda eg_fake_cuda;
+
+typedef struct layout {
+    cudaDataType type;
+    uint64_t rows, cols;
+} layout;
+
+static int thing; /* handles point to it */
+
+EXPORT cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    *handle = (cublasLtHandle_t)&thing;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    (void)handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *multiply, cublasComputeType_t compute,
+                                               cudaDataType_t scale) {
+    (void)compute, (void)scale;
+    *multiply = (cublasLtMatmulDesc_t)&thing;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t multiply) {
+    (void)multiply;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t multiply,
+                                                     cublasLtMatmulDescAttributes_t which, const void *value,
+                                                     size_t bytes) {
+    (void)multiply, (void)which, (void)value, (void)bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaDataType type,
+                                                 uint64_t rows, uint64_t cols, int64_t ld) {
+    layout *x = malloc(sizeof *x);
+    (void)ld;
+    *made = (cublasLtMatrixLayout_t)x;
+    if (x == NULL) return CUBLAS_STATUS_ALLOC_FAILED;
+    *x = (layout){type, rows, cols};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t x) {
+    free(x);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t x,
+                                                       cublasLtMatrixLayoutAttribute_t which,
+                                                       const void *value, size_t bytes) {
+    (void)x, (void)which, (void)value, (void)bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *wish) {
+    *wish = (cublasLtMatmulPreference_t)&thing;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) {
+    (void)wish;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
+                                                           cublasLtMatmulPreferenceAttributes_t which,
+                                                           const void *value, size_t bytes) {
+    (void)wish, (void)which, (void)value, (void)bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
+                                                           cublasLtMatmulAlgoConfigAttributes_t which,
+                                                           void *value, size_t bytes, size_t *written) {
+    (void)algorithm, (void)which, (void)value, (void)bytes, (void)written;
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t multiply,
+                                                     cublasLtMatrixLayout_t left,
+                                                     cublasLtMatrixLayout_t right, cublasLtMatrixLayout_t in,
+                                                     cublasLtMatrixLayout_t out,
+                                                     cublasLtMatmulPreference_t wish, int wanted,
+                                                     cublasLtMatmulHeuristicResult_t results[], int *found) {
+    const layout *x = (const layout *)out;
+    const bool odd = ((x->rows | x->cols) & 1) != 0;
+    (void)handle, (void)multiply, (void)left, (void)right, (void)in, (void)wish, (void)wanted;
+    *found = 0;
+    if (eg_fake_cuda.library_refuses == 1 || (eg_fake_cuda.library_refuses == 2 && odd))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    results[0] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+    *found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t multiply,
+                                     const void *scale, const void *left, cublasLtMatrixLayout_t of_left,
+                                     const void *right, cublasLtMatrixLayout_t of_right,
+                                     const void *scale_of_in, const void *in, cublasLtMatrixLayout_t of_in,
+                                     void *out, cublasLtMatrixLayout_t of_out,
+                                     const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t bytes,
+                                     cudaStream_t stream) {
+    const cudaDataType type = ((const layout *)of_left)->type;
+    (void)handle, (void)multiply, (void)scale, (void)left, (void)right, (void)of_right, (void)scale_of_in;
+    (void)in, (void)of_in, (void)out, (void)of_out, (void)algorithm, (void)workspace, (void)bytes;
+    (void)stream;
+    fake_launch(type == CUDA_R_16BF  ? "cublaslt_bf16"
+                : type == CUDA_R_16F ? "cublaslt_f16"
+                : type == CUDA_R_64F ? "cublaslt_f64"
+                                     : "cublaslt_f32");
+    return CUBLAS_STATUS_SUCCESS;
+}

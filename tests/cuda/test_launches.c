@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a plan prints is what is launched: the kernels of both, in order, for many calls. Over a driver and a
+ * library that run nothing. */
+#define _DEFAULT_SOURCE
+#include "host.h"
+
+enum { CALLS = 600, PLAN = 8192 };
+
+/* ---- A plan's launches -------------------------------------------------------------------------- */
+
+typedef struct launches {
+    int count;
+    char name[FAKE_LAUNCHES][64];
+} launches;
+
+static void add(launches *x, const char *name, size_t length) {
+    if (x->count < FAKE_LAUNCHES) snprintf(x->name[x->count], sizeof x->name[0], "%.*s", (int)length, name);
+    x->count++;
+}
+
+/* Fields of a step's line are two blanks apart, or more: its number, kind, what it does, its kernel, and how
+ * that is launched. */
+static const char *next_field(const char *at) {
+    at = strstr(at, "  ");
+    assert_non_null(at);
+    return at + strspn(at, " ");
+}
+
+static void add_step(launches *x, const char *line) {
+    const char *kernel = next_field(next_field(next_field(line + strspn(line, " "))));
+    const size_t length = strcspn(kernel, " ,");
+    const char *times = strstr(kernel, "  x "), *after = strstr(kernel, ", each with ");
+    const int count = times != NULL ? atoi(times + sizeof "  x " - 1) : 1;
+    assert_int_equal(times != NULL, after != NULL); /* what is made in portions has its sums added up */
+    for (int i = 0; i < count; i++) {
+        add(x, kernel, length);
+        if (after == NULL) continue;
+        after = strstr(kernel, ", each with ") + sizeof ", each with " - 1;
+        add(x, after, strcspn(after, " "));
+    }
+}
+
+/* Of a program in a plan; returns where the next one begins, NULL: there is none. */
+static const char *read_program(const char *text, launches *x) {
+    char line[512];
+    x->count = 0;
+    while (*text != '\0') {
+        const size_t length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        text += length + (text[length] != '\0');
+        if (strncmp(line, "where a number or the library refuses", 37) == 0) return text;
+        if (line[strspn(line, " ")] >= '0' && line[strspn(line, " ")] <= '9') add_step(x, line);
+    }
+    return NULL;
+}
+
+static bool same(const launches *x, int count, char name[][64]) {
+    if (x->count != count) return false;
+    for (int i = 0; i < count && i < FAKE_LAUNCHES; i++) {
+        if (strcmp(x->name[i], name[i]) != 0) return false;
+    }
+    return true;
+}
+
+static bool uses_the_library(const launches *x) {
+    for (int i = 0; i < x->count && i < FAKE_LAUNCHES; i++) {
+        if (strncmp(x->name[i], "cublaslt", 8) == 0) return true;
+    }
+    return false;
+}
+
+/* ---- Calls -------------------------------------------------------------------------------------- */
+
+static uint64_t seed;
+
+static int64_t random_below(int64_t n) {
+    seed = seed * 6364136223846793005U + 1442695040888963407U;
+    return (int64_t)(seed >> 33) % n;
+}
+
+static bool one_in(int64_t n) { return random_below(n) == 0; }
+
+/* Addresses that nobody reads. */
+static void *place(int index) { return (void *)((uintptr_t)(index + 1) << 44); }
+
+static eg_matrix matrix(int index, int64_t rows, int64_t cols, bool odd) {
+    eg_matrix x = {.data = place(index)};
+    if (one_in(6)) x.layout = EG_COL_MAJOR;
+    const int64_t least = x.layout == EG_COL_MAJOR ? rows : cols;
+    x.ld = odd ? least + random_below(5) : (least + 7) / 8 * 8;
+    if (odd && one_in(4)) x.offset = 8;
+    return x;
+}
+
+static eg_layer random_layer(bool *odd) {
+    static const int64_t usual[] = {64, 256, 512, 768, 1024, 2048, 3072, 4096, 8192};
+    static const eg_dtype dtypes[] = {EG_BF16, EG_BF16, EG_F16, EG_F32, EG_F64};
+    int64_t size[3];
+    *odd = one_in(3);
+    for (int i = 0; i < 3; i++) size[i] = *odd ? random_below(300) : usual[random_below(LENGTH(usual))];
+    if (one_in(12)) size[0] = (int64_t)1 << (18 + random_below(6)); /* sums in portions */
+    return (eg_layer){.size = sizeof(eg_layer),
+                      .m = size[0],
+                      .k = size[1],
+                      .n = size[2],
+                      .batch = 1,
+                      .dtype = dtypes[random_below(LENGTH(dtypes))],
+                      .activation = one_in(5) ? EG_ACT_NONE : EG_ACT_RELU,
+                      .math = one_in(6) ? EG_MATH_STRICT : EG_MATH_DEFAULT};
+}
+
+static const eg_workspace workspace = {.data = (void *)((uintptr_t)40 << 44), .bytes = (size_t)1 << 43};
+
+static eg_forward_args random_forward(const eg_layer *l, bool odd) {
+    eg_forward_args args = {.size = sizeof args, .workspace = workspace};
+    args.a = matrix(0, l->m, l->k, odd), args.b = matrix(1, l->k, l->n, odd);
+    args.y = matrix(2, l->m, l->n, odd);
+    if (one_in(2)) args.bias.data = place(3);
+    if (one_in(2)) args.pre = matrix(4, l->m, l->n, odd);
+    if (l->activation == EG_ACT_NONE && one_in(2)) args.residual = matrix(5, l->m, l->n, odd);
+    return args;
+}
+
+static eg_backward_args random_backward(const eg_layer *l, bool odd) {
+    eg_backward_args args = {.size = sizeof args, .workspace = workspace, .accumulate = one_in(3)};
+    args.a = matrix(0, l->m, l->k, odd), args.b = matrix(1, l->k, l->n, odd);
+    args.grad = matrix(2, l->m, l->n, odd);
+    args.source = (eg_source)random_below(3);
+    if (args.source == EG_SOURCE_RECOMPUTE && one_in(2)) args.bias.data = place(3);
+    if (args.source == EG_SOURCE_PRE) args.pre = matrix(4, l->m, l->n, odd);
+    if (args.source == EG_SOURCE_Y) args.y = matrix(4, l->m, l->n, odd);
+    if (!one_in(5)) args.d_a = matrix(5, l->m, l->k, odd);
+    if (!one_in(5)) args.d_b = matrix(6, l->k, l->n, odd);
+    if (!one_in(3)) args.d_bias.data = place(7);
+    if (one_in(5)) args.grad_pre = matrix(8, l->m, l->n, odd);
+    if (args.d_a.data == NULL || !one_in(3)) return args;
+    args.chain.saved = matrix(9, l->m, l->k, odd);
+    args.chain.source = EG_SOURCE_PRE, args.chain.activation = EG_ACT_GELU;
+    if (one_in(2)) args.chain.d_bias.data = place(10);
+    return args;
+}
+
+/* Of a dense transformer's layer: large, and everything wanted. */
+static void make_large(eg_layer *l, eg_backward_args *args) {
+    static const int64_t widths[] = {768, 1024, 2048, 3072, 4096, 14336};
+    *l = (eg_layer){.size = sizeof *l, .dtype = EG_BF16, .activation = EG_ACT_GELU};
+    l->m = 1024 << random_below(4), l->batch = 1;
+    l->k = widths[random_below(LENGTH(widths))], l->n = widths[random_below(LENGTH(widths))];
+    *args = (eg_backward_args){.size = sizeof *args, .workspace = workspace, .accumulate = one_in(2)};
+    args->a.data = place(0), args->b.data = place(1), args->grad.data = place(2);
+    args->d_a.data = place(5), args->d_b.data = place(6);
+    if (!one_in(4)) args->d_bias.data = place(7);
+    args->source = one_in(3) ? EG_SOURCE_RECOMPUTE : EG_SOURCE_PRE;
+    if (args->source == EG_SOURCE_PRE) args->pre.data = place(4);
+}
+
+/* ---- The comparison ----------------------------------------------------------------------------- */
+
+/* What the tests have seen, so that none of it is missing. */
+typedef struct seen {
+    int library, refused, persistent, portions, cleared, beside;
+} seen;
+
+static void look_at(const char *plan, bool refused, seen *x) {
+    x->library += strstr(plan, "  cublaslt") != NULL;
+    x->refused += refused;
+    x->persistent += strstr(plan, "_backward_") != NULL;
+    x->portions += strstr(plan, ", each with ") != NULL;
+    x->cleared += strstr(plan, "clear counters") != NULL;
+    x->beside += strstr(plan, "beside the next") != NULL;
+}
+
+/* A call is made one by one, then captured as a graph, then replayed. */
+static void compare(int call, const char *plan, int turn, seen *x) {
+    static launches first, other;
+    const char *rest = read_program(plan, &first);
+    bool refused = false;
+    if (rest != NULL) read_program(rest, &other);
+    const bool planned = same(&first, driver->launches, driver->launch);
+    if (!planned && rest != NULL && uses_the_library(&first))
+        refused = driver->library_refuses != 0 && same(&other, driver->launches, driver->launch);
+    const bool must_refuse = driver->library_refuses == 1 && uses_the_library(&first);
+    if ((planned && !must_refuse) || refused) {
+        look_at(plan, refused, x);
+        return;
+    }
+    for (int i = 0; i < driver->launches && i < FAKE_LAUNCHES; i++)
+        fprintf(stderr, "%s\n", driver->launch[i]);
+    fail_msg("call %d, turn %d: %d launches are not those of\n%s", call, turn, driver->launches, plan);
+}
+
+static void make_call(eg_context *context, int call, seen *x) {
+    static char plan[PLAN];
+    bool odd;
+    seed = (uint64_t)call * 7919 + 1;
+    random_below(2);
+    eg_layer layer = random_layer(&odd);
+    const bool large = one_in(4), forward = !large && one_in(4);
+    const eg_forward_args up = random_forward(&layer, odd);
+    eg_backward_args down = random_backward(&layer, odd);
+    if (large) make_large(&layer, &down);
+    if (forward) {
+        assert_ok(eg_forward_plan(context, &layer, &up, plan, sizeof plan));
+    } else {
+        assert_ok(eg_backward_plan(context, &layer, &down, plan, sizeof plan));
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        const int replays = driver->replays;
+        driver->launches = 0;
+        assert_ok(forward ? eg_forward(context, &layer, &up) : eg_backward(context, &layer, &down));
+        if (driver->replays > replays && driver->launches == 0) continue; /* a graph that was compared */
+        compare(call, plan, turn, x);
+    }
+}
+
+/* One that no layer is given to unless it is asked for. */
+static void make_persistent_calls(seen *x) {
+    const eg_open_info info = {
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_backward_nt_128x256"};
+    static char plan[PLAN];
+    eg_context *context;
+    assert_ok(eg_open(&info, &context));
+    for (int call = 0; call < 20; call++) {
+        eg_layer layer;
+        eg_backward_args args;
+        seed = (uint64_t)call;
+        make_large(&layer, &args);
+        args.source = EG_SOURCE_PRE, args.pre.data = place(4);
+        assert_ok(eg_backward_plan(context, &layer, &args, plan, sizeof plan));
+        driver->launches = 0;
+        assert_ok(eg_backward(context, &layer, &args));
+        compare(call, plan, 0, x);
+    }
+    eg_close(context);
+}
+
+static void what_is_launched_is_what_the_plan_prints(void **state) {
+    (void)state;
+    seen x = {0};
+    for (int refuses = 0; refuses < 3; refuses++) {
+        session s;
+        open_session(&s);
+        driver->library_refuses = refuses;
+        for (int call = 0; call < CALLS; call++) make_call(s.context, call, &x);
+        driver->library_refuses = 0;
+        if (refuses == 0) make_persistent_calls(&x);
+        close_session(&s);
+    }
+    assert_true(x.library > 0 && x.refused > 0 && x.persistent > 0);
+    assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0);
+}
+
+/* How many products of a backward call the plan gives to the library. */
+static int by_library(session *s, const eg_layer *layer, const eg_backward_args *args) {
+    char text[8192];
+    int count = 0;
+    assert_ok(eg_backward_plan(s->context, layer, args, text, sizeof text));
+    char *end = strstr(text, "where a number or the library refuses");
+    if (end != NULL) *end = '\0';
+    for (const char *at = text; (at = strstr(at, "  cublaslt")) != NULL; at++) count++;
+    return count;
+}
+
+/* It rounds some sums of 16 bits before it adds them to what is there, and knows no lines that overlap. */
+static void the_library_is_given_what_it_does_right(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    eg_layer layer = {.size = sizeof layer, .m = 64, .k = 64, .n = 64, .batch = 1, .dtype = EG_BF16};
+    eg_backward_args args = {.size = sizeof args,
+                             .a = matrix(0, 64, 64, false),
+                             .grad = matrix(1, 64, 64, false),
+                             .d_b = matrix(2, 64, 64, false)};
+    assert_int_equal(by_library(&s, &layer, &args), 1);
+    args.accumulate = 1;
+    assert_int_equal(by_library(&s, &layer, &args), 0);
+    args.d_b.dtype = EG_F32;
+    assert_int_equal(by_library(&s, &layer, &args), 1);
+    args.accumulate = 0, args.d_b.dtype = EG_DTYPE_DEFAULT;
+    layer.dtype = EG_F64, layer.m = 1, layer.batch = 5; /* a[i, j] at i + j */
+    args.a = (eg_matrix){.data = place(0), .ld = 1, .batch_stride = 1, .layout = EG_COL_MAJOR};
+    args.grad = (eg_matrix){.data = place(1), .ld = 64, .batch_stride = 64};
+    assert_int_equal(by_library(&s, &layer, &args), 0);
+    layer.m = 5, layer.batch = 1;
+    args.a = matrix(0, 5, 64, false);
+    assert_int_equal(by_library(&s, &layer, &args), 1);
+    close_session(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
+                                       cmocka_unit_test(the_library_is_given_what_it_does_right)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the documentation says holds: check.py links|words|length|tutorials ... [--build BUILD --cc CC]
+
+    links       every relative link of every page leads to something, and an anchor to a heading
+    words       none of the words in `old_words.txt` outside of docs/lab
+    length      no page of docs/explanation is longer than 150 lines, and each has a picture
+    tutorials   every fenced block of docs/tutorial, and of the pages in RUN: C and Python are files that sh blocks
+                compile and run, as a reader would, against an installed copy of BUILD, or quotes of the source;
+                text behind a sh block is what it printed
+
+Nothing but Python's own library is needed."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+
+
+RUN = [os.path.join("docs", "howto", "use-in-a-trainer.md")]  # beside the tutorials
+
+
+def pages(*, lab=True):
+    """All pages of the project, as paths from its root."""
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        here = os.path.relpath(folder, ROOT)
+        folders[:] = [name for name in folders if not name.startswith("build") and name != ".git"]
+        if not lab and here == os.path.join("docs", "lab"):
+            continue
+        found += [os.path.normpath(os.path.join(here, name)) for name in files if name.endswith(".md")]
+    return sorted(found)
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def without_code(text):
+    """Fenced and indented blocks and code spans become blanks; lines stay where they are."""
+    text = re.sub(r"^```.*?^```", lambda m: "\n" * m.group().count("\n"), text, flags=re.M | re.S)
+    text = re.sub(r"^(    |\t).*$", "", text, flags=re.M)
+    return re.sub(r"`[^`]*`", lambda m: "\n" * m.group().count("\n"), text)
+
+
+# ---- Links ----------------------------------------------------------------------------------------
+
+def anchors(text):
+    """As GitHub makes them of headings."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), flags=re.M):
+        name = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = "".join(c for c in name if c.isalnum() or c in "-_ ").replace(" ", "-")
+        count = sum(1 for other in found if re.fullmatch(re.escape(name) + r"(-\d+)?", other))
+        found.add(name if count == 0 else f"{name}-{count}")
+    return found
+
+
+def in_lab(page):
+    return page.startswith(os.path.join("docs", "lab") + os.sep)
+
+
+def check_links():
+    for page in pages():
+        text = without_code(read(page))
+        for number, line in enumerate(text.splitlines(), 1):
+            for target in re.findall(r"\]\(([^)\s]+)\)", line):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                path, _, anchor = target.partition("#")
+                file = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+                if not os.path.exists(os.path.join(ROOT, file)):
+                    yield f"{page}:{number}: {target} leads nowhere"
+                elif anchor and file.endswith(".md") and anchor not in anchors(read(file)):
+                    yield f"{page}:{number}: {target} has no such heading"
+                elif anchor and in_lab(file) and not in_lab(page):
+                    yield f"{page}:{number}: {target} leads into the middle of a log, which may move"
+
+
+# ---- Words ----------------------------------------------------------------------------------------
+
+def old_words():
+    """Lines of `old_words.txt`: a regular expression, and behind a tab what is said instead."""
+    for line in read("tests/docs/old_words.txt").splitlines():
+        if line and not line.startswith("#"):
+            pattern, _, instead = line.partition("\t")
+            yield re.compile(pattern, re.I), instead.strip()
+
+
+def check_words():
+    words = list(old_words())
+    # What was measured is in the words of its day; names in code are the source's affair.
+    for page in pages(lab=False) + [os.path.join("docs", "reference", "epigrad.1")]:
+        if page.startswith(os.path.join("bench", "results")):
+            continue
+        for number, line in enumerate(without_code(read(page)).splitlines(), 1):
+            for pattern, instead in words:
+                match = pattern.search(line)
+                if match:
+                    yield f"{page}:{number}: \"{match.group()}\" is now called: {instead}"
+
+
+# ---- Length ---------------------------------------------------------------------------------------
+
+def check_length():
+    for page in pages():
+        if not page.startswith(os.path.join("docs", "explanation")):
+            continue
+        text = read(page)
+        if len(text.splitlines()) > 150:
+            yield f"{page}: {len(text.splitlines())} lines, of 150"
+        if not re.search(r"^!\[[^]]+\]\([^)]+\.svg\)", text, flags=re.M):
+            yield f"{page}: no picture"
+        if re.search(r"\b20\d\d-\d\d-\d\d\b|\b(January|February|October|November|December) 20\d\d\b", text):
+            yield f"{page}: a date; dated results belong to docs/lab"
+
+
+# ---- Tutorials ------------------------------------------------------------------------------------
+
+def blocks(text):
+    """(line, language, quoted file or None, text) of each fenced block."""
+    quote = None
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        mark = re.fullmatch(r"<!-- quote: (\S+) -->", line)
+        fence = re.fullmatch(r"```(\S*).*", line)
+        if mark:
+            quote = mark.group(1)
+        elif fence:
+            body = []
+            for _, inside in lines:
+                if inside == "```":
+                    break
+                body.append(inside)
+            yield number, fence.group(1), quote, "\n".join(body) + "\n"
+            quote = None
+        elif line:
+            quote = None
+
+
+def same_line(expected, got):
+    """The same words; numbers may differ by 2%, as kernels round differently."""
+    a, b = expected.split(), got.split()
+    if len(a) != len(b):
+        return False
+    for x, y in zip(a, b):
+        if x == y:
+            continue
+        try:
+            p, q = float(x.rstrip(",:%")), float(y.rstrip(",:%"))
+        except ValueError:
+            return False
+        if abs(p - q) > 0.02 * abs(p) + 0.0100001:
+            return False
+    return True
+
+
+def same_text(expected, got):
+    """Line by line; a line of three dots stands for any number of lines."""
+    if not expected:
+        return not got
+    if expected[0] == "...":
+        return any(same_text(expected[1:], got[i:]) for i in range(len(got) + 1))
+    return bool(got) and same_line(expected[0], got[0]) and same_text(expected[1:], got[1:])
+
+
+def run_page(page, scratch, environment):
+    printed = None
+    for number, language, quote, body in blocks(read(page)):
+        where = f"{page}:{number}"
+        if quote:
+            if body not in read(quote):
+                yield f"{where}: {quote} has no such lines"
+        elif language in ("c", "python"):
+            name = re.match(r"(?:/\*|#) (\S+\.(?:c|py))", body)
+            if name is None:
+                yield f"{where}: neither a file by its first line nor a quote"
+            else:
+                with open(os.path.join(scratch, name.group(1)), "w", encoding="utf-8") as file:
+                    file.write(body)
+        elif language == "sh":
+            run = subprocess.run(["sh", "-euc", body], cwd=scratch, env=environment, text=True, timeout=300,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            printed = run.stdout
+            if run.returncode != 0:
+                yield f"{where}: exit status {run.returncode}\n{printed}"
+        elif language == "text":
+            if not same_text(body.splitlines(), (printed or "").splitlines()):
+                yield f"{where}: the block before it printed\n{printed}"
+        else:
+            yield f"{where}: a block of \"{language}\"; a tutorial has c, python, sh and text"
+
+
+def check_tutorials(build, cc):
+    with tempfile.TemporaryDirectory() as scratch:
+        prefix = os.path.join(scratch, "installed")
+        subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+        libraries = [folder for folder, _, files in os.walk(prefix) if "epigrad.pc" in files or
+                     any(name.startswith("libepigrad.so") for name in files)]
+        environment = dict(os.environ, PKG_CONFIG_PATH=":".join(libraries), LD_LIBRARY_PATH=":".join(libraries))
+        bin_folder = os.path.join(scratch, "bin")
+        os.mkdir(bin_folder)
+        os.symlink(shutil.which(cc), os.path.join(bin_folder, "cc"))
+        environment["PATH"] = bin_folder + ":" + environment["PATH"]
+        for page in pages():
+            if not page.startswith(os.path.join("docs", "tutorial")) and page not in RUN:
+                continue
+            clone = os.path.join(scratch, os.path.basename(page))  # where a reader would be: a built clone
+            os.mkdir(clone)
+            os.symlink(build, os.path.join(clone, "build"))
+            os.symlink(os.path.join(ROOT, "examples"), os.path.join(clone, "examples"))
+            yield from run_page(page, clone, environment)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checks", nargs="+", choices=["links", "words", "length", "tutorials"])
+    parser.add_argument("--build")
+    parser.add_argument("--cc", default="cc")
+    options = parser.parse_args()
+    faults = []
+    for check in options.checks:
+        if check == "tutorials":
+            faults += check_tutorials(os.path.abspath(options.build), options.cc)
+        else:
+            faults += {"links": check_links, "words": check_words, "length": check_length}[check]()
+    print("\n".join(faults) if faults else f"docs: {', '.join(options.checks)} as they should be")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,528 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks: a pure function of the device, the problem and the limit, for any number of rows; that they add up
+ * to the call is what the table sees to. */
+#include "check.h"
+#include "fixture.h"
+
+#include "core/low_memory.h"
+#include "core/cache.h"
+#include "core/validate.h"
+
+enum { TOO_LITTLE = 3 }; /* bytes of workspace */
+#define MIB ((size_t)1 << 20)
+
+/* A processor that nobody has to have. */
+static eg_caps cpu(int threads) { return (eg_caps){.backend = EG_BACKEND_CPU, .threads = threads}; }
+
+/* ---- Problems ----------------------------------------------------------------------------------- */
+
+typedef struct sizes {
+    int64_t m, k, n, batch;
+    eg_dtype dtype;
+    bool shared_b, summed_d_a, wide;
+} sizes;
+
+static eg_matrix mark(int64_t rows, int64_t cols, bool shared) {
+    return (eg_matrix){.data = (void *)(uintptr_t)64, .batch_stride = shared ? 0 : rows * cols};
+}
+
+/* Recomputes; every output is wanted. */
+static eg_problem problem_of(const sizes *s) {
+    const eg_layer layer = {.size = sizeof layer,
+                            .m = s->m,
+                            .k = s->k,
+                            .n = s->n,
+                            .batch = s->batch,
+                            .dtype = s->dtype,
+                            .activation = EG_ACT_GELU};
+    const eg_dtype wide = s->wide ? EG_F32 : EG_DTYPE_DEFAULT;
+    eg_backward_args args = {.size = sizeof args,
+                             .a = mark(s->m, s->k, false),
+                             .b = mark(s->k, s->n, s->shared_b),
+                             .bias.data = (void *)(uintptr_t)64,
+                             .grad = mark(s->m, s->n, false),
+                             .d_a = mark(s->m, s->k, s->summed_d_a),
+                             .d_b = mark(s->k, s->n, s->shared_b),
+                             .d_bias = {.data = (void *)(uintptr_t)64, .dtype = wide}};
+    args.d_b.dtype = wide;
+    eg_problem problem;
+    assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+    return problem;
+}
+
+static const sizes samples[] = {
+    {5000, 70, 130, 1, EG_F32, false, false, false}, {5000, 70, 130, 1, EG_BF16, false, false, false},
+    {700, 300, 90, 7, EG_F32, true, false, false},   {700, 300, 90, 7, EG_F16, false, false, false},
+    {400, 64, 64, 50, EG_F64, false, false, false},  {3000, 33, 200, 3, EG_F32, false, true, false},
+    {900, 120, 120, 4, EG_BF16, false, false, true}, {65, 500, 500, 1, EG_F16, false, false, false},
+    {100000, 16, 16, 2, EG_F32, true, false, false}, {5000, 500, 60, 1, EG_BF16, false, false, false},
+    {2000, 30, 700, 3, EG_F16, true, false, false},
+};
+
+/* What the refusal of a limit says would be enough. */
+static size_t limit_named(void) {
+    return (size_t)strtoull(strstr(eg_last_error(), "at least ") + 9, NULL, 10);
+}
+
+static size_t least_limit(const eg_caps *caps, const eg_problem *problem) {
+    eg_low_memory chunks;
+    assert_status(eg_low_memory_make(caps, problem, TOO_LITTLE, &chunks), EG_ERR_ARGUMENT);
+    assert_non_null(strstr(eg_last_error(), "workspace_limit is 3; expected at least "));
+    return limit_named();
+}
+
+static void print(const eg_low_memory *call, char *text, size_t capacity) {
+    eg_text out = {text, capacity};
+    eg_low_memory_print(call, &out);
+}
+
+/* Bytes that the sums of an operand take. */
+static size_t kept(const eg_low_memory *call, eg_operand_id id) {
+    for (int i = 0; i < call->whole.ops; i++) {
+        const eg_view *out = &call->whole.op[i].out;
+        if (out->space == EG_OPERAND && out->id == (int)id) return call->sum[i].bytes;
+    }
+    return 0;
+}
+
+/* ---- On the CPU --------------------------------------------------------------------------------- */
+
+static void no_limit_is_one_chunk(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(samples); i++) {
+        const eg_problem problem = problem_of(&samples[i]);
+        const eg_caps caps = cpu(3), crowd = cpu(64);
+        eg_program plan;
+        eg_low_memory chunks;
+        assert_ok(eg_program_make(&caps, &problem, &plan));
+        assert_ok(eg_low_memory_make(&caps, &problem, 0, &chunks));
+        assert_true(chunks.workspace == plan.workspace && chunks.threads == 3);
+        assert_true(chunks.rows == plan.list.m && chunks.items == plan.list.batch);
+        assert_ok(eg_program_make(&crowd, &problem, &plan));
+        assert_ok(eg_low_memory_make(&caps, &problem, plan.workspace,
+                                     &chunks)); /* nor is one that is not reached */
+        assert_true(chunks.rows == plan.list.m && chunks.items == plan.list.batch);
+    }
+}
+
+/* From the least limit there is up: within it, of rows that a kernel likes, and the same for any threads. */
+static void every_limit_is_kept(void **state) {
+    (void)state;
+    static const int threads[] = {1, 2, 5, 64, 1000};
+    for (size_t i = 0; i < LENGTH(samples); i++) {
+        const eg_problem problem = problem_of(&samples[i]);
+        const eg_caps alone = cpu(1);
+        eg_low_memory first, chunks;
+        assert_ok(eg_low_memory_make(&alone, &problem, 0, &chunks));
+        const size_t whole = chunks.workspace, least = least_limit(&alone, &problem);
+        assert_true(least <= whole); /* equal where 64 rows and sums in f32 take more than 65 rows */
+        assert_status(eg_low_memory_make(&alone, &problem, least - 1, &chunks), EG_ERR_ARGUMENT);
+        for (size_t limit = least; limit < whole; limit += limit / 5) {
+            assert_ok(eg_low_memory_make(&alone, &problem, limit, &first));
+            const bool cut = first.rows < first.problem.m;
+            assert_true(first.rows % 64 == 0 || !cut);
+            assert_true(first.rows % 256 == 0 || first.rows < 256 || !cut);
+            assert_true(first.items == 1 || !cut || samples[i].summed_d_a);
+            /* Shorter chunks would be more, so that the last is not much shorter than the others. */
+            const int64_t m = first.problem.m, unit = first.rows % 256 == 0 ? 256 : 64;
+            assert_true(!cut || (first.rows - unit) * ((m + first.rows - 1) / first.rows) < m);
+            for (size_t j = 0; j < LENGTH(threads); j++) {
+                const eg_caps caps = cpu(threads[j]);
+                assert_ok(eg_low_memory_make(&caps, &problem, limit, &chunks));
+                assert_true(chunks.workspace <= limit && chunks.threads <= threads[j] && chunks.threads > 0);
+                assert_true(chunks.rows == first.rows && chunks.items == first.items);
+                assert_true(chunks.halved == first.halved);
+            }
+        }
+    }
+}
+
+/* As many threads as find room: of 64, twice as many as a call takes would not. */
+static void no_thread_is_left_out(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&(sizes){2000, 600, 700, 1, EG_F32, false, false, false});
+    const eg_caps crowd = cpu(64);
+    eg_low_memory chunks;
+    int seen = 0;
+    assert_ok(eg_low_memory_make(&crowd, &problem, 0, &chunks));
+    const size_t whole = chunks.workspace;
+    for (size_t limit = least_limit(&crowd, &problem); limit < whole; limit += limit / 40) {
+        assert_ok(eg_low_memory_make(&crowd, &problem, limit, &chunks));
+        const int threads = chunks.threads;
+        if (threads == 64) continue;
+        const eg_caps twice = cpu(2 * threads);
+        assert_ok(eg_low_memory_make(&twice, &problem, limit, &chunks));
+        assert_int_equal(chunks.threads, threads);
+        seen += threads > 1;
+    }
+    assert_true(seen > 0);
+}
+
+/* The more room, the more rows: by 64 up to 256, and then by 256. */
+static void chunks_grow_step_by_step(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&samples[0]);
+    const eg_caps caps = cpu(1);
+    eg_low_memory chunks;
+    int64_t rows = 0;
+    for (size_t limit = least_limit(&caps, &problem); rows < 1024; limit += 1024) {
+        assert_ok(eg_low_memory_make(&caps, &problem, limit, &chunks));
+        if (chunks.rows == rows) continue;
+        assert_int_equal(chunks.rows, rows + (rows < 256 ? 64 : 256));
+        rows = chunks.rows;
+    }
+}
+
+/* One row is no whole tile, and has to be copied where 64 are read as they are. */
+static void the_last_chunk_finds_room(void **state) {
+    (void)state;
+    const eg_layer layer = {.size = sizeof layer, .m = 64 * 50 + 1, .k = 64, .n = 64, .batch = 1};
+    const eg_forward_args args = {.size = sizeof args,
+                                  .a = mark(layer.m, 64, false),
+                                  .b = mark(64, 64, false),
+                                  .y = mark(layer.m, 64, false)};
+    const eg_caps caps = cpu(1);
+    eg_problem problem;
+    eg_low_memory chunks;
+    eg_program plan;
+    assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+    assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
+    assert_int_equal(chunks.rows, 128); /* which need what 64 do; with more, B is copied */
+    problem.m = problem.operands[EG_OP_A].rows = problem.operands[EG_OP_Y].rows = 1;
+    problem.packed_b = &chunks.packed;
+    assert_ok(eg_program_make(&caps, &problem, &plan));
+    assert_true(plan.workspace > chunks.program.workspace && plan.workspace <= chunks.chunk.bytes);
+}
+
+/* d_a that is summed over the batch takes the rows of every item at once. */
+static void a_summed_d_a_keeps_the_batch_together(void **state) {
+    (void)state;
+    const eg_problem problem = problem_of(&samples[5]);
+    const eg_caps caps = cpu(2);
+    eg_low_memory chunks;
+    assert_true(samples[5].summed_d_a);
+    assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
+    assert_true(chunks.items == 3 && chunks.rows == 64);
+}
+
+/* What is packed, and what is added up in f32, is what has to be. */
+static void regions_are_what_is_kept(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        sizes s = {10000, 100, 200, 1, EG_BF16, false, false, !narrow};
+        eg_problem problem = problem_of(&s);
+        eg_low_memory chunks;
+        assert_ok(eg_low_memory_make(&caps, &problem, 2 * MIB, &chunks));
+        assert_true(chunks.rows < s.m && chunks.pack.bytes >= 2 * 100 * 200 * sizeof(float));
+        assert_true(kept(&chunks, EG_OP_D_B) == (narrow ? 100 * 200 * sizeof(float) : 0));
+        assert_true(kept(&chunks, EG_OP_D_BIAS) == (narrow ? 200 * sizeof(float) : 0));
+        assert_true(kept(&chunks, EG_OP_D_BIAS_BELOW) == 0);
+        problem.operands[EG_OP_D_A].data = NULL;
+        problem.source = EG_SOURCE_PRE; /* and nothing reads b */
+        assert_ok(eg_low_memory_make(&caps, &problem, 2 * MIB, &chunks));
+        assert_true(chunks.rows < s.m && chunks.pack.bytes == 0);
+    }
+}
+
+/* ---- d_b in halves ------------------------------------------------------------------------------ */
+
+static const sizes halved = {9000, 500, 60, 1, EG_BF16, false, false, false};
+
+/* The same call with gaps in d_b, which is never in halves. */
+static eg_problem gapped(const eg_problem *problem) {
+    eg_problem p = *problem;
+    p.operands[EG_OP_D_B].row_stride++;
+    return p;
+}
+
+/* They are taken where a chunk has twice the rows, or where there is none else; and by the tight limits. */
+static void halves_double_the_rows(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(1);
+    const eg_problem problem = problem_of(&halved), other = gapped(&problem);
+    eg_low_memory chunks, unsplit;
+    int alone = 0, taller = 0, neither = 0;
+    for (size_t limit = least_limit(&caps, &problem); limit < 8 * MIB; limit += limit / 64) {
+        assert_ok(eg_low_memory_make(&caps, &problem, limit, &chunks));
+        assert_true(chunks.workspace <= limit);
+        const bool fits = eg_low_memory_make(&caps, &other, limit, &unsplit) == EG_OK;
+        assert_true(unsplit.halved == EG_NO_OP && (fits || chunks.halved != EG_NO_OP));
+        alone += !fits;
+        taller += fits && chunks.halved != EG_NO_OP;
+        neither += chunks.halved == EG_NO_OP;
+        if (fits && chunks.halved != EG_NO_OP) assert_true(chunks.rows >= 2 * unsplit.rows);
+        if (chunks.halved == EG_NO_OP)
+            assert_true(chunks.rows == unsplit.rows && chunks.workspace == unsplit.workspace);
+    }
+    assert_true(alone > 0 && taller > 0 && neither > 0);
+    assert_true(least_limit(&caps, &problem) < least_limit(&caps, &other));
+}
+
+/* A query does not know where d_b begins: the workspace is the same anywhere, and the half in its memory lies
+ * in it. Both halves of an operand are aligned as it is. */
+static void halves_are_the_same_wherever_d_b_begins(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    for (int64_t k = 496; k <= 513; k++) {
+        const sizes s = {9000, k, 61, 1, EG_BF16, false, false, false};
+        eg_problem problem = problem_of(&s);
+        const size_t limit = least_limit(&caps, &problem) + 5000;
+        eg_low_memory even, odd;
+        assert_ok(eg_low_memory_make(&caps, &problem, limit, &even));
+        problem.operands[EG_OP_D_B].offset = 2;
+        assert_ok(eg_low_memory_make(&caps, &problem, limit, &odd));
+        assert_true(even.halved != EG_NO_OP && odd.halved != EG_NO_OP && even.rows == odd.rows &&
+                    even.workspace == odd.workspace);
+        assert_true(even.kept % 8 == 0 && odd.kept % 8 == 0 && even.kept <= k / 2 + 8);
+        assert_true((k - even.kept) * 61 * 4 <= k * 61 * 2 && (k - odd.kept) * 61 * 4 + 2 <= k * 61 * 2);
+        assert_true(odd.kept * 61 * 4 <= (int64_t)kept(&even, EG_OP_D_B));
+    }
+}
+
+/* The text has the half, and the products that make it. */
+static void the_text_says_halves(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(1);
+    const eg_problem problem = problem_of(&halved);
+    eg_low_memory chunks;
+    char text[4096];
+    assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
+    print(&chunks, text, sizeof text);
+    assert_non_null(
+        strstr(text, "\n    256 of 500 lines of d_b are added up there, the others in its own memory\n"));
+    const char *half = strstr(text, "\nbackward bf16 none recompute  M=64 K=256 N=60 ");
+    assert_true(half != NULL && strstr(half, "sums += aT.grad_pre") != NULL);
+    assert_true(half > strstr(text, "d_a = grad_pre.bT"));
+}
+
+/* ---- On the CPU, once more ---------------------------------------------------------------------- */
+
+/* A call in chunks may have room for few threads; the calls after it have all of them again. */
+static void other_calls_keep_their_threads(void **state) {
+    (void)state;
+    enum { THREADS = 16 };
+    eg_context *context = open_cpu(THREADS);
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 200, .k = 600, .n = 600, .batch = 1});
+    eg_forward_args limited = f.forward;
+    size_t bytes;
+    limited.workspace_limit = TOO_LITTLE;
+    assert_status(eg_forward_workspace(context, &f.layer, &limited, &bytes), EG_ERR_ARGUMENT);
+    limited.workspace_limit = limit_named();
+    char before[4096], after[4096];
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, before, sizeof before));
+    assert_ok(eg_forward(context, &f.layer, &limited));
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, after, sizeof after));
+    assert_string_equal(before, after);
+    eg_device_info info = {.size = sizeof info};
+    assert_ok(eg_get_device_info(context, &info));
+    assert_int_equal(info.threads, THREADS);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* Where the batch stays together, a d_b for each item of it is added up at once: for a d_a that is summed
+ * over the batch, and for a pack of all of it. */
+static void sums_of_a_batch_that_stays_together(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(2);
+    for (int i = 0; i < 4; i++) {
+        const check_case c = {.backward = true,
+                              .dtype = EG_BF16,
+                              .m = 300,
+                              .k = 20,
+                              .n = 30,
+                              .batch = 3,
+                              .present = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_GRAD) |
+                                         CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_D_B),
+                              .shared = i < 2 ? CHECK_BIT(CHECK_D_A) : 0,
+                              .accumulate = i % 2 == 1,
+                              .own_workspace = true,
+                              .limit = CHECK_LIMIT_LEAST,
+                              .pack = i < 2 ? CHECK_PACK_NONE : CHECK_PACK_ALONE,
+                              .seed = 1};
+        check_report report;
+        if (check_run(context, &c, &report) != CHECK_PASSED) fail_msg("%s", report.message);
+        assert_true(report.chunks);
+    }
+    eg_close(context);
+}
+
+static void the_text_says_how_many(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(2);
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 1000, .k = 30, .n = 20, .batch = 1, .activation = EG_ACT_GELU});
+    char text[4096], line[64];
+    f.backward.workspace_limit = 1;
+    assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
+    f.backward.workspace_limit = f.forward.workspace_limit = limit_named();
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(strncmp(text, "chunks of 64 rows x 16  M=1000 batch=1  workspace ", 50), 0);
+    assert_non_null(strstr(text, "\nbackward f32 gelu recompute  M=64 "));
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, line, sizeof line));
+    assert_memory_equal(text, line, sizeof line - 1);
+    assert_ok(eg_forward_plan(context, &f.layer, &f.forward, text, sizeof text));
+    f.layer.batch = 3;
+    f.backward.workspace_limit = 1;
+    assert_status(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text), EG_ERR_ARGUMENT);
+    f.backward.workspace_limit = limit_named();
+    assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+    assert_int_equal(strncmp(text, "chunks of 64 rows x 48  M=1000 batch=3  workspace ", 50), 0);
+    fixture_free(&f);
+    eg_close(context);
+}
+
+/* ---- Any number of rows ------------------------------------------------------------------------- */
+
+static void check_any_rows(const eg_caps *caps, bool wide, size_t limit, int64_t least_rows) {
+    size_t workspace = 0;
+    int64_t rows = 256;
+    for (int power = 22; power <= 32; power++) { /* whole chunks, but for the first time */
+        const sizes s = {rows << power, 4096, 14336, 1, EG_BF16, false, false, wide};
+        const eg_problem problem = problem_of(&s);
+        eg_low_memory chunks;
+        assert_ok(eg_low_memory_make(caps, &problem, limit, &chunks));
+        assert_true(chunks.workspace <= limit && chunks.rows >= least_rows);
+        if (power > 23) assert_true(chunks.workspace == workspace && chunks.rows == rows);
+        workspace = chunks.workspace;
+        rows = chunks.rows;
+    }
+}
+
+static void workspace_is_the_same_for_any_rows(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    check_any_rows(&caps, true, 1024 * MIB, 256);
+    check_any_rows(&caps, false, 1024 * MIB, 256);
+}
+
+/* A workspace that no memory could hold is no obstacle, and leaves no message behind. */
+static void even_more_rows_than_memory_could_hold(void **state) {
+    (void)state;
+    const sizes s = {(int64_t)1 << 51, 512, 512, 1, EG_F32, false, false, false};
+    const eg_problem problem = problem_of(&s);
+    const eg_caps caps = cpu(2);
+    eg_low_memory chunks;
+    assert_status(eg_low_memory_make(&caps, &problem, 0, &chunks), EG_ERR_OUT_OF_MEMORY);
+    assert_status(eg_convert(NULL, EG_F32, NULL, (eg_dtype)9, 1), EG_ERR_ARGUMENT);
+    char before[512];
+    snprintf(before, sizeof before, "%s", eg_last_error());
+    assert_ok(eg_low_memory_make(&caps, &problem, 64 * MIB, &chunks));
+    assert_true(chunks.workspace <= 64 * MIB && chunks.rows >= 1024);
+    assert_string_equal(before, eg_last_error());
+}
+
+/* More chunks than 64 bits can count, on one row of grad that is everywhere the same; and operands without
+ * elements, whose strides may be anything. */
+static void more_chunks_than_can_be_counted(void **state) {
+    (void)state;
+    const eg_caps caps = cpu(2);
+    eg_problem problem;
+    eg_low_memory chunks;
+    for (int64_t n = 0; n < 2; n++) {
+        const eg_layer layer = {
+            .size = sizeof layer, .m = INT64_C(1) << 50, .n = n, .batch = INT64_C(1) << 40};
+        const int64_t stride = n == 0 ? INT64_MAX : 0;
+        const eg_backward_args args = {.size = sizeof args,
+                                       .grad = {.data = (void *)(uintptr_t)64, .batch_stride = stride},
+                                       .d_bias.data = (void *)(uintptr_t)64};
+        assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+        assert_ok(eg_low_memory_make(&caps, &problem, MIB, &chunks));
+        char text[1024];
+        print(&chunks, text, sizeof text);
+        if (n == 0) continue;
+        assert_non_null(strstr(text, " rows x "));
+        assert_true(strtod(strstr(text, " rows x ") + 8, NULL) > 0x1p64);
+    }
+}
+
+/* ---- Calls seen before -------------------------------------------------------------------------- */
+
+static void assert_same_chunks(const eg_low_memory *x, const eg_low_memory *y) {
+    assert_true(x->items == y->items && x->rows == y->rows && x->halved == y->halved);
+    assert_true(x->workspace == y->workspace && x->threads == y->threads);
+}
+
+/* More calls than are kept, again and again, with limits of their own; wherever their operands are. */
+static void a_call_seen_before_has_its_chunks(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(3);
+    for (int i = 0; i < 100; i++) {
+        eg_problem problem = problem_of(&samples[i % (int)LENGTH(samples)]);
+        const size_t least = least_limit(&context->caps, &problem);
+        eg_low_memory made, recalled, elsewhere;
+        for (int j = 0; j < 3; j++) {
+            const size_t limit = least * (size_t)(1 + (i + j) % 3);
+            assert_ok(eg_low_memory_make(&context->caps, &problem, limit, &made));
+            assert_ok(eg_low_memory_find(context, &problem, limit, &recalled));
+            assert_same_chunks(&made, &recalled);
+        }
+        problem.operands[EG_OP_GRAD].data = (char *)problem.operands[EG_OP_GRAD].data + 256;
+        assert_ok(eg_low_memory_find(context, &problem, least * (size_t)(1 + (i + 2) % 3), &elsewhere));
+        assert_same_chunks(&made, &elsewhere);
+        assert_ok(eg_low_memory_find(context, &problem, 0, &elsewhere));
+        assert_true(elsewhere.rows == elsewhere.problem.m && elsewhere.items == elsewhere.problem.batch);
+    }
+    eg_close(context);
+}
+
+static void a_refused_limit_is_refused_again(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    const eg_problem problem = problem_of(&samples[0]);
+    const size_t least = least_limit(&context->caps, &problem);
+    eg_low_memory chunks;
+    for (int i = 0; i < 3; i++) {
+        assert_status(eg_low_memory_find(context, &problem, least - 1, &chunks), EG_ERR_ARGUMENT);
+        assert_ok(eg_low_memory_find(context, &problem, least, &chunks));
+    }
+    eg_close(context);
+}
+
+#ifdef EG_HAVE_CUDA
+#include "cuda/compile.h"
+
+/* An H200, of which only the figures are needed. d_b in bf16 is added up in 112 MiB of f32, and its own
+ * memory. */
+static void workspace_is_the_same_for_any_rows_on_cuda(void **state) {
+    (void)state;
+    const eg_cuda_caps detail = {.multiprocessors = 132,
+                                 .shared = 227 << 10,
+                                 .calibration = eg_cuda_calibration_of("NVIDIA H200")};
+    const eg_caps caps = {.backend = EG_BACKEND_CUDA,
+                          .rounds_grad_pre = true,
+                          .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT,
+                          .detail = &detail};
+    check_any_rows(&caps, true, 256 * MIB, 8192);
+    check_any_rows(&caps, false, 256 * MIB, 4096);
+}
+#endif
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_limit_is_one_chunk),
+        cmocka_unit_test(every_limit_is_kept),
+        cmocka_unit_test(no_thread_is_left_out),
+        cmocka_unit_test(chunks_grow_step_by_step),
+        cmocka_unit_test(the_last_chunk_finds_room),
+        cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
+        cmocka_unit_test(regions_are_what_is_kept),
+        cmocka_unit_test(halves_double_the_rows),
+        cmocka_unit_test(halves_are_the_same_wherever_d_b_begins),
+        cmocka_unit_test(the_text_says_halves),
+        cmocka_unit_test(other_calls_keep_their_threads),
+        cmocka_unit_test(sums_of_a_batch_that_stays_together),
+        cmocka_unit_test(the_text_says_how_many),
+        cmocka_unit_test(workspace_is_the_same_for_any_rows),
+        cmocka_unit_test(even_more_rows_than_memory_could_hold),
+        cmocka_unit_test(more_chunks_than_can_be_counted),
+        cmocka_unit_test(a_call_seen_before_has_its_chunks),
+        cmocka_unit_test(a_refused_limit_is_refused_again),
+#ifdef EG_HAVE_CUDA
+        cmocka_unit_test(workspace_is_the_same_for_any_rows_on_cuda),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

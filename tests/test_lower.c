@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lowering: which operations a call is, and that they say the mathematics without a role. */
+#include "support.h"
+
+#include "core/op.h"
+#include "core/validate.h"
+
+enum { M = 30, K = 20, N = 10 };
+
+static void *mark(int i) { return (void *)(uintptr_t)(4096 * (i + 1)); }
+
+static eg_layer layer_of(int64_t batch, eg_activation activation) {
+    return (eg_layer){
+        .size = sizeof(eg_layer), .m = M, .k = K, .n = N, .batch = batch, .activation = activation};
+}
+
+static eg_matrix matrix(int i, int64_t batch_stride) {
+    return (eg_matrix){.data = mark(i), .batch_stride = batch_stride};
+}
+
+static eg_op_list lower_backward(const eg_layer *layer, const eg_backward_args *args) {
+    eg_problem problem;
+    eg_op_list list;
+    assert_ok(eg_validate_backward(EG_PRESENCE, layer, args, &problem));
+    eg_lower(&problem, &list);
+    return list;
+}
+
+static eg_backward_args everything(int64_t batch) {
+    const bool many = batch > 1;
+    return (eg_backward_args){.size = sizeof(eg_backward_args),
+                              .a = matrix(0, many ? M * K : 0),
+                              .b = matrix(1, many ? K * N : 0),
+                              .bias.data = mark(2),
+                              .grad = matrix(3, many ? M * N : 0),
+                              .d_a = matrix(4, many ? M * K : 0),
+                              .d_b = matrix(5, 0),
+                              .d_bias.data = mark(6)};
+}
+
+static void assert_shape(const eg_op *op, eg_op_kind kind, int64_t rows, int64_t cols, int64_t depth) {
+    assert_int_equal(op->kind, kind);
+    assert_true(op->rows == rows && op->cols == cols && op->depth == depth);
+}
+
+static void forward_is_a_gemm_with_terms(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(1, EG_ACT_GELU);
+    const eg_forward_args args = {.size = sizeof args,
+                                  .a = matrix(0, 0),
+                                  .b = matrix(1, 0),
+                                  .bias.data = mark(2),
+                                  .y = matrix(3, 0),
+                                  .pre = matrix(4, 0)};
+    eg_problem problem;
+    eg_op_list list;
+    assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+    eg_lower(&problem, &list);
+    assert_int_equal(list.ops, 1);
+    assert_shape(&list.op[0], EG_GEMM, M, N, K);
+    assert_int_equal(list.op[0].terms, 3);
+    assert_int_equal(list.op[0].term[0].kind, EG_TERM_BIAS);
+    assert_int_equal(list.op[0].term[1].kind, EG_TERM_STORE);
+    assert_int_equal(list.op[0].term[2].kind, EG_TERM_ACT);
+    assert_int_equal(list.op[0].out.id, EG_OP_Y);
+}
+
+/* The gradient is a temporary of one operation, which both products read; its column sums end in d_bias. */
+static void backward_is_three_products_and_a_reduction(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(1, EG_ACT_SILU);
+    const eg_backward_args args = everything(1);
+    const eg_op_list list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 4);
+    assert_shape(&list.op[0], EG_GEMM, M, N, K);
+    assert_shape(&list.op[1], EG_GEMM, M, K, N);
+    assert_shape(&list.op[2], EG_GEMM, K, N, M);
+    assert_shape(&list.op[3], EG_REDUCE, 1, N, M);
+    const eg_term *grad = eg_term_of(&list.op[0], EG_TERM_GRAD_AT_VALUE),
+                  *sums = eg_term_of(&list.op[0], EG_TERM_COLUMN_SUMS);
+    assert_true(grad != NULL && grad->view.id == EG_OP_GRAD && grad->activation == EG_ACT_SILU);
+    assert_true(sums != NULL && sums->view.space == EG_TEMPORARY && sums->view.id == list.op[3].left.id);
+    const eg_view *made = &list.op[0].out;
+    assert_int_equal(made->space, EG_TEMPORARY);
+    assert_true(list.op[1].left.space == EG_TEMPORARY && list.op[1].left.id == made->id);
+    assert_true(list.op[2].right.space == EG_TEMPORARY && list.op[2].right.id == made->id);
+    assert_true(list.op[1].right.transposed && list.op[2].left.transposed);
+}
+
+/* Without an activation the products read grad itself. */
+static void without_an_activation_there_is_no_temporary(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(1, EG_ACT_NONE);
+    eg_backward_args args = everything(1);
+    args.d_bias.data = NULL;
+    const eg_op_list list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 2);
+    assert_int_equal(list.temporaries, 0);
+    assert_true(list.op[0].left.space == EG_OPERAND && list.op[0].left.id == EG_OP_GRAD);
+    assert_true(list.op[1].right.space == EG_OPERAND && list.op[1].right.id == EG_OP_GRAD);
+}
+
+static void a_saved_pre_is_a_map(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(1, EG_ACT_GELU);
+    eg_backward_args args = everything(1);
+    args.source = EG_SOURCE_PRE, args.pre = matrix(7, 0);
+    const eg_op_list list = lower_backward(&layer, &args);
+    assert_shape(&list.op[0], EG_MAP, M, N, 0);
+    assert_int_equal(list.op[0].left.id, EG_OP_SAVED);
+}
+
+/* Items that follow each other are rows, where they share B and d_b is summed over them; otherwise d_b is a
+ * sum of a product an item. */
+static void a_batch_is_rows_or_summed(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(3, EG_ACT_GELU);
+    eg_backward_args args = everything(3);
+    eg_op_list list = lower_backward(&layer, &args);
+    assert_true(list.op[0].items == 3 && list.op[2].items == 1 && list.op[2].summed == 3);
+    args.b.batch_stride = 0;
+    list = lower_backward(&layer, &args);
+    assert_shape(&list.op[0], EG_GEMM, 3 * M, N, K);
+    assert_true(list.op[2].items == 1 && list.op[2].summed == 1 && list.op[2].depth == 3 * M);
+}
+
+/* No operation has an empty result; one that sums nothing reads nothing. */
+static void what_is_empty_is_left_out(void **state) {
+    (void)state;
+    eg_layer layer = layer_of(1, EG_ACT_GELU);
+    const eg_backward_args args = everything(1);
+    layer.m = 0;
+    eg_op_list list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 2); /* d_b = 0, d_bias = 0 */
+    assert_true(list.op[0].depth == 0 && !eg_is_present(&list.op[0].left));
+    assert_true(list.op[1].kind == EG_REDUCE && list.op[1].depth == 0);
+    layer.m = M, layer.n = 0;
+    list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 1); /* d_a = 0 */
+    assert_shape(&list.op[0], EG_GEMM, M, K, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forward_is_a_gemm_with_terms),
+        cmocka_unit_test(backward_is_three_products_and_a_reduction),
+        cmocka_unit_test(without_an_activation_there_is_no_temporary),
+        cmocka_unit_test(a_saved_pre_is_a_map),
+        cmocka_unit_test(a_batch_is_rows_or_summed),
+        cmocka_unit_test(what_is_empty_is_left_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

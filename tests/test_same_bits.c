@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One result, several ways to it: the same bits, whichever the sizes or the memory make the library take. */
+#include "fixture.h"
+
+static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_BF16, EG_F16};
+
+/* ---- Past the caches ---------------------------------------------------------------------------- */
+
+/* A result with gaps between its rows, whose lines are those of the memory unless it begins between them. */
+typedef struct result {
+    unsigned char *memory;
+    eg_matrix at;
+    size_t row, pitch, rows, bytes; /* the first two in bytes */
+} result;
+
+enum { LINE = 64, POISON = 0xff };
+
+static result make_result(int64_t rows, int64_t cols, eg_dtype dtype, bool whole_lines) {
+    const size_t size = eg_dtype_size(dtype), row = (size_t)cols * size, pitch = (row / LINE + 1) * LINE;
+    result r = {.row = row, .pitch = pitch, .rows = (size_t)rows, .bytes = (size_t)(rows + 1) * pitch};
+    r.memory = aligned_alloc(LINE, r.bytes);
+    assert_non_null(r.memory);
+    memset(r.memory, POISON, r.bytes);
+    r.at = (eg_matrix){.data = r.memory, .offset = whole_lines ? 0 : size, .ld = (int64_t)(pitch / size)};
+    return r;
+}
+
+static void assert_same(const result *x, const result *y) {
+    for (size_t i = 0; i < x->rows; i++) {
+        const unsigned char *line = x->memory + x->at.offset + i * x->pitch;
+        assert_memory_equal(line, y->memory + y->at.offset + i * y->pitch, x->row);
+        for (size_t j = x->row; j < x->pitch; j++) assert_int_equal(line[j], POISON);
+    }
+}
+
+/* Of few terms, so that multiply-adds go past the caches too; of more than the caches keep. */
+static void check_results(eg_context *context, eg_layer layer) {
+    fixture f;
+    fixture_make(&f, layer);
+    result d_a[2], d_b[2];
+    for (int i = 0; i < 2; i++) {
+        eg_backward_args args = f.backward;
+        d_a[i] = make_result(layer.m, layer.k, layer.dtype, i == 0);
+        d_b[i] = make_result(layer.k, layer.n, layer.dtype, i == 0);
+        args.d_a = d_a[i].at, args.d_b = d_b[i].at;
+        assert_ok(eg_backward(context, &layer, &args));
+    }
+    assert_same(&d_a[0], &d_a[1]);
+    assert_same(&d_b[0], &d_b[1]);
+    for (int i = 0; i < 2; i++) free(d_a[i].memory), free(d_b[i].memory);
+    fixture_free(&f);
+}
+
+static void large_results_have_the_same_bits_on_whole_lines(void **state) {
+    (void)state;
+    eg_context *contexts[] = {open_cpu(1), open_cpu(2)};
+    for (size_t i = 0; i < 2 * LENGTH(dtypes); i++) {
+        if (short_run() && i % 2 != i / 2 % 2) continue; /* each type once, by turns alone and in a batch */
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i / 2], layer.batch = 1 + (int64_t)i % 2;
+        layer.m = 50, layer.k = 1203, layer.n = 1010;
+        check_results(contexts[i % 2], layer);
+        layer.m = 1203, layer.k = 1010, layer.n = 50;
+        check_results(contexts[i % 2], layer);
+    }
+    for (int i = 0; i < 2; i++) eg_close(contexts[i]);
+}
+
+/* ---- B as it is used ---------------------------------------------------------------------------- */
+
+/* A call that is given a pack of B lays none out. */
+static void check_pack(eg_context *context, eg_layer layer) {
+    fixture f, packed;
+    fixture_make(&f, layer);
+    fixture_make(&packed, layer);
+    fixture_poison(&f), fixture_poison(&packed);
+    assert_ok(eg_forward(context, &layer, &f.forward));
+    assert_ok(eg_backward(context, &layer, &f.backward));
+    eg_packed *b;
+    assert_ok(eg_pack_b(context, &layer, &packed.forward.b, &b));
+    packed.forward.packed_b = packed.backward.packed_b = b;
+    assert_ok(eg_forward(context, &layer, &packed.forward));
+    assert_ok(eg_backward(context, &layer, &packed.backward));
+    assert_memory_equal(f.outputs, packed.outputs, f.output_bytes);
+    eg_packed_free(context, b);
+    fixture_free(&packed);
+    fixture_free(&f);
+}
+
+static void a_pack_of_b_changes_no_bit(void **state) {
+    (void)state;
+    static const int64_t rows[] = {31, 192, 250, 384, 385};
+    eg_context *context = open_cpu(2);
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i % LENGTH(dtypes)];
+        layer.m = rows[i / LENGTH(dtypes)], layer.k = 300, layer.n = 333;
+        check_pack(context, layer);
+        layer.k = 500, layer.n = 520; /* one pass, or two */
+        if (i < LENGTH(dtypes)) check_pack(context, layer);
+    }
+    eg_close(context);
+}
+
+/* Each of several bands of blocks for itself: for cells, by sixteen threads. */
+static void so_it_is_with_many_threads(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(16);
+    for (size_t i = 0; i < LENGTH(dtypes); i++) {
+        if (short_run() && dtypes[i] != EG_F32 && dtypes[i] != EG_BF16) continue; /* six terms, and one */
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i], layer.m = 512, layer.k = layer.n = 500;
+        check_pack(context, layer);
+    }
+    char plan[2048];
+    fixture f;
+    eg_layer layer = small_layer();
+    layer.dtype = EG_BF16, layer.m = 512, layer.k = layer.n = 500;
+    fixture_make(&f, layer);
+    assert_ok(eg_forward_plan(context, &layer, &f.forward, plan, sizeof plan));
+    if (strstr(plan, "amx") != NULL) assert_non_null(strstr(plan, "fused packing"));
+    fixture_free(&f);
+    eg_close(context);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
+        cmocka_unit_test(a_pack_of_b_changes_no_bit),
+        cmocka_unit_test(so_it_is_with_many_threads),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

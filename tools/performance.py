@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/PERFORMANCE.md from the newest runs in bench/results: one current table a backend, sweeps over layers
+nobody tuned for with the worst first, and the command or the way of measuring under each.
+
+    tools/performance.py            writes it
+    tools/performance.py --check    fails if it is not what the runs say
+
+The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
+bench_webgpu's output, DATE-layers*.jsonl of sweeps and other tables. Of each kind the newest counts."""
+
+import argparse
+import glob
+import json
+import os
+import re
+import sys
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
+PAGE = os.path.join(ROOT, "docs", "PERFORMANCE.md")
+
+
+def newest():
+    """{kind: (date, path)}, the kind being the file's name without its date."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(ROOT, "bench", "results", "*.jsonl"))):
+        date, kind = re.fullmatch(r"(\d{4}-\d\d-\d\d)-(.*)\.jsonl", os.path.basename(path)).groups()
+        found[kind] = (date, path)
+    return found
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def shown(x):
+    return f"{x:.2f}" if isinstance(x, float) and round(x, 2) == x else str(x)
+
+
+def table(columns, rows):
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    return lines + ["| " + " | ".join(map(shown, row)) + " |" for row in rows] + [""]
+
+
+def sizes(shape):
+    return shape.replace("x", " x ")
+
+
+def run_link(path):
+    """Beside the numbers there may be a page about the run."""
+    page = path.replace(".jsonl", ".md")
+    best = page if os.path.exists(page) else path
+    return f"[run](../{os.path.relpath(best, ROOT)})"
+
+
+# ---- Sweeps and tables of layers -------------------------------------------------------------------
+
+def number(ratio):
+    return float(str(ratio).split()[-1])
+
+
+def sweep_section(records):
+    columns = ["", "threads", "layers", "slower on", "geomean", "the worst: times as long"]
+    if not any("threads" in record for record in records):
+        columns.remove("threads")
+    rows = []
+    for r in records:
+        worst = "; ".join(f"{name} **{ratio}**" for name, ratio in sorted(r["worst"], key=lambda x: -number(x[1])))
+        row = [r["what"], r.get("threads", ""), r["layers"], r["slower"], f"{r['geomean']:.2f}", worst]
+        if "threads" not in columns:
+            del row[1]
+        rows.append(row)
+    return table(columns, rows)
+
+
+def layers_of(backend, found):
+    lines = []
+    for kind, (date, path) in found.items():
+        if not kind.startswith("layers"):
+            continue
+        records = [r for r in read(path) if r["backend"] == backend]
+        machines = []
+        for r in records:
+            if r["kind"] == "sweep" and r["machine"] not in machines:
+                machines.append(r["machine"])
+        for machine in machines:
+            group = [r for r in records if r["kind"] == "sweep" and r["machine"] == machine]
+            lines += [f"### Layers nobody tuned for: {machine}", "",
+                      f"Time over that of {group[0]['peer']}; below 1 epigrad is faster.", ""]
+            lines += sweep_section(group)
+            layers, how = group[0]["layers_are"], group[0]["how"]
+            lines += [f"{date}. {layers[0].upper()}{layers[1:]}. {how}.", ""]
+        for r in records:
+            if r["kind"] == "table":
+                lines += [f"### {r['title']}", ""] + table(r["columns"], r["rows"])
+                lines += [f"{date}, {r['machine']}. {r['how']}.", ""]
+    return lines
+
+
+# ---- The benchmarks of the project ------------------------------------------------------------------
+
+def cpu_run(date, path):
+    header, *rows = read(path)
+    lines = []
+    for dtype in sorted({row["dtype"] for row in rows}, key=["f32", "bf16", "f64", "f16"].index):
+        body = []
+        for row in rows:
+            if row["dtype"] != dtype:
+                continue
+            ours = next(peer for peer in row["peers"] if peer["name"] == "epigrad")
+            others = [peer for peer in row["peers"] if not peer["name"].startswith("epigrad") and "ratio" in peer]
+            others.sort(key=lambda peer: peer["ratio"][1])
+            beside = "; ".join(f"{peer['label']} {peer['ratio'][1]:.2f}" for peer in others)
+            first = others[0]["ratio"][1] if others else 9
+            body.append((first, [sizes(row["shape"]), row["threads"], f"{ours['gflops'][1]:.0f}",
+                                 f"{ours['kept']} of {ours['taken']}", beside]))
+        body.sort(key=lambda item: item[0])
+        lines += [f"**{dtype}**", ""]
+        lines += table(["M x K x N", "threads", "GFLOP/s", "quiet samples", "epigrad's speed as a multiple of"],
+                       [row for _, row in body])
+    lines += [f"    {header['command']}", "",
+              f"{date}, {header['cpu']}, {header['cores']} cores; a whole backward pass, recompute, GELU, operands "
+              f"from memory, in turn ({run_link(path)}).", ""]
+    return lines
+
+
+CUDA_PEERS = [("pass", "cublasLt + element-wise kernels"), ("torch", "PyTorch"), ("compile", "torch.compile"),
+              ("jax", "JAX")]
+
+
+def cuda_run(date, path):
+    rows = []
+    for row in read(path):
+        bare = row["ms"]["bare"]
+        name = f"{row['dtype']} {row['activation']}{' b[n, k]' if row['weight'] == 'nk' else ''}"
+        size = sizes(row["shape"]) if row["batch"] == 1 else \
+            f"{row['batch']} x {sizes(row['shape'])}{', one b' if row['shared'] else ''}"
+        peers = [f"{row['ms'][key] / bare:.2f}" if key in row["ms"] else "" for key, _ in CUDA_PEERS]
+        ratio = row["ms"]["epigrad"] / bare
+        rows.append((ratio, [name, row["source"], size, f"{bare:.4f}", f"**{ratio:.2f}**"] + peers))
+    rows.sort(key=lambda item: -item[0])
+    lines = table(["layer", "act' from", "M x K x N", "bare products, ms", "epigrad"] + [p for _, p in CUDA_PEERS],
+                  [row for _, row in rows])
+    return lines + ["    python3 bench/cuda/compare.py build/src/libepigrad.so --frameworks", "",
+                    f"{date}, one NVIDIA H200; multiples of the bare products by cublasLt (the best of 16 algorithms), "
+                    f"CUDA-graph replays in turn in one process ({run_link(path)}). Runs differ by 3 to 5%.", ""]
+
+
+def webgpu_run(date, path):
+    header, *rows = read(path)
+    body = sorted(rows, key=lambda r: r["reference_ms"] / r["epigrad_ms"])
+    lines = table(["where", "M x K x N", "kernel", "a straightforward shader, ms", "epigrad, ms", "times as fast"],
+                  [[r["where"], sizes(r["shape"]), f"`{r['kernel']}`", r["reference_ms"], r["epigrad_ms"],
+                    f"{r['reference_ms'] / r['epigrad_ms']:.1f}"] for r in body])
+    return lines + [f"    {header['command']}", "",
+                    f"{header['date']}; f32, GELU, recompute, d_a, d_b, d_bias, turn about in one process "
+                    f"({run_link(path)}).", ""]
+
+
+# ---- The page ----------------------------------------------------------------------------------------
+
+def page():
+    found = newest()
+    lines = ["# Performance", "",
+             "Written by `tools/performance.py` from the newest runs in [bench/results](../bench/results); not edited "
+             "by hand. Each section begins with where the library is slow. What was tried is in "
+             "[the lab](lab/README.md).", ""]
+    for backend, title, make in (("cuda", "CUDA", cuda_run), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run)):
+        lines += [f"## {title}", ""] + layers_of(backend, found)
+        for kind, (date, path) in found.items():
+            if kind.split("-")[0] == backend:
+                name = kind.partition("-")[2].replace("-", " ")
+                lines += [f"### The layers of its own benchmark{name and ': ' + name}", ""]
+                lines += make(date, path)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    text = page()
+    if not options.check:
+        with open(PAGE, "w", encoding="utf-8") as file:
+            file.write(text)
+        return 0
+    with open(PAGE, encoding="utf-8") as file:
+        if file.read() == text:
+            return 0
+    print("docs/PERFORMANCE.md is not what bench/results says: run tools/performance.py")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
