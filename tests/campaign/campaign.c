@@ -7,10 +7,10 @@
  *
  * runs cases for a minute, if nothing else is said, and prints for each failure what is wrong and the one
  * line that repeats it. --threads are the thread counts that cases draw from, --kernel keeps to one kernel
- * row;
- * --describe runs nothing, and counts what the cases have, or says what the one case is. EPIGRAD_CPU_ISA caps
- * the instruction set; EPIGRAD_TEST_SHORT leaves a tenth of the cases. Exits with 1 if a case failed, with 77
- * where the backend is not there. */
+ * row; --describe runs nothing, and counts what the cases have, or says what the one case is. SIGINT and
+ * SIGTERM end it with the totals so far. EPIGRAD_CPU_ISA caps the instruction set; EPIGRAD_TEST_SHORT
+ * leaves a tenth of the cases. Exits with 1 if a case failed, with 77 where the backend is
+ * not there. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE
 #endif
@@ -71,9 +71,19 @@ static void on_signal(int number) {
     raise(number);
 }
 
+/* Who stops a long campaign still gets its totals; who asks twice is obeyed at once. */
+static volatile sig_atomic_t stopped;
+
+static void on_stop(int number) {
+    stopped = 1;
+    signal(number, SIG_DFL);
+}
+
 static void watch_signals(void) {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) signal(numbers[i], on_signal);
+    signal(SIGINT, on_stop);
+    signal(SIGTERM, on_stop);
 }
 
 /* ---- Contexts ----------------------------------------------------------------------------------- */
@@ -195,7 +205,7 @@ static int run_campaign(const options *o) {
     totals sum = {0};
     const double start = now();
     uint64_t index = o->first;
-    for (; index <= o->last && sum.failed < MOST_FAILURES; index++) {
+    for (; index <= o->last && sum.failed < MOST_FAILURES && !stopped; index++) {
         if (o->minutes > 0 && now() - start > 60 * o->minutes) break;
         if (index % BLOCK == 0) close_contexts(&all);
         one_case(&all, index, &sum);
