@@ -262,7 +262,7 @@ static check_result choose_limit(job *j, const question *q, size_t *limit) {
     return bytes <= *limit ? CHECK_PASSED : fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
 }
 
-/* Whether the plan says that it has several chunks, and a d_b that is added up in halves. */
+/* Whether the plan says that it has several chunks, and a d_b whose own memory holds half of its sums. */
 static void look_at_chunks(const job *j, const question *q) {
     char text[1024] = "";
     if (q->forward != NULL) {
@@ -271,7 +271,7 @@ static void look_at_chunks(const job *j, const question *q) {
         eg_backward_plan(j->context, q->layer, q->backward, text, sizeof text);
     }
     j->report->chunks = strncmp(text, "chunks of", 9) == 0;
-    j->report->halves = strstr(text, "in its own memory") != NULL;
+    j->report->in_result = strstr(text, "in its own memory") != NULL;
 }
 
 /* ---- The two calls ------------------------------------------------------------------------------ */

@@ -135,7 +135,7 @@ typedef enum check_result { CHECK_PASSED, CHECK_FAILED, CHECK_UNSUPPORTED } chec
 typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
     bool chunks;        /* the call was cut into several, */
-    bool halves;        /* with half of d_b added up in its own memory */
+    bool in_result;     /* with half of d_b added up in its own memory */
     char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 

@@ -131,7 +131,7 @@ static void every_limit_is_kept(void **state) {
                 assert_ok(eg_low_memory_make(&caps, &problem, limit, &chunks));
                 assert_true(chunks.workspace <= limit && chunks.threads <= threads[j] && chunks.threads > 0);
                 assert_true(chunks.rows == first.rows && chunks.items == first.items);
-                assert_true(chunks.halved == first.halved);
+                assert_true(chunks.in_result == first.in_result);
             }
         }
     }
@@ -225,11 +225,11 @@ static void regions_are_what_is_kept(void **state) {
     }
 }
 
-/* ---- d_b in halves ------------------------------------------------------------------------------ */
+/* ---- Sums in d_b ------------------------------------------------------------------------------- */
 
-static const sizes halved = {9000, 500, 60, 1, EG_BF16, false, false, false};
+static const sizes narrow_d_b = {9000, 500, 60, 1, EG_BF16, false, false, false};
 
-/* The same call with gaps in d_b, which is never in halves. */
+/* The same call with gaps in d_b, which is never so. */
 static eg_problem gapped(const eg_problem *problem) {
     eg_problem p = *problem;
     p.operands[EG_OP_D_B].row_stride++;
@@ -237,22 +237,22 @@ static eg_problem gapped(const eg_problem *problem) {
 }
 
 /* They are taken where a chunk has twice the rows, or where there is none else; and by the tight limits. */
-static void halves_double_the_rows(void **state) {
+static void sums_in_d_b_double_the_rows(void **state) {
     (void)state;
     const eg_caps caps = cpu(1);
-    const eg_problem problem = problem_of(&halved), other = gapped(&problem);
+    const eg_problem problem = problem_of(&narrow_d_b), other = gapped(&problem);
     eg_low_memory chunks, unsplit;
     int alone = 0, taller = 0, neither = 0;
     for (size_t limit = least_limit(&caps, &problem); limit < 8 * MIB; limit += limit / 64) {
         assert_ok(eg_low_memory_make(&caps, &problem, limit, &chunks));
         assert_true(chunks.workspace <= limit);
         const bool fits = eg_low_memory_make(&caps, &other, limit, &unsplit) == EG_OK;
-        assert_true(unsplit.halved == EG_NO_OP && (fits || chunks.halved != EG_NO_OP));
+        assert_true(unsplit.in_result == EG_NO_OP && (fits || chunks.in_result != EG_NO_OP));
         alone += !fits;
-        taller += fits && chunks.halved != EG_NO_OP;
-        neither += chunks.halved == EG_NO_OP;
-        if (fits && chunks.halved != EG_NO_OP) assert_true(chunks.rows >= 2 * unsplit.rows);
-        if (chunks.halved == EG_NO_OP)
+        taller += fits && chunks.in_result != EG_NO_OP;
+        neither += chunks.in_result == EG_NO_OP;
+        if (fits && chunks.in_result != EG_NO_OP) assert_true(chunks.rows >= 2 * unsplit.rows);
+        if (chunks.in_result == EG_NO_OP)
             assert_true(chunks.rows == unsplit.rows && chunks.workspace == unsplit.workspace);
     }
     assert_true(alone > 0 && taller > 0 && neither > 0);
@@ -260,8 +260,8 @@ static void halves_double_the_rows(void **state) {
 }
 
 /* A query does not know where d_b begins: the workspace is the same anywhere, and the half in its memory lies
- * in it. Both halves of an operand are aligned as it is. */
-static void halves_are_the_same_wherever_d_b_begins(void **state) {
+ * in it. Both parts of an operand are aligned as it is. */
+static void its_sums_are_the_same_wherever_d_b_begins(void **state) {
     (void)state;
     const eg_caps caps = cpu(2);
     for (int64_t k = 496; k <= 513; k++) {
@@ -272,19 +272,21 @@ static void halves_are_the_same_wherever_d_b_begins(void **state) {
         assert_ok(eg_low_memory_make(&caps, &problem, limit, &even));
         problem.operands[EG_OP_D_B].offset = 2;
         assert_ok(eg_low_memory_make(&caps, &problem, limit, &odd));
-        assert_true(even.halved != EG_NO_OP && odd.halved != EG_NO_OP && even.rows == odd.rows &&
+        assert_true(even.in_result != EG_NO_OP && odd.in_result != EG_NO_OP && even.rows == odd.rows &&
                     even.workspace == odd.workspace);
-        assert_true(even.kept % 8 == 0 && odd.kept % 8 == 0 && even.kept <= k / 2 + 8);
-        assert_true((k - even.kept) * 61 * 4 <= k * 61 * 2 && (k - odd.kept) * 61 * 4 + 2 <= k * 61 * 2);
-        assert_true(odd.kept * 61 * 4 <= (int64_t)kept(&even, EG_OP_D_B));
+        assert_true(even.workspace_lines % 8 == 0 && odd.workspace_lines % 8 == 0 &&
+                    even.workspace_lines <= k / 2 + 8);
+        assert_true((k - even.workspace_lines) * 61 * 4 <= k * 61 * 2 &&
+                    (k - odd.workspace_lines) * 61 * 4 + 2 <= k * 61 * 2);
+        assert_true(odd.workspace_lines * 61 * 4 <= (int64_t)kept(&even, EG_OP_D_B));
     }
 }
 
 /* The text has the half, and the products that make it. */
-static void the_text_says_halves(void **state) {
+static void the_text_says_where_sums_are(void **state) {
     (void)state;
     const eg_caps caps = cpu(1);
-    const eg_problem problem = problem_of(&halved);
+    const eg_problem problem = problem_of(&narrow_d_b);
     eg_low_memory chunks;
     char text[4096];
     assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
@@ -441,7 +443,7 @@ static void more_chunks_than_can_be_counted(void **state) {
 /* ---- Calls seen before -------------------------------------------------------------------------- */
 
 static void assert_same_chunks(const eg_low_memory *x, const eg_low_memory *y) {
-    assert_true(x->items == y->items && x->rows == y->rows && x->halved == y->halved);
+    assert_true(x->items == y->items && x->rows == y->rows && x->in_result == y->in_result);
     assert_true(x->workspace == y->workspace && x->threads == y->threads);
 }
 
@@ -488,9 +490,8 @@ static void a_refused_limit_is_refused_again(void **state) {
  * memory. */
 static void workspace_is_the_same_for_any_rows_on_cuda(void **state) {
     (void)state;
-    const eg_cuda_caps detail = {.multiprocessors = 132,
-                                 .shared = 227 << 10,
-                                 .calibration = eg_cuda_calibration_of("NVIDIA H200")};
+    const eg_cuda_caps detail = {
+        .multiprocessors = 132, .shared = 227 << 10, .calibration = eg_cuda_calibration_of("NVIDIA H200")};
     const eg_caps caps = {.backend = EG_BACKEND_CUDA,
                           .rounds_grad_pre = true,
                           .features = EG_CUDA_SM80 | EG_CUDA_SM90A | EG_CUDA_LT,
@@ -509,9 +510,9 @@ int main(void) {
         cmocka_unit_test(the_last_chunk_finds_room),
         cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
         cmocka_unit_test(regions_are_what_is_kept),
-        cmocka_unit_test(halves_double_the_rows),
-        cmocka_unit_test(halves_are_the_same_wherever_d_b_begins),
-        cmocka_unit_test(the_text_says_halves),
+        cmocka_unit_test(sums_in_d_b_double_the_rows),
+        cmocka_unit_test(its_sums_are_the_same_wherever_d_b_begins),
+        cmocka_unit_test(the_text_says_where_sums_are),
         cmocka_unit_test(other_calls_keep_their_threads),
         cmocka_unit_test(sums_of_a_batch_that_stays_together),
         cmocka_unit_test(the_text_says_how_many),

@@ -16,7 +16,7 @@
 enum { SKIPPED = 77 };
 
 typedef struct totals {
-    int passed, failed, unsupported, chunks, halves;
+    int passed, failed, unsupported, chunks, in_result;
     double worst;
 } totals;
 
@@ -40,7 +40,7 @@ static void run_case(eg_context *context, eg_dtype compute, int index, totals *s
     }
     if (report.worst > sum->worst) sum->worst = report.worst;
     sum->chunks += report.chunks;
-    sum->halves += report.halves;
+    sum->in_result += report.in_result;
 }
 
 static void run_all(eg_context *context, const char *label, eg_dtype compute, totals *sum) {
@@ -51,17 +51,17 @@ static void run_all(eg_context *context, const char *label, eg_dtype compute, to
     for (int i = 0; i < cases || (here.passed + here.failed < cases / 2 && i < 8 * cases); i++) {
         if (only == NULL || atoi(only) == i) run_case(context, compute, i, &here);
     }
-    printf(
-        "%-24s %s  %4d passed (%d in chunks, %d in halves)  %d failed  %d unsupported  worst error %.2f of "
-        "its bound\n",
-        label, eg_dtype_name(compute), here.passed, here.chunks, here.halves, here.failed, here.unsupported,
-        here.worst);
+    printf("%-24s %s  %4d passed (%d in chunks, %d with sums in d_b)  %d failed  %d unsupported  worst error "
+           "%.2f of "
+           "its bound\n",
+           label, eg_dtype_name(compute), here.passed, here.chunks, here.in_result, here.failed,
+           here.unsupported, here.worst);
     fflush(stdout);
     sum->passed += here.passed;
     sum->failed += here.failed;
     sum->unsupported += here.unsupported;
     sum->chunks += here.chunks;
-    sum->halves += here.halves;
+    sum->in_result += here.in_result;
 }
 
 static eg_context *open_backend(eg_backend backend, const char *kernel) {

@@ -23,7 +23,7 @@ eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const e
 /* The chunks of a call with a workspace limit (low_memory.h), which take long to search for. */
 typedef struct eg_chunks {
     int64_t items, rows;
-    bool halves;
+    bool in_result; /* whose memory holds part of its sums */
 } eg_chunks;
 bool eg_cache_find_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks *chunks);
 void eg_cache_keep_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks chunks);

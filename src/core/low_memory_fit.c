@@ -93,9 +93,9 @@ static eg_status count_fitting(search *x, int threads, const family *f, int64_t 
     size_t used = 0;
     double growth = 0;
     for (int step = 0; failing - fitting > 1; step++) {
-        const bool halve = step > 3 && step % 2 == 0;
-        const int64_t next = halve ? fitting + (failing - fitting) / 2
-                                   : interpolate(fitting, failing, x->limit - used, growth);
+        const bool bisect = step > 3 && step % 2 == 0;
+        const int64_t next = bisect ? fitting + (failing - fitting) / 2
+                                    : interpolate(fitting, failing, x->limit - used, growth);
         bool fits = false;
         EG_TRY(try_both(x, threads, member(f, next - 1), &fits));
         if (!fits) failing = next;
@@ -138,13 +138,13 @@ static eg_status least_need(search *x, int alone, size_t *need) {
 /* Names the least that would have been enough. */
 static eg_status refuse(search *x, int alone) {
     const size_t limit = x->limit;
-    const int may_halve = eg_low_memory_may_halve(&x->caps, &x->call->whole);
+    const int may_split = eg_low_memory_may_split(&x->caps, &x->call->whole);
     size_t need = SIZE_MAX;
     x->limit = SIZE_MAX;
-    x->call->halved = EG_NO_OP;
+    x->call->in_result = EG_NO_OP;
     EG_TRY(least_need(x, alone, &need));
-    x->call->halved = may_halve;
-    if (may_halve != EG_NO_OP) EG_TRY(least_need(x, alone, &need));
+    x->call->in_result = may_split;
+    if (may_split != EG_NO_OP) EG_TRY(least_need(x, alone, &need));
     if (need == SIZE_MAX) return eg_too_large(&x->call->whole);
     return eg_fail(EG_ERR_ARGUMENT,
                    "workspace_limit is %zu; expected at least %zu, what the smallest chunk needs", limit,
@@ -165,21 +165,21 @@ static eg_status choose_chunk(search *x, int alone, extent *best) {
     return EG_OK;
 }
 
-/* Halves leave room for more rows, but each reads the gradient, and a backend that packs packs it, and A,
- * once more. They pay where a chunk has twice the rows, so that the result is read and written half as often.
- */
-static eg_status choose_halves(search *x, int alone, extent *best) {
+/* Sums in the result's memory leave room for more rows, but both of its parts read the gradient, and a
+ * backend that packs packs it, and A, once more. That is worth it where a chunk has twice the rows, so that
+ * the result is read and written half as often. */
+static eg_status choose_split(search *x, int alone, extent *best) {
     const double rows = best->rows > 0 ? rows_of(*best) : 0;
     const double all = (double)x->call->problem.batch * (double)x->call->problem.m;
-    const int may_halve = eg_low_memory_may_halve(&x->caps, &x->call->whole);
+    const int may_split = eg_low_memory_may_split(&x->caps, &x->call->whole);
     extent chunk;
-    if (2 * rows > all || may_halve == EG_NO_OP) return EG_OK;
-    x->call->halved = may_halve;
+    if (2 * rows > all || may_split == EG_NO_OP) return EG_OK;
+    x->call->in_result = may_split;
     EG_TRY(choose_chunk(x, alone, &chunk));
     if (chunk.rows > 0 && rows_of(chunk) >= 2 * rows) {
         *best = chunk;
     } else {
-        x->call->halved = EG_NO_OP;
+        x->call->in_result = EG_NO_OP;
     }
     return EG_OK;
 }
@@ -209,33 +209,26 @@ static eg_status lay_out(search *x, int threads, extent chunk) {
 static eg_status choose(search *x, extent *best) {
     const int alone = x->caps.threads > 0 ? 1 : 0;
     EG_TRY(choose_chunk(x, alone, best));
-    EG_TRY(choose_halves(x, alone, best));
+    EG_TRY(choose_split(x, alone, best));
     return best->rows < 0 ? refuse(x, alone) : even_out(x, alone, best);
 }
 
-static search begin(const eg_caps *caps, const eg_problem *problem, size_t limit, bool halves,
-                    eg_low_memory *call) {
+static search begin(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_low_memory *call) {
     call->problem = *problem;
     eg_fold(&call->problem);
     eg_lower(&call->problem, &call->whole);
     call->whole.in_place = false; /* a chunk does not depend on it: a query does not know */
-    call->halved = halves ? eg_low_memory_may_halve(caps, &call->whole) : EG_NO_OP;
+    call->in_result = EG_NO_OP;
     return (search){.caps = *caps, .limit = limit, .call = call};
 }
 
 eg_status eg_low_memory_make(const eg_caps *caps, const eg_problem *problem, size_t limit,
                              eg_low_memory *call) {
-    search x = begin(caps, problem, limit, false, call);
+    search x = begin(caps, problem, limit, call);
     extent best = {call->problem.batch, call->problem.m};
     if (limit == 0) return eg_low_memory_lay_out(caps, best.items, best.rows, call);
     EG_TRY(choose(&x, &best));
     return lay_out(&x, caps->threads, best);
-}
-
-eg_status eg_low_memory_take(const eg_caps *caps, const eg_problem *problem, size_t limit, int64_t items,
-                             int64_t rows, bool halves, eg_low_memory *call) {
-    search x = begin(caps, problem, limit, halves, call);
-    return lay_out(&x, caps->threads, (extent){items, rows});
 }
 
 /* What is packed may hold anything by the next time, so such calls are searched anew. */
@@ -244,10 +237,13 @@ eg_status eg_low_memory_find(eg_context *context, const eg_problem *problem, siz
     const eg_caps *caps = &context->caps;
     eg_chunks known;
     if (problem->packed_b != NULL) return eg_low_memory_make(caps, problem, limit, call);
-    if (eg_cache_find_chunks(context, problem, limit, &known))
-        return eg_low_memory_take(caps, problem, limit, known.items, known.rows, known.halves, call);
+    if (eg_cache_find_chunks(context, problem, limit, &known)) {
+        search x = begin(caps, problem, limit, call);
+        if (known.in_result) call->in_result = eg_low_memory_may_split(caps, &call->whole);
+        return lay_out(&x, caps->threads, (extent){known.items, known.rows});
+    }
     EG_TRY(eg_low_memory_make(caps, problem, limit, call));
-    known = (eg_chunks){call->items, call->rows, call->halved != EG_NO_OP};
+    known = (eg_chunks){call->items, call->rows, call->in_result != EG_NO_OP};
     eg_cache_keep_chunks(context, problem, limit, known);
     return EG_OK;
 }

@@ -99,14 +99,14 @@ typedef struct eg_temporary {
     eg_view same; /* once made, the same numbers, rounded, are here too; or absent */
 } eg_temporary;
 
-/* What a call in chunks keeps over them is named like an operand (low_memory.h): the sums of an operation's
- * result, those in the result's own memory, a gradient, lines on their way. */
+/* What outlives a chunk of a call is named like an operand (low_memory.h): the sums of an operation's
+ * result, those in the result's own memory, a gradient, lines in transit. */
 enum { EG_MAX_OPS = 5 /* map or gemm, two products, two reductions */ };
 enum {
-    EG_KEPT_SUM = EG_OPERANDS,
-    EG_KEPT_IN_RESULT = EG_KEPT_SUM + EG_MAX_OPS,
-    EG_KEPT_GRADIENT,
-    EG_KEPT_TRANSIT,
+    EG_SUMS = EG_OPERANDS,
+    EG_SUMS_IN_RESULT = EG_SUMS + EG_MAX_OPS,
+    EG_CHUNK_GRADIENT,
+    EG_TRANSIT,
     EG_NAMES
 };
 

@@ -83,13 +83,13 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_OP_D_BIAS] = "d_bias",
         [EG_OP_GRAD_PRE] = "grad_pre",
         [EG_OP_D_BIAS_BELOW] = "chain.d_bias",
-        [EG_KEPT_IN_RESULT] = "sums in its memory",
-        [EG_KEPT_GRADIENT] = "grad_pre",
-        [EG_KEPT_TRANSIT] = "lines on their way",
+        [EG_SUMS_IN_RESULT] = "sums in its memory",
+        [EG_CHUNK_GRADIENT] = "grad_pre",
+        [EG_TRANSIT] = "lines in transit",
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
-    if (view->id >= EG_KEPT_SUM && view->id < EG_KEPT_IN_RESULT) return "sums";
+    if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";
     return names[view->id];
 }
 

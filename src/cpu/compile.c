@@ -144,13 +144,13 @@ static const char *const names[EG_NAMES][2] = {
     [EG_OP_B] = {"b", "b transposed"},
     [EG_OP_GRAD] = {"grad", "grad transposed"},
     [EG_OP_GRAD_PRE] = {"grad_pre", "grad_pre transposed"},
-    [EG_KEPT_GRADIENT] = {"grad_pre", "grad_pre transposed"},
+    [EG_CHUNK_GRADIENT] = {"grad_pre", "grad_pre transposed"},
 };
 static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B] = "pack b",
                                               [EG_OP_GRAD] = "pack grad",
                                               [EG_OP_GRAD_PRE] = "pack grad_pre",
-                                              [EG_KEPT_GRADIENT] = "pack grad_pre"};
+                                              [EG_CHUNK_GRADIENT] = "pack grad_pre"};
 
 /* The operand of an operation as its caller has it, rather than as the operation reads it. */
 static eg_view as_given(const eg_view *view) { return view->transposed ? eg_transposed(*view) : *view; }

@@ -38,7 +38,7 @@ typedef struct options {
 } options;
 
 typedef struct totals {
-    uint64_t passed, failed, unsupported, backward, chunks, halves;
+    uint64_t passed, failed, unsupported, backward, chunks, in_result;
     double worst;
 } totals;
 
@@ -179,7 +179,7 @@ static void one_case(contexts *all, uint64_t index, totals *sum) {
     const check_result result = run_case(all, &c, &report);
     sum->backward += c.call.backward;
     sum->chunks += report.chunks;
-    sum->halves += report.halves;
+    sum->in_result += report.in_result;
     if (report.worst > sum->worst) sum->worst = report.worst;
     if (result == CHECK_PASSED) {
         sum->passed++;
@@ -212,13 +212,13 @@ static int run_campaign(const options *o) {
     }
     close_contexts(&all);
     alarm(0);
-    printf(
-        "campaign: %s, seed %llu, %llu cases in %.0f s: %llu passed (%llu backward, %llu in chunks, %llu in "
-        "halves), %llu failed, %llu unsupported, worst error %.2f of its bound\n",
-        eg_backend_name(o->backend), (unsigned long long)o->seed, (unsigned long long)(index - o->first),
-        now() - start, (unsigned long long)sum.passed, (unsigned long long)sum.backward,
-        (unsigned long long)sum.chunks, (unsigned long long)sum.halves, (unsigned long long)sum.failed,
-        (unsigned long long)sum.unsupported, sum.worst);
+    printf("campaign: %s, seed %llu, %llu cases in %.0f s: %llu passed (%llu backward, %llu in chunks, %llu "
+           "with "
+           "sums in d_b), %llu failed, %llu unsupported, worst error %.2f of its bound\n",
+           eg_backend_name(o->backend), (unsigned long long)o->seed, (unsigned long long)(index - o->first),
+           now() - start, (unsigned long long)sum.passed, (unsigned long long)sum.backward,
+           (unsigned long long)sum.chunks, (unsigned long long)sum.in_result, (unsigned long long)sum.failed,
+           (unsigned long long)sum.unsupported, sum.worst);
     return sum.failed > 0 || sum.passed + sum.unsupported == 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

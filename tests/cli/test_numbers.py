@@ -123,7 +123,7 @@ def test_chunks(tmp_path, inputs, dtype):
     check_all(results, expected, dtype, ["d_a", "d_b", "d_bias"])
 
 
-def test_chunks_with_d_b_in_halves(tmp_path, inputs):
+def test_chunks_with_sums_in_d_b(tmp_path, inputs):
     x = inputs("bf16", m=3000, k=400, n=30)
     plan = ["plan", write(tmp_path / "in.safetensors", x), "--backward"]
     options = ["--activation", "mish", "--threads", 1]

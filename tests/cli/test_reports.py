@@ -107,7 +107,7 @@ def test_plan_in_chunks():
     assert "chunks" not in succeed("plan", "--shape", "64x100x200", "--workspace-limit", "1G")
 
 
-def test_plan_with_d_b_in_halves():
+def test_plan_with_sums_in_d_b():
     """Three products a chunk: without d_b, and each half of it."""
     options = ["--shape", "3000x400x30", "--dtype", "bf16", "--backward", "--activation", "mish", "--threads", 1]
     text = succeed("plan", *options, "--workspace-limit", least_limit("plan", *options))

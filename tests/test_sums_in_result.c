@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A d_b of 16 bits whose sums over chunks are in halves, one of them in d_b's own memory: it is what it is
+/* A d_b of 16 bits half of whose sums over chunks are in d_b's own memory: it is what it is
  * elsewhere, in every mode of the call, and a call that cannot be so takes its chunks as ever. Memory ends at
  * pages that cannot be touched, d_b and the workspace begin as NaN (check.h).
  *
- *     test_halves [BACKEND] */
+ *     test_sums_in_result [BACKEND] */
 #include "check.h"
 #include "fixture.h"
 
 enum { SKIPPED = 77 };
 
 static eg_backend backend = EG_BACKEND_CPU;
-static int candidates, in_halves; /* calls that may be, and that were */
+static int candidates, in_result; /* calls that may be, and that were */
 
 static eg_context *open_backend(void) {
     eg_context *context = NULL;
@@ -85,15 +85,15 @@ static bool runs(eg_context *context, const check_case *c, check_report *report)
     return result == CHECK_PASSED;
 }
 
-/* Whether a call that may be in halves is depends on what its kernels need beside. */
-static void check_halves(eg_context *context, const check_case *c, bool may_be) {
+/* Whether a call that may be so is depends on what its kernels need beside. */
+static void check_sums(eg_context *context, const check_case *c, bool may_be) {
     char text[512];
     check_report report;
     if (!runs(context, c, &report)) return;
     check_describe(c, text, sizeof text);
     candidates += may_be;
-    in_halves += report.halves;
-    if (report.halves && !may_be) fail_msg("in halves: %s", text);
+    in_result += report.in_result;
+    if (report.in_result && !may_be) fail_msg("sums in d_b: %s", text);
 }
 
 /* ---- Tests -------------------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ static void every_mode(void **state) {
         const int flags = i % FLAGS, kind = i / FLAGS % BATCH_KINDS, rest = i / FLAGS / BATCH_KINDS;
         const check_case c =
             case_of(rest % (int)LENGTH(modes), rest / (int)LENGTH(modes), (batch_kind)kind, (unsigned)flags);
-        check_halves(context, &c, true);
+        check_sums(context, &c, true);
     }
     eg_close(context);
 }
@@ -124,12 +124,12 @@ static void every_option(void **state) {
         check_case c = case_of(1, 3, SINGLE, flags);
         c.pack = CHECK_PACK_ALONE;
         c.own_workspace = false;
-        check_halves(context, &c, true);
+        check_sums(context, &c, true);
         c = case_of(0, 2, SINGLE, flags);
         c.present |= CHECK_BIT(CHECK_GRAD_PRE);
-        check_halves(context, &c, true);
+        check_sums(context, &c, true);
         c.in_place = true;
-        check_halves(context, &c, true);
+        check_sums(context, &c, true);
     }
     eg_close(context);
 }
@@ -141,7 +141,7 @@ static void grad_pre_of_the_caller(void **state) {
     for (unsigned flags = 0; flags < FLAGS; flags++) {
         check_case c = case_of(1, 2, SINGLE, flags);
         c.present |= CHECK_BIT(CHECK_GRAD_PRE);
-        check_halves(context, &c, backend == EG_BACKEND_CUDA);
+        check_sums(context, &c, backend == EG_BACKEND_CUDA);
     }
     eg_close(context);
 }
@@ -153,16 +153,16 @@ static void as_ever_where_it_cannot_be(void **state) {
     for (unsigned flags = 0; flags < FLAGS; flags++) {
         check_case c = case_of(1, 3, SINGLE, flags);
         c.padded = CHECK_BIT(CHECK_D_B);
-        check_halves(context, &c, false);
+        check_sums(context, &c, false);
         c = case_of(1, 3, APART, flags);
         c.shared &= ~CHECK_BIT(CHECK_D_B);
-        check_halves(context, &c, false);
+        check_sums(context, &c, false);
         c = case_of(1, 3, SINGLE, flags);
         c.wide = true;
-        check_halves(context, &c, false);
+        check_sums(context, &c, false);
         c = case_of(0, 0, SINGLE, flags);
         c.k = c.n = 8;
-        check_halves(context, &c, false);
+        check_sums(context, &c, false);
     }
     eg_close(context);
 }
@@ -176,7 +176,7 @@ static void in_pieces(void **state) {
         c.m += 150;
         c.k += 180;
         c.n += 420;
-        check_halves(context, &c, true);
+        check_sums(context, &c, true);
     }
     eg_close(context);
 }
@@ -211,8 +211,8 @@ static void same_bits(void **state) {
 
 static void many_were(void **state) {
     (void)state;
-    printf("%d of %d calls in halves\n", in_halves, candidates);
-    assert_true(3 * in_halves > candidates);
+    printf("%d of %d calls with sums in d_b\n", in_result, candidates);
+    assert_true(3 * in_result > candidates);
 }
 
 int main(int argc, char **argv) {
