@@ -257,6 +257,7 @@ def memory(case, out, code):
     if case.plain == case.sanitized:
         return
     most = case.rng.choice([case.rng.randrange(2 << 20, 32 << 20), case.rng.randrange(2 << 20, 256 << 20)])
+    most += Path(case.plain).stat().st_size  # with less, the system kills it before it is loaded
     expect(case.run_to(out, binary=case.plain, limits={resource.RLIMIT_AS: most}), code, 1, 127)
 
 
