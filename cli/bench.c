@@ -25,7 +25,7 @@ static int by_value(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Until a tenth of the time is spent, for clocks and caches to settle; at least once. */
+/* Until a tenth of the time is spent, for clocks and caches to become steady; at least once. */
 static int warm_up(const bench_sets *sets, double seconds) {
     const double start = now();
     int i = 0;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `make install` leaves behind: the library (shared and static), the header, the two ways of finding them, a
+# What `make install` leaves behind: the library (shared and static), the header, the two ways to find them, a
 # CMake package and a pkg-config file, both relocatable; and the command. EPIGRAD_INSTALL=OFF, the default within
 # another project, leaves nothing.
 include(CMakePackageConfigHelpers)

@@ -49,7 +49,7 @@ static oracle_real value(eg_activation activation, oracle_real x) {
     return (oracle_real)NAN;
 }
 
-static oracle_real slope(eg_activation activation, oracle_real x) {
+static oracle_real derivative(eg_activation activation, oracle_real x) {
     switch (activation) {
     case EG_ACT_NONE:
         return 1;
@@ -57,8 +57,8 @@ static oracle_real slope(eg_activation activation, oracle_real x) {
         return x > 0 ? 1 : 0;
     case EG_ACT_GELU: {
         const oracle_real inner = sqrt_2_over_pi * (x + cubic * x * x * x);
-        const oracle_real inner_slope = sqrt_2_over_pi * (1 + 3 * cubic * x * x);
-        return 0.5 * (1 + tanh(inner)) + 0.5 * x * inner_slope * sech2(inner);
+        const oracle_real inner_derivative = sqrt_2_over_pi * (1 + 3 * cubic * x * x);
+        return 0.5 * (1 + tanh(inner)) + 0.5 * x * inner_derivative * sech2(inner);
     }
     case EG_ACT_SILU:
         return sigmoid(x) + x * sigmoid(x) * sigmoid(-x);
@@ -92,7 +92,7 @@ oracle_real oracle_act_grad(eg_activation activation, oracle_real x) {
     if (isnan(x)) return x;
     const bool unbounded = activation == EG_ACT_RELU2;
     if (x < -FAR) x = -FAR;
-    return slope(activation, x > FAR && !unbounded ? FAR : x);
+    return derivative(activation, x > FAR && !unbounded ? FAR : x);
 }
 
 oracle_real oracle_act_grad_of_y(eg_activation activation, oracle_real y) {

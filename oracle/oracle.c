@@ -148,25 +148,25 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
 /* ---- grad_pre ----------------------------------------------------------------------------------- */
 
 /* value · act'(saved); act' of none is 1 whatever `saved` is. */
-static oracle_result times_slope(const oracle_layer *layer, oracle_result value, eg_activation activation,
-                                 eg_source source, oracle_result saved) {
+static oracle_result times_derivative(const oracle_layer *layer, oracle_result value,
+                                      eg_activation activation, eg_source source, oracle_result saved) {
     if (activation == EG_ACT_NONE) {
         if (fabs(value.value) < least_of(layer)) value.bound += fabs(value.value);
         return value;
     }
-    oracle_result slope;
+    oracle_result derivative;
     if (isnan(saved.value)) {
-        slope = (oracle_result){layer->nonfinite == EG_NONFINITE_PROPAGATE ? (double)NAN : 0, 0};
+        derivative = (oracle_result){layer->nonfinite == EG_NONFINITE_PROPAGATE ? (double)NAN : 0, 0};
     } else {
-        slope =
+        derivative =
             apply(layer, source == EG_SOURCE_Y ? oracle_act_grad_of_y : oracle_act_grad, activation, saved);
     }
-    const double product = value.value * slope.value;
-    const double rounding = isfinite(product) && value.value != 0 && slope.value != 0
+    const double product = value.value * derivative.value;
+    const double rounding = isfinite(product) && value.value != 0 && derivative.value != 0
                                 ? 2 * unit(layer) * fabs(product) + 2 * underflow(layer)
                                 : 0;
-    return (oracle_result){product, error_of(value.value, value.bound, slope.value) +
-                                        error_of(slope.value, slope.bound, value.value) + rounding};
+    return (oracle_result){product, error_of(value.value, value.bound, derivative.value) +
+                                        error_of(derivative.value, derivative.bound, value.value) + rounding};
 }
 
 static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
@@ -182,7 +182,7 @@ static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args 
             if (recompute) saved = out[i];
             if (!recompute && args->saved.data != NULL) saved.value = batch_item(args->saved, b, mn)[i];
             const oracle_result grad = {batch_item(args->grad, b, mn)[i], 0};
-            out[i] = times_slope(layer, grad, layer->activation, args->source, saved);
+            out[i] = times_derivative(layer, grad, layer->activation, args->source, saved);
         }
     }
 }
@@ -254,7 +254,8 @@ static void chain(const oracle_layer *layer, const oracle_backward_args *args, s
     const int64_t mk = layer->m * layer->k;
     for (int64_t i = 0; i < layer->batch * mk; i++) {
         const oracle_result saved = {batch_item(args->below, i / mk, mk)[i % mk], 0};
-        args->d_a[i] = times_slope(layer, args->d_a[i], args->below_activation, args->below_source, saved);
+        args->d_a[i] =
+            times_derivative(layer, args->d_a[i], args->below_activation, args->below_source, saved);
     }
     if (args->d_bias_below != NULL) {
         make_sums(layer, args->d_a, layer->batch * layer->m, layer->k, args->d_bias_below_before, totals,

@@ -112,18 +112,18 @@ static void compare(const points *p, const char *row, const char *what, eg_activ
 
 /* act and act' at every point. Expected values are the same for every kernel row, so they come in. */
 typedef struct expectation {
-    long double *act, *slope; /* [ACTIVATIONS][count] */
+    long double *act, *derivative; /* [ACTIVATIONS][count] */
 } expectation;
 
 static void expect(const points *p, expectation *e) {
     const size_t count = (size_t)p->count * ACTIVATIONS;
     e->act = need_memory(count * sizeof *e->act);
-    e->slope = need_memory(count * sizeof *e->slope);
+    e->derivative = need_memory(count * sizeof *e->derivative);
     for (size_t i = 0; i < count; i++) {
         const long double x = (long double)oracle_get(p->x, i % (size_t)p->count, p->dtype);
         const eg_activation activation = (eg_activation)(i / (size_t)p->count);
         e->act[i] = oracle_act(activation, x);
-        e->slope[i] = oracle_act_grad(activation, x);
+        e->derivative[i] = oracle_act_grad(activation, x);
     }
 }
 
@@ -137,31 +137,32 @@ static void check_values(eg_context *context, const char *row, points *p, const 
 }
 
 /* act'(NaN) is 0 or NaN as `nonfinite` says, but 1 where there is no activation. */
-static void check_slopes(eg_context *context, const char *row, points *p, const expectation *e) {
+static void check_derivatives(eg_context *context, const char *row, points *p, const expectation *e) {
     static const eg_source sources[] = {EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE};
     for (int j = 0; j < 2 * ACTIVATIONS; j++) {
         const int a = j / 2;
         const eg_nonfinite nonfinite = j % 2 != 0 ? EG_NONFINITE_PROPAGATE : EG_NONFINITE_ZERO;
         backward(context, p, (eg_activation)a, sources[(a + j) % 2], nonfinite);
         for (int64_t i = 0; i < p->count; i++) {
-            long double slope = e->slope[a * p->count + i];
-            if (isnan(slope) && nonfinite == EG_NONFINITE_ZERO) slope = 0;
-            if (a == EG_ACT_NONE) slope = 1;
-            compare(p, row, "'", (eg_activation)a, i, slope, oracle_get(p->result, (size_t)i, p->dtype));
+            long double derivative = e->derivative[a * p->count + i];
+            if (isnan(derivative) && nonfinite == EG_NONFINITE_ZERO) derivative = 0;
+            if (a == EG_ACT_NONE) derivative = 1;
+            compare(p, row, "'", (eg_activation)a, i, derivative, oracle_get(p->result, (size_t)i, p->dtype));
         }
     }
 }
 
 /* From y, over the range that the activation has. */
-static void check_slopes_of_y(eg_context *context, const char *row, points *p) {
+static void check_derivatives_of_y(eg_context *context, const char *row, points *p) {
     for (int a = 0; a < ACTIVATIONS; a++) {
         if (!eg_activation_from_y((eg_activation)a)) continue;
         backward(context, p, (eg_activation)a, EG_SOURCE_Y, EG_NONFINITE_PROPAGATE);
         for (int64_t i = 0; i < p->count; i++) {
             const double y = oracle_get(p->x, (size_t)i, p->dtype);
             if (fabs(y) > 1 && (a == EG_ACT_SIGMOID || a == EG_ACT_TANH)) continue;
-            const long double slope = oracle_act_grad_of_y((eg_activation)a, (long double)y);
-            compare(p, row, "' of y", (eg_activation)a, i, slope, oracle_get(p->result, (size_t)i, p->dtype));
+            const long double derivative = oracle_act_grad_of_y((eg_activation)a, (long double)y);
+            compare(p, row, "' of y", (eg_activation)a, i, derivative,
+                    oracle_get(p->result, (size_t)i, p->dtype));
         }
     }
 }
@@ -190,8 +191,8 @@ static void check_points(points *p) {
         if (computes(context, p)) {
             flushes = strcmp(row.needs, "amx") == 0 && p->dtype == EG_BF16;
             check_values(context, row.name, p, &e);
-            check_slopes(context, row.name, p, &e);
-            check_slopes_of_y(context, row.name, p);
+            check_derivatives(context, row.name, p, &e);
+            check_derivatives_of_y(context, row.name, p);
             checked++;
         }
         eg_close(context);
@@ -199,7 +200,7 @@ static void check_points(points *p) {
     assert_true(checked > 0);
     eg_close(table);
     free(e.act);
-    free(e.slope);
+    free(e.derivative);
     close_points(p);
 }
 

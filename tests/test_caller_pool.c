@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pool that the caller brings: in any order, on fewer threads, on its own; the same bits. */
+/* A thread pool that the caller brings: in any order, on fewer threads, on its own; the same bits. */
 #include <pthread.h>
 #include <time.h>
 
@@ -7,7 +7,7 @@
 #include "fixture.h"
 
 typedef struct brought {
-    int calls, most; /* of the pool; tasks of the largest */
+    int calls, most; /* of the thread pool; tasks of the largest */
 } brought;
 
 static void count(brought *pool, int tasks) {
@@ -139,7 +139,7 @@ static void one_thread_needs_no_pool(void **state) {
     fixture_free(&f);
 }
 
-/* The call is itself a task of the pool: several contexts at once, by threads that the pool made. */
+/* The call is itself a task of the thread pool: several contexts at once, by threads that it made. */
 typedef struct inner {
     const fixture *f;
     const unsigned char *expected;

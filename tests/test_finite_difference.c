@@ -45,7 +45,7 @@ static double loss(const net *n) {
     return total;
 }
 
-static double slope_of_loss(net *n, double *parameter) {
+static double derivative_of_loss(net *n, double *parameter) {
     const double step = 1e-5, at = *parameter;
     *parameter = at + step;
     const double above = loss(n);
@@ -57,7 +57,7 @@ static double slope_of_loss(net *n, double *parameter) {
 
 static void compare(net *n, const char *what, double *parameters, const oracle_result *gradient, int count) {
     for (int i = 0; i < count; i++) {
-        const double expected = slope_of_loss(n, &parameters[i]);
+        const double expected = derivative_of_loss(n, &parameters[i]);
         const double error = fabs(gradient[i].value - expected);
         if (error > 1e-8 * fmax(1, fabs(expected))) {
             fail_msg("%s on %s: d loss / d %s[%d] is %.12g; finite difference %.12g",
@@ -113,7 +113,7 @@ static void check_gradients(net *n) {
     }
 }
 
-static void gradients_are_slopes_of_the_loss(void **state) {
+static void gradients_are_derivatives_of_the_loss(void **state) {
     (void)state;
     for (int i = 0; i < ACTIVATIONS; i++) {
         for (int shared = 0; shared < 4; shared++) {
@@ -127,7 +127,7 @@ static void gradients_are_slopes_of_the_loss(void **state) {
     }
 }
 
-static void slopes_of_each_activation(void **state) {
+static void derivative_of_each_activation(void **state) {
     (void)state;
     static const double kinks[] = {-3, 0, 3};
     for (int i = 0; i < ACTIVATIONS; i++) {
@@ -183,10 +183,10 @@ static void conventions_and_limits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slopes_of_each_activation),
+        cmocka_unit_test(derivative_of_each_activation),
         cmocka_unit_test(sources_agree),
         cmocka_unit_test(conventions_and_limits),
-        cmocka_unit_test(gradients_are_slopes_of_the_loss),
+        cmocka_unit_test(gradients_are_derivatives_of_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

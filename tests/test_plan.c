@@ -20,7 +20,7 @@ static eg_backward_args subset(const fixture *f, unsigned wanted, eg_source sour
 }
 
 /* Removes every input that the call has no need of. */
-static void strip(eg_backward_args *args, unsigned wanted, bool recompute) {
+static void leave_out(eg_backward_args *args, unsigned wanted, bool recompute) {
     if (!recompute && (wanted & WANT_D_B) == 0) args->a.data = NULL;
     if (!recompute && (wanted & WANT_D_A) == 0) args->b.data = NULL;
     if (!recompute) args->bias.data = NULL;
@@ -73,7 +73,7 @@ static void every_subset_has_its_steps(void **state) {
         fixture f;
         fixture_make(&f, layer);
         eg_backward_args args = subset(&f, wanted, source);
-        strip(&args, wanted, recompute && wanted != 0);
+        leave_out(&args, wanted, recompute && wanted != 0);
         char text[ROOM];
         assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
         check_steps(text, wanted, recompute, &f.layer, source);

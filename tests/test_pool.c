@@ -96,7 +96,7 @@ static void goes_on_where_no_thread_may_be_made(void **state) {
     if (!passes_in_child(call_without_threads, NULL)) skip();
 }
 
-/* The thousandth job after it was refused a thread, the pool asks again. */
+/* The thousandth job after it was refused a thread, the thread pool asks again. */
 static int call_without_threads_first(void *arg) {
     (void)arg;
     struct rlimit limit;

@@ -4,7 +4,7 @@
 
 static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_BF16, EG_F16};
 
-/* ---- Past the caches ---------------------------------------------------------------------------- */
+/* ---- Non-temporal stores ------------------------------------------------------------------------- */
 
 /* A result with gaps between its rows, whose lines are those of the memory unless it begins between them. */
 typedef struct result {
@@ -33,7 +33,7 @@ static void assert_same(const result *x, const result *y) {
     }
 }
 
-/* Of few terms, so that multiply-adds go past the caches too; of more than the caches keep. */
+/* Of few terms, so that multiply-adds are stored without caches too; of more than the caches keep. */
 static void check_results(eg_context *context, eg_layer layer) {
     fixture f;
     fixture_make(&f, layer);
@@ -66,7 +66,7 @@ static void large_results_have_the_same_bits_on_whole_lines(void **state) {
     for (int i = 0; i < 2; i++) eg_close(contexts[i]);
 }
 
-/* ---- B as it is used ---------------------------------------------------------------------------- */
+/* ---- Fused packing ------------------------------------------------------------------------------ */
 
 /* A call that is given a pack of B lays none out. */
 static void check_pack(eg_context *context, eg_layer layer) {
@@ -102,7 +102,7 @@ static void a_pack_of_b_changes_no_bit(void **state) {
     eg_close(context);
 }
 
-/* Each of several bands of blocks for itself: for cells, by sixteen threads. */
+/* Each of several bands of blocks for itself: for AMX tile blocks, by sixteen threads. */
 static void so_it_is_with_many_threads(void **state) {
     (void)state;
     eg_context *context = open_cpu(16);

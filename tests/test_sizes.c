@@ -162,9 +162,9 @@ static void check_small(eg_context *context, eg_dtype dtype) {
     }
 }
 
-/* Panels that are kept apart for the sake of caches, of several passes and in the last panel narrow; and a B
+/* Micro-panels with stride padding, of several passes and in the last one narrow; and a B
  * too large to be copied for so few rows. */
-static void check_past_caches(eg_context *context, eg_dtype dtype) {
+static void check_padded(eg_context *context, eg_dtype dtype) {
     static const int64_t sizes[][3] = {{1400, 400, 9}, {1400, 9, 100}, {33, 900, 150}, {130, 140, 500}};
     enum { SIZES = LENGTH(sizes) };
     for (int i = 0; i < SIZES * 4; i++) {
@@ -194,9 +194,9 @@ static void small_sizes_on_every_row(void **state) {
     check_every_row(check_small);
 }
 
-static void sizes_past_caches_on_every_row(void **state) {
+static void padded_sizes_on_every_row(void **state) {
     (void)state;
-    check_every_row(check_past_caches);
+    check_every_row(check_padded);
 }
 
 /* ---- Long --------------------------------------------------------------------------------------- */
@@ -368,7 +368,7 @@ int main(void) {
         cmocka_unit_test(d_a_over_nothing_is_0),
         cmocka_unit_test(no_depth_leaves_the_bias),
         cmocka_unit_test(small_sizes_on_every_row),
-        cmocka_unit_test(sizes_past_caches_on_every_row),
+        cmocka_unit_test(padded_sizes_on_every_row),
         cmocka_unit_test(long_column_sums_are_made_in_pairs),
         cmocka_unit_test(elements_far_apart),
         cmocka_unit_test(sizes_past_32_bits_are_counted_right),

@@ -373,8 +373,8 @@ static void memory_may_be_shared_without_overlap(void **state) {
     eg_close(context);
 }
 
-/* A buffer of [T, WINDOWS, H, D], as a fused projection leaves it, and halves of one [batch, 2N] with M = 1:
- * results are those in memory of their own, and each window keeps to itself. */
+/* A buffer of [T, WINDOWS, H, D], as a fused projection leaves it, and both parts of one [batch, 2N] with M =
+ * 1: results are those in memory of their own, and each window keeps to itself. */
 static void interleaved_windows_are_separate(void **state) {
     (void)state;
     enum { T = 5, WINDOWS = 3, H = 4, D = 6, BATCH = 5 };
@@ -407,13 +407,13 @@ static void interleaved_windows_are_separate(void **state) {
         }
     }
 
-    static float halves[BATCH * 2 * D];
+    static float both[BATCH * 2 * D];
     const eg_layer rows = {.size = sizeof rows, .m = 1, .k = D, .n = D, .batch = BATCH};
-    const eg_matrix left = {.data = halves, .batch_stride = 2 * D},
-                    right = {.data = halves + D, .batch_stride = 2 * D};
+    const eg_matrix left = {.data = both, .batch_stride = 2 * D},
+                    right = {.data = both + D, .batch_stride = 2 * D};
     eg_forward_args forward = {.size = sizeof forward, .a = left, .b = weights, .y = right};
     assert_ok(eg_forward(context, &rows, &forward));
-    forward.y.data = halves + D - 1;
+    forward.y.data = both + D - 1;
     assert_status(eg_forward(context, &rows, &forward), EG_ERR_ARGUMENT);
     eg_close(context);
 }

@@ -36,7 +36,7 @@ def silu(x):
     return s + x * s * (1 - s)
 
 
-# name, act', degree, the share of w's slope that is gone at the end, what is printed about it
+# name, act', degree, the share of w's derivative that is gone at the end, what is printed about it
 CURVES = [
     ("gelu", gelu, 5, 0, "gelu"),
     ("gelu_erf", gelu_erf, 5, 0, "gelu_erf"),

@@ -3,10 +3,10 @@
  *
  *     fork_join THREADS BUSY [LIBRARY...]
  *
- * BUSY processes compute beside it; where there are none, the threads are bound one to a core. The pools are
- * the library's own, OpenMP's, and pthreadpool's where it was there to build with. A LIBRARY is the path of a
- * libepigrad.so: eg_backward at 64 and 256 cubed in f32 by each. Times are in microseconds, median and least
- * of the rounds; in each round everything has its turn. */
+ * BUSY processes compute beside it; where there are none, the threads are bound one to a core. The three
+ * thread pools are the library's own, OpenMP's, and pthreadpool's where it was there to build with. A LIBRARY
+ * is the path of a libepigrad.so: eg_backward at 64 and 256 cubed in f32 by each. Times are in microseconds,
+ * median and least of the rounds; in each round everything has its turn. */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -48,7 +48,8 @@ static void arrive(void *arg, int index) {
         __atomic_fetch_add(&arrived, 1, __ATOMIC_RELEASE);
         return;
     }
-    while (__atomic_load_n(&arrived, __ATOMIC_ACQUIRE) < threads - 1) { /* or the own pool would not wait */
+    while (__atomic_load_n(&arrived, __ATOMIC_ACQUIRE) <
+           threads - 1) { /* or the own thread pool would not wait */
     }
 }
 
@@ -193,7 +194,8 @@ static void make_busy(int count) {
     }
 }
 
-/* The main thread to the first core, the others of each pool, in the order they were made, to the next ones.
+/* The main thread to the first core, the others of each thread pool, in the order they were made, to the next
+ * ones.
  */
 static void bind_threads(void) {
     DIR *tasks = must(opendir("/proc/self/task"), "no /proc");

@@ -108,7 +108,7 @@ class Gate:
         return [max(ratios) for ratios in zip(*(self.read(cores) for _ in range(tries)))]
 
     def choose(self, count):
-        """`count` cores that do not slow each other down: a virtual machine may hide that two are halves of one.
+        """`count` cores that do not slow each other down: a virtual machine may hide that two share one.
         The first, which serves interrupts and the driver, is left out where there are others."""
         available = self.cores[1:] + self.cores[:1] if count < len(self.cores) else self.cores
         chosen = []

@@ -65,8 +65,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_
     let x = sum + bias[id.x];
     let inner = clamp(0.7978845608 * (x + 0.044715 * x * x * x), -15.0, 15.0);
     let t = tanh(inner);
-    let slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608 * (1.0 + 0.134145 * x * x);
-    result[id.y * COLS + id.x] = grad[id.y * COLS + id.x] * slope;
+    let derivative = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608 * (1.0 + 0.134145 * x * x);
+    result[id.y * COLS + id.x] = grad[id.y * COLS + id.x] * derivative;
 #else
     result[id.y * COLS + id.x] = sum;
 #endif

@@ -52,7 +52,7 @@ static double train_step(trainer *t, const image_set *images, int first, int row
     return loss / rows;
 }
 
-/* The rate falls from 2e-3 to 0 along half a cosine: the last steps settle instead of wandering. */
+/* The rate falls from 2e-3 to 0 along half a cosine: the last steps converge instead of wandering. */
 static double learning_rate(int step, int steps) {
     return 2e-3 * 0.5 * (1 + cos(3.141592653589793 * step / steps));
 }

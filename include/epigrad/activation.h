@@ -197,8 +197,8 @@ EG_FN(act_grad_y_relu, y) EG_RETURN(EG_SELECT(y > EG_C(0.0), EG_C(1.0), EG_C(0.0
 EG_FN(act_gelu, x) EG_LET_GELU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
 EG_GRAD_FN(gelu, x)
 EG_LET_GELU(x)
-EG_LET(slope, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
-EG_RETURN(EG_FMA(c * slope, p * q, s))
+EG_LET(dv, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
+EG_RETURN(EG_FMA(c * dv, p * q, s))
 EG_END
 
 /* silu: y' = s + x p q */

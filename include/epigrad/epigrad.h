@@ -149,7 +149,7 @@ typedef struct eg_allocator {
  * time only: tasks take over one another's work, and none waits for another. A task does not return early
  * by exceptions or longjmp, and has no error.
  * It is called by the thread that made the call to the library, never by a task; some times a call. If that
- * thread belongs to the pool itself, the pool has to bear a loop inside one of its tasks. While it
+ * thread belongs to the thread pool itself, the pool has to bear a loop inside one of its tasks. While it
  * waits, the calling thread must not take up other work that uses the same context. */
 typedef void (*eg_task)(void *arg, int index);
 typedef void (*eg_parallel_for)(void *user, int tasks, eg_task task, void *arg);

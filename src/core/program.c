@@ -134,11 +134,11 @@ void eg_op_text(const eg_op_list *list, const eg_op *op, char *text, size_t capa
         put_view(&out, list, &at_value->view);
         eg_put(&out, " * ");
     }
-    const eg_term *slope = at_value != NULL ? at_value : act;
-    if (slope != NULL)
-        eg_put(&out, "%s%s(", eg_activation_name(slope->activation), at_value != NULL ? "'" : "");
+    const eg_term *activation = at_value != NULL ? at_value : act;
+    if (activation != NULL)
+        eg_put(&out, "%s%s(", eg_activation_name(activation->activation), at_value != NULL ? "'" : "");
     put_value(&out, list, op);
-    if (slope != NULL) eg_put(&out, ")");
+    if (activation != NULL) eg_put(&out, ")");
     if (at_saved != NULL)
         eg_put(&out, " * %s'(%s)", eg_activation_name(at_saved->activation),
                eg_view_name(list, &at_saved->view));

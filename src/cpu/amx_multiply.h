@@ -24,8 +24,8 @@ typedef struct multiplication {
 } multiplication;
 
 /* Tile registers: 0 to 3 are the accumulators, two by two; 4 and 5 the left operand's tiles, one below the
- * other; 6 and 7 the right operand's, side by side. Each tile of the block reads the right operand's strip
- * again. It has to stay in L1, and the left operand must not evict it. */
+ * other; 6 and 7 the right operand's, side by side. Each tile of the block reads the right operand's
+ * micro-panel again. It has to stay in L1, and the left operand must not evict it. */
 EG_INLINE void load_left(const multiplication *m, const int term) {
     const char *from = m->left + term * EG_AMX_TERM_BYTES;
     EG_TILE_LOAD_NON_TEMPORAL(4, from, PAIRS_STRIDE);

@@ -7,7 +7,7 @@
 static const float scale = 0x1p24F;
 static const uint32_t largest = 0x4c800000; /* the bits of 2^26 */
 
-/* Rounds to the nearest bf16, in the high half of each lane, and halves away from zero: the next term holds
+/* Rounds to the nearest bf16, in the high half of each lane, ties away from zero: the next term holds
  * what is lost. */
 EG_INLINE __m512i nearest(__m512i x) {
     return _mm512_and_si512(_mm512_add_epi32(x, _mm512_set1_epi32(0x8000)),
@@ -51,7 +51,7 @@ EG_INLINE __m512 numbers(const block_numbers *x, int64_t row, int64_t col, const
                                  (__mmask16)wanted);
 }
 
-/* Splits rows p and p + 16. As a left operand, the halves of a row are pairs; as a right one, the two rows.
+/* Splits rows p and p + 16. As a left operand, both ends of a row are pairs; as a right one, the two rows.
  */
 EG_INLINE bool split_rows(const block_numbers *x, int64_t p, char *left, char *right, const int bf16_terms,
                           const eg_dtype dtype) {
@@ -75,21 +75,21 @@ EG_INLINE bool split_rows(const block_numbers *x, int64_t p, char *left, char *r
 }
 
 /* A row as bf16, in pairs of number p and p + 16. */
-EG_INLINE __m512i paired_halves(const block_numbers *x, int64_t row, const eg_dtype dtype) {
+EG_INLINE __m512i paired_words(const block_numbers *x, int64_t row, const eg_dtype dtype) {
     const __m512i taking_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
                                                   8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i halves = dtype == EG_BF16
-                               ? _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0,
-                                                          x->from->at + row * x->from->step)
-                               : two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
-    return _mm512_permutexvar_epi16(taking_turns, halves);
+    const __m512i words = dtype == EG_BF16
+                              ? _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0,
+                                                         x->from->at + row * x->from->step)
+                              : two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
+    return _mm512_permutexvar_epi16(taking_turns, words);
 }
 
 /* The same for bf16 itself: words only change places. */
 EG_INLINE void interleave_rows(const block_numbers *x, int64_t p, char *left, char *right,
                                const eg_dtype dtype) {
     const __mmask32 high = 0xaaaaaaaa;
-    const __m512i top = paired_halves(x, p, dtype), low = paired_halves(x, p + 16, dtype);
+    const __m512i top = paired_words(x, p, dtype), low = paired_words(x, p + 16, dtype);
     if (left != NULL) {
         put(left, 0, 0, p, top);
         put(left, 0, 1, p, low);

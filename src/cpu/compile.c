@@ -63,7 +63,7 @@ static void share_layout(compiler *c, const eg_view *view, bool right, int8_t *w
 
 /* ---- Regions ------------------------------------------------------------------------------------ */
 
-/* A matrix as the kernels read it; AMX tile blocks, in strips of either kind. */
+/* A matrix as the kernels read it; AMX tile blocks, in micro-panels of either kind. */
 static bool matrix_size(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols, int64_t *count,
                         size_t *element) {
     if (eg_cpu_is_amx(kernel)) {

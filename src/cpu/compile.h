@@ -98,7 +98,7 @@ int eg_cpu_threads_for_numbers(int threads, double numbers);
 typedef struct eg_cpu_blocks {
     int64_t mc, nc, kc;
     int threads;
-    bool fused;       /* each block packs the right operand for itself, panel by panel */
+    bool fused;       /* each block packs the right operand for itself, as it reads it */
     bool single_pass; /* the whole depth is summed in registers */
 } eg_cpu_blocks;
 eg_cpu_blocks eg_cpu_choose_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);

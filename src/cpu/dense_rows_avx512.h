@@ -19,7 +19,7 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
 
 typedef __mmask16 EG_V(part);
 
-/* To the nearest bf16, halves to even; a NaN stays one. */
+/* To the nearest bf16, ties to even; a NaN stays one. */
 #ifdef EG_BF16_INSTRUCTIONS /* which take subnormal numbers for zeros */
 EG_INLINE __m256i EG_V(to_bf16)(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
@@ -42,9 +42,9 @@ EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
 
 EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
     if (dtype == EG_F32) return (EG_T)_mm512_maskz_loadu_ps(part, from);
-    const __m256i halves = _mm256_maskz_loadu_epi16(part, from);
-    if (dtype == EG_F16) return (EG_T)_mm512_cvtph_ps(halves);
-    return (EG_T)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+    const __m256i words = _mm256_maskz_loadu_epi16(part, from);
+    if (dtype == EG_F16) return (EG_T)_mm512_cvtph_ps(words);
+    return (EG_T)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
 }
 
 EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
@@ -52,9 +52,9 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
         _mm512_mask_storeu_ps(to, part, (__m512)x);
         return;
     }
-    const __m256i halves =
+    const __m256i words =
         dtype == EG_F16 ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT) : EG_V(to_bf16)((__m512)x);
-    _mm256_mask_storeu_epi16(to, part, halves);
+    _mm256_mask_storeu_epi16(to, part, words);
 }
 
 #endif

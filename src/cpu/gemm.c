@@ -228,8 +228,8 @@ static eg_part part_after(const product *x, const block *b, const pass *pass, in
     return next;
 }
 
-/* AMX with fused packing: the rows of B from which the next strip will be packed, a share with each tile.
- * Distant lines come at half the speed. So where a row of the strip is one line, the plan takes the next pass
+/* AMX with fused packing: the rows of B from which the next micro-panel will be packed, some with each tile.
+ * Distant lines come at half the speed. So where a row of it is one line, the plan takes the next pass
  * instead, with all columns of the block. */
 static void plan_source_rows(eg_prefetch_plan *plan, const product *x, const block *b, const pass *pass,
                              int64_t item, int64_t col) {
@@ -249,7 +249,7 @@ static void plan_source_rows(eg_prefetch_plan *plan, const product *x, const blo
                                       (down ? part.cols : part.depth) * size};
 }
 
-/* AMX: the next strip of the right operand, and the left operand's strips for the next pass or block. No
+/* AMX: the next micro-panel of the right operand, and the left operand's for the next pass or block. No
  * hardware prefetcher follows tile loads. */
 static void plan_blocks(eg_prefetch_plan *plan, const product *x, const block *b, const pass *pass,
                         int64_t item, int64_t col) {
@@ -287,14 +287,14 @@ static void plan_epilogue_rows(eg_prefetch_plan *plan, const product *x, const p
 }
 
 /* Vector units: memory that is read next, as lists of rows that are as long as a micro-panel's. Each of some
- * tiles prefetches a share of one list. */
+ * tiles prefetches a part of one list. */
 typedef struct upcoming {
     const char *list;       /* the first row of the list at hand, */
-    int64_t lists, apart;   /* of so many left, so many bytes apart */
+    int64_t lists, to_next; /* of so many left, and bytes from one to the next */
     int64_t length, stride; /* of a list: rows, and bytes from one to the next; no rows: nothing */
-    const char *at;         /* the next share begins here, */
+    const char *at;         /* the next part begins here, */
     int64_t left;           /* and the list has so many rows left */
-    int64_t share, rows_a_group;
+    int64_t part, rows_a_group;
 } upcoming;
 
 /* The micro-panel that comes next; or with fused packing the part of B from which it will be packed: rows of
@@ -313,7 +313,7 @@ static upcoming upcoming_right(const product *x, const block *b, const pass *pas
     upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col), .lists = 1, .length = next.depth};
     if (x->b.col_stride != 1) {
         w.lists = eg_ceil_div(next.depth * size, line);
-        w.apart = line;
+        w.to_next = line;
         w.length = x->b.row_stride == 1 ? next.cols : 0;
     }
     if (w.length > 1) w.stride = (x->b.col_stride == 1 ? x->b.row_stride : x->b.col_stride) * size;
@@ -328,38 +328,39 @@ static upcoming upcoming_left(const product *x, const block *b, const pass *pass
     const int64_t nr = x->nr, after = pass->k + pass->depth, k = after < x->depth ? after : 0;
     const int64_t depth = eg_least(x->kc, x->depth - k);
     const bool transposed = left->panel_width == nr;
-    const int64_t skipped = transposed ? b->row - eg_div(b->row, nr) * nr : 0; /* columns of the panel */
+    const int64_t skipped =
+        transposed ? b->row - eg_div(b->row, nr) * nr : 0; /* columns of the micro-panel */
     return (upcoming){
         .list = side_at(left, k == 0 && !pass->last ? item + 1 : item, b->row - skipped, k),
         .lists = eg_ceil_div(transposed ? skipped + b->rows : depth, nr),
-        .apart = transposed ? left->panel : nr * left->k,
+        .to_next = transposed ? left->panel : nr * left->k,
         .length = transposed ? depth : b->rows,
         .stride = nr * (int64_t)x->size,
     };
 }
 
-/* Divides the lists among `tiles` tiles, of which those before `tile` have had their shares. Every group of k
- * prefetches as many rows: some beyond the share cost less than a mispredicted branch. */
-static void divide_shares(upcoming *w, int64_t tile, int64_t tiles, int64_t groups) {
+/* Divides the lists among `tiles` tiles, of which those before `tile` have had their parts. Every group of k
+ * prefetches as many rows: some beyond the part cost less than a mispredicted branch. */
+static void divide_prefetch(upcoming *w, int64_t tile, int64_t tiles, int64_t groups) {
     if (w->length == 0) return;
     const int64_t a_list = tiles > w->lists ? eg_div(tiles, w->lists) : 1, before = eg_div(tile, a_list);
-    w->share = eg_ceil_div(w->length, a_list);
-    w->rows_a_group = eg_ceil_div(w->share, groups);
+    w->part = eg_ceil_div(w->length, a_list);
+    w->rows_a_group = eg_ceil_div(w->part, groups);
     w->lists -= before;
-    w->list += before * w->apart;
-    const int64_t row = eg_least((tile - before * a_list) * w->share, w->length);
+    w->list += before * w->to_next;
+    const int64_t row = eg_least((tile - before * a_list) * w->part, w->length);
     w->at = w->list + row * w->stride;
     w->left = w->length - row;
 }
 
-static void take_share(eg_prefetch_slice *slice, upcoming *w) {
+static void take_prefetch(eg_prefetch_slice *slice, upcoming *w) {
     if (w->length == 0) return;
     slice->at = w->at, slice->stride = w->stride, slice->rows_a_group = w->lists > 0 ? w->rows_a_group : 0;
-    w->at += w->share * w->stride;
-    w->left -= w->share;
+    w->at += w->part * w->stride;
+    w->left -= w->part;
     if (w->left > 0) return;
     w->lists--;
-    w->at = w->list += w->apart;
+    w->at = w->list += w->to_next;
     w->left = w->length;
 }
 
@@ -416,8 +417,8 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     } else {
         next_right = upcoming_right(x, b, pass, item, col);
         next_left = upcoming_left(x, b, pass, item);
-        divide_shares(&next_right, 0, tiles_down, pass->groups);
-        divide_shares(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->groups);
+        divide_prefetch(&next_right, 0, tiles_down, pass->groups);
+        divide_prefetch(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->groups);
     }
     if (pass->last) plan_epilogue_rows(&plan, x, pass, &tile);
     const int64_t to_next_pass = (pass->last ? -pass->k : pass->depth) * x->left.k;
@@ -427,8 +428,8 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         tile.values = b->tiles + (size_t)(x->single_pass ? place & 1 : place) * tile_bytes;
         place++;
         plan.left_blocks = rows.at + to_next_pass + panel * (int64_t)plan.left_bytes;
-        take_share(&plan.next_right, &next_right);
-        take_share(&plan.next_left, &next_left);
+        take_prefetch(&plan.next_right, &next_right);
+        take_prefetch(&plan.next_left, &next_left);
         left.at = rows.at;
         run_tile(x, b, pass, &left, &right, &plan, &tile);
         plan.right_blocks += plan.right_bytes;

@@ -37,15 +37,15 @@ typedef struct eg_prefetch_slice {
  * and what the epilogue of this tile touches. And it runs steps of the epilogue of the tile before: the
  * matrix unit leaves the vector units free for them. */
 typedef struct eg_prefetch_plan {
-    const char *right_blocks, *left_blocks; /* AMX: of the next strips, */
+    const char *right_blocks, *left_blocks; /* AMX: of the next micro-panels, */
     size_t right_bytes, left_bytes;         /* so many bytes */
-    eg_prefetch_slice next_right;           /* micro-panels: of the next panel of the right operand, */
+    eg_prefetch_slice next_right;           /* micro-panels: of the next one of the right operand, */
     eg_prefetch_slice next_left;            /* and of the left operand in the next pass */
     int64_t rows;                           /* of `out`, and for micro-panels of `in` too */
     int64_t rows_a_group;                   /* micro-panels: of these rows, with every nr k */
     eg_prefetch_rows out, in;               /* what the epilogue of this tile writes, and reads */
     int64_t source_rows;                    /* AMX with fused packing: rows of B itself */
-    eg_prefetch_rows source;                /* from which the next strip will be packed */
+    eg_prefetch_rows source;                /* from which the next micro-panel will be packed */
     void (*epilogue_step)(void *epilogue);
     void *epilogue;
     int64_t epilogue_steps; /* that are left */

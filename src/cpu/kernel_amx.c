@@ -150,9 +150,9 @@ static double peak_x6(int64_t turns) { return peak(turns, 6); }
 #define GRAD_ROWS_F16(NAME, name, value, from_y, text)  [value] = grad_rows_f16_##name,
 #define GRAD_ROWS_F32(NAME, name, value, from_y, text)  [value] = grad_rows_f32_##name,
 
-/* A strip of kc k is 64 * kc bytes for each bf16 term of a number: 32 KiB of L1 for bf16 itself, and half of
- * that with fused packing. The block's accumulators and its strips of the left operand share L2. Measured:
- * docs/lab/cpu.md. */
+/* A micro-panel of kc k is 64 * kc bytes for each bf16 term of a number: 32 KiB of L1 for bf16 itself, and
+ * half of that with fused packing. The block's accumulators and its micro-panels of the left operand share
+ * L2. Measured: docs/lab/cpu.md. */
 const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
     .name = "amx_bf16x1_32x32",
     .compute = EG_F32,

@@ -18,7 +18,7 @@
 #include "kernel_template.h"
 
 /* For layers of 64 columns, which are no whole number of micro-panels of 48. Four rows read the micro-panel
- * twice as often as eight: it pays while the panel stays in L1, and so for one panel only. */
+ * twice as often as eight: that is worth it while the micro-panel stays in L1, and so for one alone. */
 #define EG_KERNEL         avx512_f32_4x64
 #define EG_ELEMENTWISE_OF avx512_f32_8x48
 #define EG_REAL_BITS      32

@@ -117,7 +117,7 @@ EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_op
     EG_V(store_accumulators)(sum, tile, nv);
 }
 
-/* A narrow last panel takes no more vectors than it has columns for. */
+/* A narrow last micro-panel takes no more vectors than it has columns for. */
 static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
                            int64_t cols, const eg_micro_tile *tile, const eg_prefetch_plan *plan) {
 #define EG_WIDTH(nv)                                                                                         \

@@ -14,7 +14,7 @@ typedef struct map_job {
     int64_t rows, cols, chunks, panels;
 } map_job;
 
-/* One chunk of rows of one panel. */
+/* One chunk of rows of one micro-panel. */
 static void map_chunk(void *arg, int64_t index, int thread) {
     const map_job *job = arg;
     const eg_cpu_kernel *kernel = job->kernel;
@@ -59,7 +59,8 @@ typedef struct sum_job {
     int64_t rows, width, cols;
 } sum_job;
 
-/* The sum of rows [first, first + count) of one panel's width, pairwise: the error grows with log(count). */
+/* The sum of rows [first, first + count) of one micro-panel's width, pairwise: the error grows with
+ * log(count). */
 static void add_pairwise(const sum_job *job, int64_t col, int64_t first, int64_t count, char *total) {
     enum { STRAIGHT = 8 };
     const size_t size = eg_dtype_size(job->kernel->compute), row = (size_t)job->kernel->micro.nr * size;

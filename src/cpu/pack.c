@@ -82,23 +82,23 @@ static eg_rows rows_of(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t
     return (eg_rows){(char *)tile, EG_AMX_BLOCK * sizeof(float), EG_F32, 1};
 }
 
-/* One strip of blocks: 32 rows of X. */
-static void pack_strip(void *arg, int64_t index, int thread) {
+/* One micro-panel of blocks: 32 rows of X. */
+static void pack_block_row(void *arg, int64_t index, int thread) {
     (void)thread;
     const pack_job *job = arg;
     const eg_operand *x = &job->x;
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, x->rows, x->cols);
-    const int64_t item = index / grid.rows, strip = index % grid.rows, row = strip * EG_AMX_BLOCK;
+    const int64_t item = index / grid.rows, panel = index % grid.rows, row = panel * EG_AMX_BLOCK;
     const int64_t rows = eg_least(EG_AMX_BLOCK, x->rows - row);
     _Alignas(64) float tile[EG_AMX_BLOCK * EG_AMX_BLOCK];
     bool fits = true;
     for (int64_t i = 0; i < grid.cols; i++) {
         const int64_t col = i * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, x->cols - col);
         const eg_rows from = rows_of(kernel, x, item, row, rows, col, cols, tile);
-        const eg_cpu_packs to = eg_amx_block_at(&job->blocks, &grid, item, strip, i);
+        const eg_cpu_packs to = eg_amx_block_at(&job->blocks, &grid, item, panel, i);
         if (job->shared && i + 1 < grid.cols) {
-            const eg_cpu_packs next = eg_amx_block_at(&job->blocks, &grid, item, strip, i + 1);
+            const eg_cpu_packs next = eg_amx_block_at(&job->blocks, &grid, item, panel, i + 1);
             kernel->pack.prefetch_write(&next, 0, EG_AMX_BLOCK / 2);
         }
         fits &= kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, rows, cols, &to);
@@ -116,7 +116,7 @@ static void pack_blocks(pack_job *job, int threads, int64_t items, eg_cpu_packs 
     job->blocks = to;
     job->shared = threads > 1;
     eg_cpu_parallel(job->run->threads, threads, (job->x.rows + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * items,
-                    pack_strip, job);
+                    pack_block_row, job);
 }
 
 /* ---- Fused packing ------------------------------------------------------------------------------ */

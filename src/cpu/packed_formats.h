@@ -4,12 +4,12 @@
  * Micro-panels, for vector units: `nr` columns of a matrix X each, row by row and without gaps, in the
  * compute type. Columns beyond the last one are 0.
  *
- *     panel p, row r:   nr numbers   X[r][p*nr .. p*nr + nr)
+ *     micro-panel p, row r:   nr numbers   X[r][p*nr .. p*nr + nr)
  *
  * One packed copy of X serves three products:
- *     as the right operand            X[k][j]   a panel is the k x nr strip that the micro-kernel streams
- *     as the left operand             X[i][k]   mr rows of nr consecutive k, panel after panel
- *     as the left operand, transposed X[k][i]   mr columns of one panel; mr divides nr
+ *     as the right operand            X[k][j]   the micro-kernel streams a micro-panel of k x nr
+ *     as the left operand             X[i][k]   mr rows of nr consecutive k, one micro-panel after the other
+ *     as the left operand, transposed X[k][i]   mr columns of one micro-panel; mr divides nr
  * So A is packed once for A·B and Aᵀ·grad_pre, and grad_pre once for grad_pre·Bᵀ and Aᵀ·grad_pre. Only B
  * needs a transposed copy.
  *
@@ -25,8 +25,8 @@
  *     right     word (p, j) of tile s is  X[p][16s + j], X[16 + p][16s + j]       right operand X
  *     left_t    the same tiles transposed                                        left operand Xᵀ
  *
- * Blocks follow each other along the summed dimension, in strips. `left` and `right_t` have a strip for every
- * 32 rows of X, `right` and `left_t` one for every 32 columns. Beyond the edges there are zeros.
+ * Blocks follow each other along the summed dimension, in micro-panels. `left` and `right_t` have one for
+ * every 32 rows of X, `right` and `left_t` one for every 32 columns. Beyond the edges there are zeros.
  *
  * bf16 terms: x * 2^24 = high + middle + low, each rounded to nearest. A fraction of 24 bits is three times
  * eight, so the sum is exact. The matrix unit flushes subnormal numbers to zero. The scale keeps the terms of
@@ -48,12 +48,12 @@ typedef struct eg_cpu_packs {
     char *left, *right_t, *right, *left_t;
 } eg_cpu_packs;
 
-/* Stride padding: the distance from one strip (a micro-panel, or a strip of AMX tile blocks) of `units` units
+/* Stride padding: the distance from one micro-panel (of vectors, or of AMX tile blocks) of `units` units
  * of `size` bytes to the next one, in units. It never falls when `units` grows.
  *
- * A left operand is read from a dozen strips in turn. At a distance that is a multiple of 128 KiB (64 KiB on
- * processors with 1 MiB of L2), the same rows of all strips map to the same few sets of L2 and evict each
- * other. So long strips are padded with units that nobody reads or writes. Measured: docs/lab/cpu.md. */
+ * A left operand is read from a dozen micro-panels in turn. At a distance that is a multiple of 128 KiB (64
+ * KiB on processors with 1 MiB of L2), the same rows of all of them map to the same few sets of L2 and evict
+ * each other. So long ones are padded with units that nobody reads or writes. Measured: docs/lab/cpu.md. */
 static inline int64_t eg_padded_stride(int64_t units, int64_t size) {
     enum { SAME_SETS = 32 << 10, OTHER_SETS = 8 << 10, LONG = 128 << 10 };
     const uint64_t bytes = (uint64_t)units * (uint64_t)size; /* wraps around where no program is made */
@@ -65,7 +65,7 @@ static inline int64_t eg_padded_stride(int64_t units, int64_t size) {
 /* X [rows, cols] in AMX tile blocks. */
 typedef struct eg_amx_grid {
     int64_t rows, cols;           /* of blocks */
-    int64_t row_pitch, col_pitch; /* blocks from one strip to the next: strips of rows, strips of columns */
+    int64_t row_pitch, col_pitch; /* blocks from one micro-panel to the next: of rows, of columns */
     size_t block_bytes;
 } eg_amx_grid;
 

@@ -11,8 +11,8 @@ typedef struct eg_pool eg_pool;
 /* Processors that the calling thread may run on, by its affinity mask. */
 int eg_pool_processors(void);
 
-/* A pool of at most `most` threads, of which the caller of eg_pool_run is one. Threads are made when they are
- * first wanted. NULL: no memory. Used by one thread at a time. */
+/* A thread pool of at most `most` threads, of which the caller of eg_pool_run is one. Threads are made when
+ * they are first wanted. NULL: no memory. Used by one thread at a time. */
 eg_pool *eg_pool_make(int most, const eg_allocator *allocator);
 
 /* Calls task(arg, 0) on this thread, and task(arg, i) for those 0 < i < threads whose thread comes in time.

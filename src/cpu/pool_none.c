@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool where there are no threads: the caller does all the work. */
+/* The thread pool where there are no threads: the caller does all the work. */
 #include "pool.h"
 
 struct eg_pool {

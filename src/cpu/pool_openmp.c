@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool of OpenMP, for programs that want its threads to be the only ones. What the runtime does where it
- * gets no threads, after fork, or when it waits, is then the program's choice: docs/lab/cpu.md. */
+/* The thread pool of OpenMP, for programs that want its threads to be the only ones. What the runtime does
+ * where it gets no threads, after fork, or when it waits, is then the program's choice: docs/lab/cpu.md. */
 #include <omp.h>
 
 #include "pool.h"

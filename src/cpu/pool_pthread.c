@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool on POSIX threads. The calling thread opens a job, works on it itself, closes it, and waits only
- * for the workers that have begun: one that got no processor in time is not missed. A worker waits for a
+/* The thread pool on POSIX threads. The calling thread opens a job, works on it itself, closes it, and waits
+ * only for the workers that have begun: one that got no processor in time is not missed. A worker waits for a
  * short while in a loop, which is the quickest way to begin, and then asleep, which leaves its processor to
  * others. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
@@ -53,7 +53,7 @@ struct eg_pool {
     worker workers[];
 };
 
-/* Threads do not come along into a child process: pools see by this count that theirs are gone. */
+/* Threads do not come along into a child process: thread pools see by this count that theirs are gone. */
 static unsigned forks;
 static void count_fork(void) { __atomic_fetch_add(&forks, 1, __ATOMIC_RELAXED); }
 static bool counts_forks;
@@ -210,7 +210,8 @@ static void make_workers(eg_pool *pool, int threads) {
     pool->patience = pool->made < threads ? JOBS_BEFORE_RETRY : 0;
 }
 
-/* ---- The pool --------------------------------------------------------------------------------------- */
+/* ---- The thread pool
+ * --------------------------------------------------------------------------------------- */
 
 int eg_pool_processors(void) {
 #if defined(__linux__)

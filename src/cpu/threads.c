@@ -81,6 +81,6 @@ void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
         eg_pool_run(threads->pool, most, run_ranges, &work);
     } else {
         threads->parallel_for(threads->parallel_user, most, run_ranges, &work);
-        run_ranges(&work, 0); /* what a pool that ran no task would leave undone */
+        run_ranges(&work, 0); /* what a thread pool that ran no task would leave undone */
     }
 }

@@ -7,7 +7,7 @@
 
 typedef struct eg_threads eg_threads;
 
-/* At most `most` threads: of the caller's pool where info has one, else of an own. NULL: no memory. */
+/* At most `most` threads: of the caller's thread pool where info has one, else of an own. NULL: no memory. */
 eg_threads *eg_threads_make(int most, const eg_open_info *info, const eg_allocator *allocator);
 void eg_threads_free(eg_threads *threads); /* NULL is allowed */
 

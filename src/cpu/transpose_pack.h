@@ -85,16 +85,16 @@ EG_INLINE void EG_V(transpose_rows)(EG_R *to, const EG_R *from, int64_t step, in
 /* Columns of another type, or fewer than EG_BLOCK: they are converted to a buffer in L1 first. */
 EG_INLINE void EG_V(widen_rows)(EG_R *to, const char *src, eg_dtype dtype, int64_t col_bytes, int64_t rows,
                                 int64_t cols) {
-    enum { STRIP = 64 };
-    EG_R strip[EG_BLOCK * STRIP];
-    for (; rows > 0; rows -= STRIP, src += STRIP * (int64_t)eg_dtype_size(dtype), to += STRIP * EG_NR) {
-        const int64_t count = rows < STRIP ? rows : STRIP;
+    enum { PART = 64 };
+    EG_R part[EG_BLOCK * PART];
+    for (; rows > 0; rows -= PART, src += PART * (int64_t)eg_dtype_size(dtype), to += PART * EG_NR) {
+        const int64_t count = rows < PART ? rows : PART;
         for (int64_t j = 0; j < EG_BLOCK; j++) {
-            EG_R *column = strip + j * STRIP;
+            EG_R *column = part + j * PART;
             if (j < cols) EG_V(load_row)(column, src + j * col_bytes, dtype, 1, count);
             if (j >= cols) memset(column, 0, (size_t)count * sizeof *column);
         }
-        EG_V(transpose_rows)(to, strip, STRIP, count);
+        EG_V(transpose_rows)(to, part, PART, count);
     }
 }
 

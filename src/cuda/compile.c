@@ -15,7 +15,7 @@ static double flops_of(const eg_op_list *list) {
     return 2.0 * (double)list->m * (double)list->k * (double)list->n * (double)list->batch;
 }
 
-/* The library splits long sums of small results: room for that, as far as it pays. Large layers of 16 bits
+/* The library splits long sums of small results: room for that, as far as it gains. Large layers of 16 bits
  * are mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_op_list *list) {
     const double flops = flops_of(list);

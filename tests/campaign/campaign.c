@@ -139,10 +139,10 @@ static int row_for(const contexts *all, const campaign_case *c) {
 }
 
 static eg_context *context_for(contexts *all, int threads, int row) {
-    eg_context **slot = &all->of[threads][row];
+    eg_context **context = &all->of[threads][row];
     const char *kernel = row > 0 ? all->rows[row - 1] : all->o->kernel;
-    if (*slot == NULL) *slot = open_context(all->o, all->o->threads[threads], kernel);
-    return *slot;
+    if (*context == NULL) *context = open_context(all->o, all->o->threads[threads], kernel);
+    return *context;
 }
 
 /* ---- Cases -------------------------------------------------------------------------------------- */

@@ -96,7 +96,7 @@ def pre_activation(a, b, bias, dtype):
     return value, bound
 
 
-def slope_bound(name, x, change, from_y=False):
+def derivative_bound(name, x, change, from_y=False):
     """How far act' moves when its argument does, from its own values around it."""
     grad = ACTIVATIONS[name][2 if from_y else 1]
     return np.maximum(np.abs(grad(x + change) - grad(x)), np.abs(grad(x - change) - grad(x)))
@@ -127,13 +127,13 @@ def backward(a, b, grad, bias=None, pre=None, y=None, activation="none", dtype="
     """{"d_a", "d_b", "d_bias", "grad_pre"}, with act' from `pre` or `y` where given."""
     _, act_grad, from_y = ACTIVATIONS[activation]
     if y is not None:
-        slope, slope_error = from_y(y), 4 * compute_unit(dtype) * (1 + y**2)
+        derivative, derivative_error = from_y(y), 4 * compute_unit(dtype) * (1 + y**2)
     else:
         at, error = exact(pre) if pre is not None else pre_activation(a, b, bias, dtype)
-        slope, slope_error = act_grad(at), slope_bound(activation, at, error)
-    slope_error = slope_error + act_error(dtype, slope) * (activation != "none")
-    value = grad * slope
-    bound = np.abs(grad) * slope_error + compute_unit(dtype) * np.abs(value)
+        derivative, derivative_error = act_grad(at), derivative_bound(activation, at, error)
+    derivative_error = derivative_error + act_error(dtype, derivative) * (activation != "none")
+    value = grad * derivative
+    bound = np.abs(grad) * derivative_error + compute_unit(dtype) * np.abs(value)
     # A 16-bit grad_pre may be rounded before it is multiplied.
     fed = value, bound + (UNIT[dtype] * np.abs(value) if dtype in ("f16", "bf16") else 0)
     shape = np.broadcast_shapes((a @ b).shape, value.shape)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels whose blocks or warps share work: products whose last tiles are cut along the depth, d_a and d_b in
- * one launch with the pass, and A·B with act' finished beside the next tile's products. Sums of small whole
- * numbers are exact in any order, so they have the bits of kernels that share nothing. A row that is asked
- * for by name cuts or pools wherever it can. */
+/* Kernels whose blocks or warps share work: products whose last tiles are split along the depth, d_a and d_b
+ * in one launch with the pass, and A·B with act' finished beside the next tile's products. Sums of small
+ * whole numbers are exact in any order, so they have the bits of kernels that share nothing. A row that is
+ * asked for by name splits tiles or persists wherever it can. */
 #include "short.h"
 #include "support.h"
 
@@ -16,20 +16,20 @@ typedef struct layer_case {
 } layer_case;
 
 /* On 132 multiprocessors (66 clusters), tiles of A·B by 256 columns, d_a and d_b: */
-static const layer_case cut_cases[] = {
-    {700, 136, 264, .batch = 1},   /* 6, 3 and 2; a few strips of each */
+static const layer_case tail_cases[] = {
+    {700, 136, 264, .batch = 1},   /* 6, 3 and 2; a few k-blocks of each */
     {17408, 256, 264, .batch = 1}, /* 136, 68 and 2 of 272 k-blocks: after whole waves, many helpers a tile */
-    {33280, 256, 72, .batch = 1},  /* 130, 130: tiles for nearly all clusters, many pieces a helper */
+    {33280, 256, 72, .batch = 1},  /* 130, 130: tiles for nearly all clusters, many partial tiles a helper */
     {300, 200, 264, .batch = 70},  /* 280, 140 and 140, of items of a batch */
-    {300, 200, 264, 7, .one_b = true}, /* d_b: 2 of 35 strips, of seven items */
-    {1000, 4104, 520, .batch = 1},     /* 12, 68 and 51; more strips in A·B than in the others */
+    {300, 200, 264, 7, .one_b = true}, /* d_b: 2 of 35 k-blocks, of seven items */
+    {1000, 4104, 520, .batch = 1},     /* 12, 68 and 51; more k-blocks in A·B than in the others */
     {700, 133, 259, .batch = 1, .apart = true},
     {700, 1029, 515, .batch = 1, .apart = true, .accumulate = true},
     {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
 };
 
 /* Tiles of d_b and d_a: */
-static const layer_case pool_cases[] = {
+static const layer_case persistent_cases[] = {
     {520, 8, 520, .batch = 1},                         /* 3 and 3, as short as they may be */
     {8192, 768, 3072, .batch = 1},                     /* 36 and 96 */
     {4100, 520, 1032, .batch = 1, .accumulate = true}, /* 15 and 51; rows and columns that fill no tile */
@@ -59,13 +59,13 @@ typedef struct product {
     eg_layout layout; /* of B */
 } product;
 
-static const product cut_products[] = {
+static const product tail_products[] = {
     {"hopper_bf16_stream_k_nn_128x256", Y, Y, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_nt_128x256", D_A, D_A, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_tn_128x256", D_B, D_B, EG_ROW_MAJOR},
 };
-static const product pools[] = {
+static const product persistent[] = {
     {"hopper_bf16_backward_nt_128x256", GRAD_PRE, D_B, EG_ROW_MAJOR},
     {"hopper_bf16_backward_nn_128x256", GRAD_PRE, D_B, EG_COL_MAJOR},
 };
@@ -198,20 +198,20 @@ static void check(const layer_case *c, const product *x) {
     free(wanted);
 }
 
-static void cut_tiles_have_the_bits_of_whole_ones(void **state) {
+static void split_tiles_have_the_bits_of_whole_ones(void **state) {
     (void)state;
-    for (size_t i = 0; i < LENGTH(cut_cases); i++)
-        for (size_t j = 0; j < LENGTH(cut_products); j++) check(&cut_cases[i], &cut_products[j]);
+    for (size_t i = 0; i < LENGTH(tail_cases); i++)
+        for (size_t j = 0; j < LENGTH(tail_products); j++) check(&tail_cases[i], &tail_products[j]);
 }
 
-static void a_pool_has_the_bits_of_a_kernel_for_each_step(void **state) {
+static void a_persistent_backward_has_the_bits_of_a_kernel_for_each_step(void **state) {
     (void)state;
-    const size_t cases = short_run() ? 1 : LENGTH(pool_cases);
+    const size_t cases = short_run() ? 1 : LENGTH(persistent_cases);
     for (size_t i = 0; i < cases; i++)
-        for (size_t j = 0; j < LENGTH(pools); j++) check(&pool_cases[i], &pools[j]);
+        for (size_t j = 0; j < LENGTH(persistent); j++) check(&persistent_cases[i], &persistent[j]);
 }
 
-static void a_relay_has_the_bits_of_who_finishes_alone(void **state) {
+static void staged_epilogues_have_the_bits_of_unstaged_ones(void **state) {
     (void)state;
     const size_t cases = short_run() ? 1 : LENGTH(staged_cases);
     for (size_t i = 0; i < cases; i++)
@@ -292,7 +292,7 @@ static void rows_outside_a_result_are_in_no_sum(void **state) {
 /* 77: there is no device, or none with these kernels. */
 static int start(void) {
     const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = cut_products[0].kernel};
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = tail_products[0].kernel};
     eg_context *context = NULL;
     if (eg_open(&info, &context) != EG_OK) {
         printf("%s\n", eg_last_error());
@@ -304,10 +304,11 @@ static int start(void) {
 
 int main(int argc, char **argv) {
     const int status = start();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cut_tiles_have_the_bits_of_whole_ones),
-                                       cmocka_unit_test(a_pool_has_the_bits_of_a_kernel_for_each_step),
-                                       cmocka_unit_test(a_relay_has_the_bits_of_who_finishes_alone),
-                                       cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_tiles_have_the_bits_of_whole_ones),
+        cmocka_unit_test(a_persistent_backward_has_the_bits_of_a_kernel_for_each_step),
+        cmocka_unit_test(staged_epilogues_have_the_bits_of_unstaged_ones),
+        cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);
 }

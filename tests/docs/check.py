@@ -3,7 +3,7 @@
 """What the documentation says holds: check.py links|words|length|tutorials ... [--build BUILD --cc CC]
 
     links       every relative link of every page leads to something, and an anchor to a heading
-    words       none of the words in `old_words.txt` outside of docs/lab
+    words       none of the words in `old_words.txt` outside of docs/lab, in pages, comments and names
     length      no page of docs/explanation is longer than 150 lines, and each has a picture
     tutorials   every fenced block of docs/tutorial, and of the pages in RUN: C and Python are files that sh blocks
                 compile and run, as a reader would, against an installed copy of BUILD, or quotes of the source;
@@ -85,25 +85,59 @@ def check_links():
 
 # ---- Words ----------------------------------------------------------------------------------------
 
+SOURCES = ["bench", "cli", "cmake", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
+C_LIKE, HASHED = (".c", ".h", ".cu", ".cuh", ".def", ".wgsl", ".js", ".css"), (".py", ".sh", ".txt", ".cmake")
+
+
+def sources():
+    """All text of code, as paths from the project's root."""
+    for top in SOURCES:
+        for folder, _, files in os.walk(os.path.join(ROOT, top)):
+            here = os.path.relpath(folder, ROOT)
+            if here.startswith((os.path.join("bench", "results"), os.path.join("fuzz", "corpus"))):
+                continue
+            for name in sorted(files):
+                if name.endswith(C_LIKE + HASHED) and name != "old_words.txt":
+                    yield os.path.join(here, name)
+
+
+def only_comments(path, text):
+    """Everything else becomes blanks; lines stay where they are."""
+    comment = r"/\*.*?\*/|//[^\n]*" if path.endswith(C_LIKE) else r"#[^\n]*|\"\"\".*?\"\"\""
+    kept, at = [], 0
+    for match in re.finditer(comment, text, flags=re.S):
+        kept += ["\n" * text.count("\n", at, match.start()), match.group(), " "]
+        at = match.end()
+    return "".join(kept)
+
+
 def old_words():
-    """Lines of `old_words.txt`: a regular expression, and behind a tab what is said instead."""
+    """Lines of `old_words.txt`: a regular expression; what is said instead; and of names the files."""
     for line in read("tests/docs/old_words.txt").splitlines():
         if line and not line.startswith("#"):
-            pattern, _, instead = line.partition("\t")
-            yield re.compile(pattern, re.I), instead.strip()
+            pattern, instead, *files = [part for part in line.split("\t") if part]
+            yield re.compile(pattern, re.I), instead.strip(), re.compile(files[0]) if files else None
+
+
+def find_words(path, text, words):
+    for number, line in enumerate(text.splitlines(), 1):
+        for pattern, instead, _ in words:
+            match = pattern.search(line)
+            if match:
+                yield f"{path}:{number}: \"{match.group()}\" is now called: {instead}"
 
 
 def check_words():
     words = list(old_words())
-    # What was measured is in the words of its day; names in code are the source's affair.
+    prose = [word for word in words if word[2] is None]
+    # What was measured is in the words of its day.
     for page in pages(lab=False) + [os.path.join("docs", "reference", "epigrad.1")]:
-        if page.startswith(os.path.join("bench", "results")):
-            continue
-        for number, line in enumerate(without_code(read(page)).splitlines(), 1):
-            for pattern, instead in words:
-                match = pattern.search(line)
-                if match:
-                    yield f"{page}:{number}: \"{match.group()}\" is now called: {instead}"
+        if not page.startswith(os.path.join("bench", "results")):
+            yield from find_words(page, without_code(read(page)), prose)
+    for path in sources():
+        text = read(path)
+        yield from find_words(path, only_comments(path, text), prose)
+        yield from find_words(path, text.replace("_", " "), [word for word in words if word[2] and word[2].search(path)])
 
 
 # ---- Length ---------------------------------------------------------------------------------------

@@ -7,16 +7,16 @@
 #include "epilogue.cuh"
 #include "order.cuh"
 
-enum { SIDE = 128, THREADS = 256, BLOCKS = 8, ACROSS = SIDE / 4, DOWN = THREADS / ACROSS };
+enum { SIDE = 128, THREADS = 256, BLOCKS = 8, VECTORS = SIDE / 4, DOWN = THREADS / VECTORS };
 
 EG_DEVICE void copy_tile(const eg_cuda_gemm &p, const eg_tile &at, bool down) {
     const eg_lane in = eg_lane_of(p.in, at.item, down), out = eg_lane_of(p.out, at.item, down);
-    const int along = threadIdx.x % ACROSS * 4;
+    const int along = threadIdx.x % VECTORS * 4;
     const int64_t left = (down ? p.rows - at.row : p.cols - at.col) - along;
     const int64_t lines = down ? p.cols - at.col : p.rows - at.row;
     const int count = left < 4 ? (int)left : 4;
     if (count <= 0) return;
-    for (int line = threadIdx.x / ACROSS; line < SIDE && line < lines; line += DOWN) {
+    for (int line = threadIdx.x / VECTORS; line < SIDE && line < lines; line += DOWN) {
         const int64_t row = at.row + (down ? along : line), col = at.col + (down ? line : along);
         float v[4];
         eg_take(p.in, in, row, col, count, v);

@@ -134,7 +134,7 @@ template <class K> struct eg_scheduler<K, true> {
 /* ---- Dynamic: a tile scheduler -------------------------------------------------------------------------
  *
  * The producer of a cluster's first block takes the next tile from a counter, some k-blocks before the last
- * of this one, and sends its number to both blocks of the cluster. Each block has two mailboxes in shared
+ * of this one, and sends its number to both blocks of the cluster. Each block has two words in shared
  * memory, used in turn. When a number is sent, all have read that of the present tile, for its first k-blocks
  * have been multiplied; so the message before it has been read. That needs tiles deeper than the ring:
  * EG_CUDA_BACKWARD_K_BLOCKS. */

@@ -19,9 +19,9 @@
 
 #define LEFT_WIDTH   (EG_ROWS / 4)
 #define RIGHT_WIDTH  (EG_COLS / 4)
-#define ACROSS       (EG_COLS / (4 * EG_WIDE)) /* threads */
+#define THREADS_A_ROW       (EG_COLS / (4 * EG_WIDE)) /* threads */
 #define DOWN         (EG_ROWS / (4 * EG_TALL))
-#define THREADS      (ACROSS * DOWN)
+#define THREADS      (THREADS_A_ROW * DOWN)
 #define DEPTH_4      (EG_DEPTH / 4)
 #define LEFT_BLOCKS  (LEFT_WIDTH * DEPTH_4)
 #define RIGHT_BLOCKS (RIGHT_WIDTH * DEPTH_4)
@@ -229,7 +229,7 @@ fn store_sums(total: vec4<f32>, item: u32, split: u32, at: u32) {
         let left_0 = left_tile[l];                                       \
         let left_1 = left_tile[l + (EG_TALL - 1) * DOWN];                \
         let right_0 = right_tile[r];                                     \
-        let right_1 = right_tile[r + (EG_WIDE - 1) * ACROSS];            \
+        let right_1 = right_tile[r + (EG_WIDE - 1) * THREADS_A_ROW];            \
         EACH_SUM(ADD)                                                    \
     }
 #define MULTIPLY_4(k) MULTIPLY_TERM(k) MULTIPLY_TERM(k + 1u) MULTIPLY_TERM(k + 2u) MULTIPLY_TERM(k + 3u)
@@ -239,15 +239,15 @@ fn store_sums(total: vec4<f32>, item: u32, split: u32, at: u32) {
 fn stand(thread: u32) -> vec2<u32> {
     let lane = thread % 32u;
     let team = thread / 32u;
-    return vec2<u32>(8u * (team % (ACROSS / 8u)) + ((lane >> 1u) & 7u),
-                     4u * (team / (ACROSS / 8u)) + ((lane & 1u) | ((lane >> 4u) << 1u)));
+    return vec2<u32>(8u * (team % (THREADS_A_ROW / 8u)) + ((lane >> 1u) & 7u),
+                     4u * (team / (THREADS_A_ROW / 8u)) + ((lane & 1u) | ((lane >> 4u) << 1u)));
 }
 
 /* Where line i and column block j of a thread's tile lie. */
 fn row_of(i: u32, first: vec2<u32>, mine: vec2<u32>) -> u32 {
     return first.y + 4u * (mine.y + (i >> 2u) * DOWN) + (i & 3u);
 }
-fn col_of(j: u32, first: vec2<u32>, mine: vec2<u32>) -> u32 { return first.x + 4u * (mine.x + j * ACROSS); }
+fn col_of(j: u32, first: vec2<u32>, mine: vec2<u32>) -> u32 { return first.x + 4u * (mine.x + j * THREADS_A_ROW); }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
