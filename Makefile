@@ -5,6 +5,7 @@
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
+#   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
@@ -20,7 +21,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check ctest pytest campaign fuzz campaign-files web webtest install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo check ctest pytest campaign fuzz campaign-files web webtest wheel install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -83,6 +84,20 @@ $(BUILD)/bench-venv/ready: bench/cpu/requirements.txt
 	@$(@D)/bin/pip install -q --disable-pip-version-check mkl || echo "bench: no MKL for this machine"
 	@touch $@
 
+# One for every CPython and for systems from glibc 2.28 on. auditwheel refuses a library that needs more.
+wheel: setup-build $(BUILD)/wheel-venv/ready
+	@rm -rf $(BUILD)/dist
+	@$(BUILD)/wheel-venv/bin/pip wheel -q --no-deps --disable-pip-version-check -w $(BUILD)/dist/plain . \
+	    -C build-dir=$(abspath $(BUILD))/wheel $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS))
+	@PATH=$(abspath $(BUILD))/wheel-venv/bin:$$PATH auditwheel -q repair --plat manylinux_2_28_$$(uname -m) \
+	    -w $(BUILD)/dist $(BUILD)/dist/plain/*.whl
+	@ls -l $(BUILD)/dist/*.whl
+
+$(BUILD)/wheel-venv/ready: python/wheel-requirements.txt
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
@@ -98,8 +113,12 @@ check: setup-check ctest pytest fuzz campaign-files webtest
 ctest: everything
 	@ctest --test-dir $(BUILD) --output-on-failure --parallel 2
 
+# The package from the source tree, with what the build has made for it.
+PACKAGE = EPIGRAD=$(abspath $(BUILD))/epigrad EPIGRAD_LIBRARY_DIR=$(abspath $(BUILD))/python PYTHONPATH=$(CURDIR)/python
+
 pytest: all $(VENV)/ready
 	@EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
+	@$(PACKAGE) $(VENV)/bin/python -m pytest -q -p no:cacheprovider python/tests/numpy
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.
 $(VENV)/ready: tests/cli/requirements.txt tests/web/requirements.txt

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "contexts.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/* What is free. More than these are needed only by as many threads at once; the others are closed when they
+ * are given back. */
+enum { MOST = 64 };
+static struct {
+    eg_py_device device;
+    eg_context *context;
+} free_contexts[MOST];
+static int count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int threads;
+
+static bool same_device(const eg_py_device *a, const eg_py_device *b) {
+    return a->backend == b->backend && a->ordinal == b->ordinal && a->threads == b->threads &&
+           a->stream == b->stream;
+}
+
+eg_status eg_py_contexts_take(const eg_py_device *device, eg_context **context) {
+    *context = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = count - 1; i >= 0 && *context == NULL;
+         i--) { /* the last one given back has the warmest caches */
+        if (!same_device(&free_contexts[i].device, device)) continue;
+        *context = free_contexts[i].context;
+        for (int j = i + 1; j < count; j++) free_contexts[j - 1] = free_contexts[j];
+        count--;
+    }
+    pthread_mutex_unlock(&lock);
+    if (*context != NULL) return EG_OK;
+    const eg_open_info info = {.size = sizeof info,
+                               .backend = device->backend,
+                               .device = device->ordinal,
+                               .threads = device->threads,
+                               .native_queue = device->stream};
+    return eg_open(&info, context);
+}
+
+void eg_py_contexts_give(const eg_py_device *device, eg_context *context) {
+    bool keep = device->backend != EG_BACKEND_CPU || device->threads == eg_py_contexts_threads();
+    pthread_mutex_lock(&lock);
+    keep = keep && count < MOST;
+    if (keep) {
+        free_contexts[count].device = *device;
+        free_contexts[count++].context = context;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!keep) eg_close(context);
+}
+
+int eg_py_contexts_threads(void) { return atomic_load(&threads); }
+
+void eg_py_contexts_set_threads(int number) {
+    eg_context *closed[MOST];
+    int closing = 0, kept = 0;
+    atomic_store(&threads, number);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++) {
+        const eg_py_device *device = &free_contexts[i].device;
+        if (device->backend == EG_BACKEND_CPU && device->threads != number)
+            closed[closing++] = free_contexts[i].context;
+        else
+            free_contexts[kept++] = free_contexts[i];
+    }
+    count = kept;
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < closing; i++) eg_close(closed[i]);
+}

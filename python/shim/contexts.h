@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts are used by one thread at a time: a call takes a free one, or opens another, and gives it back. */
+#ifndef EG_PYTHON_CONTEXTS_H
+#define EG_PYTHON_CONTEXTS_H
+
+#include <epigrad/epigrad.h>
+
+typedef struct eg_py_device {
+    eg_backend backend;
+    int ordinal, threads;
+    void *stream; /* CUDA: calls are enqueued there; NULL is the default stream */
+} eg_py_device;
+
+eg_status eg_py_contexts_take(const eg_py_device *device, eg_context **context);
+void eg_py_contexts_give(const eg_py_device *device, eg_context *context);
+
+/* The number of threads of contexts to come, 0: the library's choice. Free ones of another number are closed.
+ */
+void eg_py_contexts_set_threads(int threads);
+int eg_py_contexts_threads(void);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions that Python calls: arrays in, one call of the library, an exception if it fails. They are
+ * loaded by ctypes, which asks for eg_py_functions, and called as built-in functions, without ctypes on their
+ * way. */
+#include <stdio.h>
+
+#include "contexts.h"
+#include "layer.h"
+#include "view.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static PyObject *none(void) {
+    Py_IncRef(&_Py_NoneStruct);
+    return &_Py_NoneStruct;
+}
+
+/* ---- The two passes -------------------------------------------------------------------------------- */
+
+/* The options at the end of both functions' arguments. */
+typedef struct call_options {
+    eg_activation activation;
+    eg_math math;
+    eg_nonfinite nonfinite;
+    size_t limit;
+    bool has_stream;
+    long long stream; /* as DLPack numbers them: 1 is the legacy default stream, 2 that of the thread */
+} call_options;
+enum { OPTIONS = 5 };
+
+static bool take_options(PyObject *const *args, call_options *options) {
+    options->activation = (eg_activation)PyLong_AsLongLong(args[0]);
+    options->math = (eg_math)PyLong_AsLongLong(args[1]);
+    options->nonfinite = (eg_nonfinite)PyLong_AsLongLong(args[2]);
+    options->limit = (size_t)PyLong_AsUnsignedLongLongMask(args[3]);
+    options->has_stream = args[4] != &_Py_NoneStruct;
+    options->stream = options->has_stream ? PyLong_AsLongLong(args[4]) : 1;
+    if (options->stream == 0) options->stream = 1; /* DLPack has no 0: it could mean either default */
+    return PyErr_Occurred() == NULL;
+}
+
+static eg_py_device find_device(const eg_py_view *x, const call_options *options) {
+    if (x->backend == EG_BACKEND_CPU) return (eg_py_device){.threads = eg_py_contexts_threads()};
+    const long long number = options->stream == 1 ? 0 : options->stream;
+    void *stream = x->has_stream && !options->has_stream ? x->stream : (void *)(intptr_t)number;
+    return (eg_py_device){.backend = EG_BACKEND_CUDA, .ordinal = x->device, .stream = stream};
+}
+
+typedef struct call {
+    eg_layer layer;
+    const eg_forward_args *forward; /* or */
+    const eg_backward_args *backward;
+} call;
+
+/* Runs without the lock of the interpreter. The message is copied before anyone else's call on this thread.
+ */
+static bool run(const eg_py_device *device, const call *call) {
+    char message[1024] = "";
+    eg_context *context;
+    PyThreadState *state = PyEval_SaveThread();
+    eg_status status = eg_py_contexts_take(device, &context);
+    if (status == EG_OK) {
+        status = call->forward != NULL ? eg_forward(context, &call->layer, call->forward)
+                                       : eg_backward(context, &call->layer, call->backward);
+        if (status != EG_OK) snprintf(message, sizeof message, "%s", eg_last_error());
+        eg_py_contexts_give(device, context);
+    } else {
+        snprintf(message, sizeof message, "%s", eg_last_error());
+    }
+    PyEval_RestoreThread(state);
+    if (status == EG_OK) return true;
+    return eg_py_fail((int)status, "%s (a is x, b is w, d_a and d_b are their gradients)", message);
+}
+
+static PyObject *finish(bool done, eg_py_view *views, int count) {
+    for (int i = 0; i < count; i++) eg_py_release(&views[i]);
+    return done ? none() : NULL;
+}
+
+static bool take_views(PyObject *const *args, const char *const *names, int count,
+                       const call_options *options, eg_py_view *views) {
+    for (int i = 0; i < count; i++) {
+        if (!eg_py_take(args[i], names[i], options->stream, &views[i])) return false;
+    }
+    return true;
+}
+
+static bool require(const eg_py_view *view) {
+    return view->present || eg_py_fail(EG_PY_TYPE_ERROR, "%s is None; expected an array", view->name);
+}
+
+static eg_layer layer_of(const call_options *options) {
+    return (eg_layer){.size = sizeof(eg_layer),
+                      .activation = options->activation,
+                      .math = options->math,
+                      .nonfinite = options->nonfinite};
+}
+
+/* forward(x, w, bias, residual, y, pre, activation, math, nonfinite, limit, stream) */
+static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    enum { X, W, BIAS, RESIDUAL, Y, PRE, ARRAYS };
+    static const char *const names[ARRAYS] = {"x", "w", "bias", "residual", "out", "pre"};
+    (void)self;
+    if (count != ARRAYS + OPTIONS)
+        return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments", ARRAYS + OPTIONS), NULL;
+    eg_py_view views[ARRAYS] = {{0}};
+    eg_forward_args a = {.size = sizeof a};
+    call_options options;
+    if (!take_options(args + ARRAYS, &options)) return NULL;
+    const eg_py_operand operands[ARRAYS] = {
+        {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
+        {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
+        {.kind = EG_PY_BIAS, .view = &views[BIAS], .place = &a.bias},
+        {.kind = EG_PY_Y, .view = &views[RESIDUAL], .place = &a.residual},
+        {.kind = EG_PY_Y, .output = true, .view = &views[Y], .place = &a.y},
+        {.kind = EG_PY_Y, .output = true, .view = &views[PRE], .place = &a.pre},
+    };
+    call call = {.layer = layer_of(&options), .forward = &a};
+    a.workspace_limit = options.limit;
+    bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
+                require(&views[W]) && require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.layer);
+    if (done) {
+        const eg_py_device device = find_device(&views[X], &options);
+        done = run(&device, &call);
+    }
+    return finish(done, views, ARRAYS);
+}
+
+/* backward(x, w, bias, grad, saved, d_x, d_w, d_bias, source, accumulate, activation, ..., stream) */
+static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    enum { X, W, BIAS, GRAD, SAVED, D_X, D_W, D_BIAS, ARRAYS, SOURCE = ARRAYS, ACCUMULATE, FIXED };
+    static const char *const names[ARRAYS] = {"x", "w", "bias", "grad", "saved", "d_x", "d_w", "d_bias"};
+    (void)self;
+    if (count != FIXED + OPTIONS)
+        return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments", FIXED + OPTIONS), NULL;
+    eg_py_view views[ARRAYS] = {{0}};
+    eg_backward_args a = {.size = sizeof a};
+    call_options options;
+    a.source = (eg_source)PyLong_AsLongLong(args[SOURCE]);
+    a.accumulate = PyLong_AsLongLong(args[ACCUMULATE]) != 0;
+    if (!take_options(args + FIXED, &options)) return NULL;
+    const eg_py_operand operands[ARRAYS] = {
+        {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
+        {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
+        {.kind = EG_PY_BIAS, .view = &views[BIAS], .place = &a.bias},
+        {.kind = EG_PY_Y, .view = &views[GRAD], .place = &a.grad},
+        {.kind = EG_PY_Y, .view = &views[SAVED], .place = a.source == EG_SOURCE_Y ? &a.y : &a.pre},
+        {.kind = EG_PY_X, .output = true, .view = &views[D_X], .place = &a.d_a},
+        {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W], .place = &a.d_b},
+        {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},
+    };
+    call call = {.layer = layer_of(&options), .backward = &a};
+    a.workspace_limit = options.limit;
+    bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
+                require(&views[W]) && require(&views[GRAD]) && eg_py_lay_out(operands, ARRAYS, &call.layer);
+    if (done) {
+        const eg_py_device device = find_device(&views[X], &options);
+        done = run(&device, &call);
+    }
+    return finish(done, views, ARRAYS);
+}
+
+/* ---- The rest -------------------------------------------------------------------------------------- */
+
+/* The table of activations, {name: (value, from_y)}. */
+static PyObject *activations(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self, (void)args, (void)count;
+    PyObject *table = PyDict_New();
+    for (int i = 0; table != NULL && eg_activation_name((eg_activation)i) != NULL; i++) {
+        PyObject *row = PyTuple_New(2);
+        PyTuple_SetItem(row, 0, PyLong_FromLongLong(i));
+        PyTuple_SetItem(row, 1, PyLong_FromLongLong(eg_activation_from_y((eg_activation)i)));
+        PyDict_SetItemString(table, eg_activation_name((eg_activation)i), row);
+        Py_DecRef(row);
+    }
+    return table;
+}
+
+static PyObject *version(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self, (void)args, (void)count;
+    return PyUnicode_FromString(eg_version());
+}
+
+static PyObject *set_errors(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 1 || !eg_py_set_errors(args[0])) return NULL;
+    return none();
+}
+
+static PyObject *set_threads(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    const long long number = count == 1 ? PyLong_AsLongLong(args[0]) : -1;
+    if (PyErr_Occurred() != NULL) return NULL;
+    if (number < 0 || number > 4096)
+        return eg_py_fail(EG_ERR_ARGUMENT, "threads is %lld; expected 0 to 4096", number), NULL;
+    PyThreadState *state = PyEval_SaveThread();
+    eg_py_contexts_set_threads((int)number);
+    PyEval_RestoreThread(state);
+    return none();
+}
+
+/* (name, features, threads) of the device of backend, ordinal. */
+static PyObject *device_info(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 2) return eg_py_fail(EG_PY_TYPE_ERROR, "device_info takes 2 arguments"), NULL;
+    const eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]),
+                                 .ordinal = (int)PyLong_AsLongLong(args[1]),
+                                 .threads = eg_py_contexts_threads()};
+    eg_device_info info = {.size = sizeof info};
+    eg_context *context;
+    if (PyErr_Occurred() != NULL) return NULL;
+    eg_status status = eg_py_contexts_take(&device, &context);
+    if (status == EG_OK) status = eg_get_device_info(context, &info);
+    if (status != EG_OK) {
+        eg_py_fail((int)status, "%s", eg_last_error());
+        if (context != NULL) eg_py_contexts_give(&device, context);
+        return NULL;
+    }
+    PyObject *result = PyTuple_New(3);
+    PyTuple_SetItem(result, 0, PyUnicode_FromString(info.name));
+    PyTuple_SetItem(result, 1, PyUnicode_FromString(info.features));
+    PyTuple_SetItem(result, 2, PyLong_FromLongLong(info.threads));
+    eg_py_contexts_give(&device, context);
+    return result;
+}
+
+/* A new reference to {name: function}. */
+EXPORT PyObject *eg_py_functions(void);
+PyObject *eg_py_functions(void) {
+#define FUNCTION(name)                                                                                       \
+    { #name, (void (*)(void))name, METH_FASTCALL, NULL }
+    static PyMethodDef methods[] = {FUNCTION(forward),    FUNCTION(backward),   FUNCTION(activations),
+                                    FUNCTION(version),    FUNCTION(set_errors), FUNCTION(set_threads),
+                                    FUNCTION(device_info)};
+#undef FUNCTION
+    PyObject *functions = PyDict_New();
+    for (size_t i = 0; functions != NULL && i < sizeof methods / sizeof *methods; i++) {
+        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
+        if (function == NULL) return NULL;
+        PyDict_SetItemString(functions, methods[i].name, function);
+        Py_DecRef(function);
+    }
+    return functions;
+}
