@@ -146,6 +146,24 @@ static eg_matrix far_apart(const eg_matrix *x, int64_t lines, int64_t length, in
 }
 
 /* A small layer's operands are read where they are, but for the transpose of b; with the same bits. */
+/* Vector units make the transpose of a column-major result, whose rows they can store. */
+static void a_column_major_result_is_turned(void **state) {
+    (void)state;
+    char text[ROOM];
+    fixture f;
+    const eg_open_info info = {.size = sizeof info, .threads = 1, .kernel = "portable_f32_4x8"};
+    eg_context *context;
+    assert_ok(eg_open(&info, &context));
+    fixture_make(&f, small_layer());
+    eg_backward_args args = subset(&f, WANT_D_A | WANT_D_B, EG_SOURCE_RECOMPUTE);
+    args.d_b.layout = EG_COL_MAJOR, args.d_b.ld = 0;
+    assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
+    assert_int_equal(steps(text, "gemm", "d_bT = grad_preT.a"), 1);
+    assert_int_equal(steps(text, "gemm", "d_a = grad_pre.bT"), 1);
+    eg_close(context);
+    fixture_free(&f);
+}
+
 static void small_operands_need_no_copy(void **state) {
     (void)state;
     eg_context *context = open_cpu(2);
@@ -402,6 +420,7 @@ int main(void) {
         cmocka_unit_test(a_named_row_is_the_one_that_runs),
         cmocka_unit_test(sizes_choose_the_row),
         cmocka_unit_test(a_name_chooses_it_whatever_the_size),
+        cmocka_unit_test(a_column_major_result_is_turned),
         cmocka_unit_test(small_operands_need_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -125,7 +125,8 @@ void eg_op_text(const eg_op_list *list, const eg_op *op, char *text, size_t capa
         eg_put(&out, "%s %s 0", result_name(list, op), op->accumulate ? "+=" : "=");
         return;
     }
-    eg_put(&out, "%s %s ", result_name(list, op), op->accumulate ? "+=" : "=");
+    eg_put(&out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
+           op->accumulate ? "+=" : "=");
     if (op->kind == EG_REDUCE) {
         eg_put(&out, "column sums");
         return;

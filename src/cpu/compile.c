@@ -61,6 +61,21 @@ static void share_layout(compiler *c, const eg_view *view, bool right, int8_t *w
     if (region != EG_CPU_NOWHERE) *where = region;
 }
 
+/* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
+ * row-major, and the same sums in the same order. What an epilogue packs for a product is not transposed for
+ * a right operand, and a pack of the caller's is for right operands alone. */
+static void turn_result(eg_op *op) {
+    const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
+    const bool is_fixed =
+        op->right.space == EG_PACKED_B || (op->left.space == EG_TEMPORARY && !op->left.transposed);
+    if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || op->terms > 0 || is_row_major || is_fixed)
+        return;
+    const eg_view left = op->left;
+    const int64_t rows = op->rows;
+    op->left = eg_transposed(op->right), op->right = eg_transposed(left), op->out = eg_transposed(op->out);
+    op->rows = op->cols, op->cols = rows;
+}
+
 /* ---- Regions ------------------------------------------------------------------------------------ */
 
 /* A matrix as the kernels read it; AMX tile blocks, in micro-panels of either kind. */
@@ -319,6 +334,7 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_pro
     for (int i = 0; i < EG_NAMES; i++) c.packed[i] = no_layouts;
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = no_layouts;
     program->may_refuse = eg_cpu_may_refuse(kernel);
+    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++) turn_result(&program->list.op[i]);
     choose_blocks(&c, caps->threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {
