@@ -4,6 +4,7 @@
 #   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
+#   make check-python   the Python package with PyTorch, some gigabytes in ~/.cache/epigrad
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check ctest pytest campaign fuzz campaign-files web webtest wheel install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo check check-python ctest pytest campaign fuzz campaign-files web webtest wheel install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -119,6 +120,18 @@ PACKAGE = EPIGRAD=$(abspath $(BUILD))/epigrad EPIGRAD_LIBRARY_DIR=$(abspath $(BU
 pytest: all $(VENV)/ready
 	@EPIGRAD=$(abspath $(BUILD))/epigrad $(VENV)/bin/python -m pytest -q -p no:cacheprovider tests/cli
 	@$(PACKAGE) $(VENV)/bin/python -m pytest -q -p no:cacheprovider python/tests/numpy
+
+# torch is large, so its environment outlives the build folder and the clone.
+CACHED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/epigrad/$(firstword $(shell sha256sum python/tests/requirements.txt))
+
+check-python: all $(CACHED)/ready
+	@$(PACKAGE) $(CACHED)/bin/python -m pytest -q -p no:cacheprovider python/tests
+
+$(CACHED)/ready: python/tests/requirements.txt
+	@tools/setup.sh check
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.
 $(VENV)/ready: tests/cli/requirements.txt tests/web/requirements.txt

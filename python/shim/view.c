@@ -281,9 +281,10 @@ static const DLPackExchange *find_exchange(PyObject *type) {
 static bool take_exchange(const DLPackExchange *exchange, PyObject *object, eg_py_view *view) {
     DLTensor tensor = {0};
     if (exchange->borrow(object, &tensor) != 0) {
-        return PyErr_Occurred() != NULL
-                   ? false
-                   : eg_py_fail(EG_PY_TYPE_ERROR, "%s could not be read through DLPack", view->name);
+        PyErr_Clear();
+        return eg_py_fail(EG_ERR_ARGUMENT,
+                          "%s has no memory that can be read; expected a dense tensor on the CPU or CUDA",
+                          view->name);
     }
     if (!take_tensor(&tensor, view)) return false;
     if (view->backend == EG_BACKEND_CUDA && exchange->stream != NULL) {

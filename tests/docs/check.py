@@ -23,7 +23,9 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
 RUN = [os.path.join("docs", "howto", "use-in-a-trainer.md")]  # beside the tutorials
-PACKAGE = [os.path.join("docs", "tutorial", "python.md")]  # run by python/tests, where the package's needs are
+# Run by python/tests, where what they need is.
+PACKAGE = [os.path.join("docs", "tutorial", "python.md")]
+PACKAGE_TORCH = [os.path.join("docs", "howto", "from-pytorch.md")]
 
 
 def pages(*, lab=True):

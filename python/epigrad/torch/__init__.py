@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""epigrad in PyTorch, 2.4 and newer: a function, modules with torch.nn's parameters, `patch` for a model that exists.
+
+Gradients, torch.compile(fullgraph=True), autocast, checkpointing, DistributedDataParallel and torch.func.vmap work as
+with torch's own operators."""
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from .._options import ACTIVATION as _ACTIVATION, FROM_Y as _FROM_Y
+from . import _ops
+from ._modules import Linear, MLP
+from ._patch import Replaced, patch
+
+__all__ = ["linear", "Linear", "MLP", "patch", "Replaced"]
+
+
+def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: str = "none", *,
+           save: str = "auto", math: str = "default") -> torch.Tensor:
+    """``act(torch.nn.functional.linear(x, w, bias))``, with one call forward and one backward.
+
+    Args:
+        x: ``(..., K)``; float64, float32, float16 or bfloat16, on the CPU or CUDA.
+        w: ``(N, K)``, or ``(batch, N, K)`` with an x of ``(batch, ..., K)``.
+        bias: ``(N,)``, or None.
+        activation: one of ``epigrad.activations``. torch's own gelu is "gelu_erf"; "gelu" is its approximate="tanh".
+        save: "auto" keeps what the backward pass reads: nothing for "none", y where the derivative is a function of y,
+            else ``x @ w.T + bias``. "recompute" keeps nothing beyond x and w, and computes it again.
+        math: "default", "strict" or "fast".
+
+    Returns:
+        ``(..., N)``. Under autocast the operands are cast as torch.nn.functional.linear's are.
+
+    Raises:
+        TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
+
+    A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
+    and no `.grad`; a bias likewise.
+    """
+    if activation not in _ACTIVATION or save != "auto" or math != "default":
+        _ops.check_options(activation, save, math)
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    grad = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or
+                                        (bias is not None and bias.requires_grad))
+    keep = grad and save == "auto" and activation not in _FROM_Y
+    if grad and hasattr(w, "main_grad"):
+        return _ops.MainGrad.apply(x, w, bias, activation, keep, math)[0]
+    return torch.ops.epigrad.linear(x, w, bias, activation, keep, math)[0]
