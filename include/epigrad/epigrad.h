@@ -344,9 +344,10 @@ typedef struct eg_backward_args {
     /* Low-memory mode, bytes; 0: no limit. A call that would need more workspace goes over its rows (and
      * its batch) in chunks, as few as fit, so that the workspace stays within the limit for any M. What is
      * summed over chunks is kept in f32, and rounded once: a d_b in f16 or bf16 takes 4KN bytes of the limit,
-     * or 2KN where d_b's own memory keeps the other half of the sums; one in f32 takes none. Chunks do not
-     * depend on the number of threads. If such a call fails on its way, its outputs are undefined whatever
-     * the status, d_b as a whole too where it is accumulated. docs/howto/low-memory.md tells more. */
+     * or 2KN where d_b's own memory keeps the other half of the sums; one in f32 takes none. On WebGPU
+     * partial sums are in a buffer of the context, which the limit does not count. Chunks do not depend on
+     * the number of threads. If such a call fails on its way, its outputs are undefined whatever the status,
+     * d_b as a whole too where it is accumulated. docs/howto/low-memory.md tells more. */
     size_t workspace_limit;
 } eg_backward_args;
 

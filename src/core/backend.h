@@ -82,6 +82,8 @@ EG_BACKEND_TABLE(EG_ROW)
 /* NULL too for a number that is no backend's. */
 const eg_backend_ops *eg_backend_find(eg_backend backend);
 
+/* Host memory: of the context's allocator, which is ours where the caller has none. */
+eg_allocator eg_host_allocator(void);
 void *eg_host_alloc(const eg_context *context, size_t bytes);
 void eg_host_free(const eg_context *context, void *memory);
 char *eg_host_text(const eg_context *context, const char *text);

@@ -86,7 +86,7 @@ eg_view eg_workspace_part(const eg_low_memory *x, int op) {
     return op == x->in_result ? some_lines(out, 0, x->workspace_lines) : out;
 }
 
-eg_view eg_workspace_sums(const eg_low_memory *x, int op) {
+static eg_view workspace_sums(const eg_low_memory *x, int op) {
     eg_view sums = dense_at(eg_workspace_part(x, op), EG_SUMS + op, x->whole.compute);
     if (eg_is_per_item(x, &x->whole.op[op])) sums.batch_stride = sums.rows * sums.cols;
     return sums;
@@ -152,7 +152,7 @@ static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, boo
     }
     if (!eg_sums_rows(op)) return;
     op->accumulate = adds;
-    if (x->sum[index].bytes > 0) op->out = eg_workspace_sums(x, index);
+    if (x->sum[index].bytes > 0) op->out = workspace_sums(x, index);
 }
 
 /* All operations but the one whose parts are lists of their own; the one that makes the gradient stores it
@@ -221,7 +221,7 @@ eg_op_list eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_resu
     eg_op op = x->whole.op[x->in_result];
     op.right = gradient_of(x, c->rows);
     shorten_op(x, x->in_result, c, adds, &op);
-    op.out = in_result ? result_sums(x) : eg_workspace_sums(x, x->in_result);
+    op.out = in_result ? result_sums(x) : workspace_sums(x, x->in_result);
     if (lines_are_rows(eg_split_result(x))) {
         op.rows = count;
         op.left = some_rows(op.left, first, count);
@@ -246,7 +246,7 @@ static eg_op_list copy_of(const eg_low_memory *x, int64_t items, eg_view from, e
 }
 
 eg_op_list eg_copy_sums(const eg_low_memory *x, int op, int64_t item, bool before) {
-    const eg_view sums = eg_workspace_sums(x, op), out = eg_workspace_part(x, op);
+    const eg_view sums = workspace_sums(x, op), out = eg_workspace_part(x, op);
     const int64_t items = eg_is_per_item(x, &x->whole.op[op]) ? eg_chunk_at(x, item, 0).items : 1;
     return before ? copy_of(x, items, out, sums) : copy_of(x, items, sums, out);
 }

@@ -57,9 +57,8 @@ int64_t eg_workspace_lines(const eg_view *result, bool aligned);
 
 /* ---- What is summed in the workspace ---------------------------------------------------------------- */
 
-/* That of a result whose own memory has the rest, or the whole result; and the sums of it. */
+/* That of a result whose own memory has the rest, or the whole result. */
 eg_view eg_workspace_part(const eg_low_memory *call, int op);
-eg_view eg_workspace_sums(const eg_low_memory *call, int op);
 
 /* Elements from row to row of a gradient that both parts of a result read. */
 int64_t eg_gradient_stride(const eg_low_memory *call);

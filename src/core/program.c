@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "program.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "backend.h"
@@ -116,50 +115,40 @@ static const char *result_name(const eg_op_list *list, const eg_op *op) {
     return store != NULL ? eg_view_name(list, &store->view) : "grad_pre";
 }
 
-void eg_op_text(const eg_op_list *list, const eg_op *op, char *text, size_t capacity) {
-    eg_text out = {text, capacity};
+/* Such as "grad_pre = grad * gelu'(a.b + bias)". */
+static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
     const eg_term *act = eg_term_of(op, EG_TERM_ACT), *add = eg_term_of(op, EG_TERM_ADD),
                   *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
                   *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *store = eg_term_of(op, EG_TERM_STORE);
-    if (op->kind == EG_GEMM && op->depth == 0 && op->terms == 0) {
-        eg_put(&out, "%s %s 0", result_name(list, op), op->accumulate ? "+=" : "=");
-        return;
-    }
-    eg_put(&out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
+    eg_put(out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
            op->accumulate ? "+=" : "=");
     if (op->kind == EG_REDUCE) {
-        eg_put(&out, "column sums");
+        eg_put(out, "column sums");
         return;
     }
     if (at_value != NULL) {
-        put_view(&out, list, &at_value->view);
-        eg_put(&out, " * ");
+        put_view(out, list, &at_value->view);
+        eg_put(out, " * ");
     }
     const eg_term *activation = at_value != NULL ? at_value : act;
     if (activation != NULL)
-        eg_put(&out, "%s%s(", eg_activation_name(activation->activation), at_value != NULL ? "'" : "");
-    put_value(&out, list, op);
-    if (activation != NULL) eg_put(&out, ")");
+        eg_put(out, "%s%s(", eg_activation_name(activation->activation), at_value != NULL ? "'" : "");
+    put_value(out, list, op);
+    if (activation != NULL) eg_put(out, ")");
     if (at_saved != NULL)
-        eg_put(&out, " * %s'(%s)", eg_activation_name(at_saved->activation),
+        eg_put(out, " * %s'(%s)", eg_activation_name(at_saved->activation),
                eg_view_name(list, &at_saved->view));
-    if (add != NULL) eg_put(&out, " + %s", eg_view_name(list, &add->view));
+    if (add != NULL) eg_put(out, " + %s", eg_view_name(list, &add->view));
     if (store != NULL && strcmp(eg_view_name(list, &store->view), result_name(list, op)) != 0)
-        eg_put(&out, ", %s", eg_view_name(list, &store->view));
+        eg_put(out, ", %s", eg_view_name(list, &store->view));
 }
 
 /* What a step does, and with a further operation's result each other thing it makes. */
-static void step_text(const eg_program *program, const eg_step *step, char *text, size_t capacity) {
-    const eg_op_list *list = &program->list;
-    if (step->op == EG_NO_OP) {
-        snprintf(text, capacity, "%s", step->what);
-        return;
-    }
-    eg_op_text(list, &list->op[step->op], text, capacity);
+static void put_work(eg_text *out, const eg_op_list *list, const eg_step *step) {
+    if (step->op == EG_NO_OP) eg_put(out, "%s", step->what);
+    if (step->op != EG_NO_OP) put_op(out, list, &list->op[step->op]);
     for (int i = 0; i < list->ops; i++) {
-        if ((step->also >> i & 1U) == 0) continue;
-        const size_t used = strlen(text);
-        snprintf(text + used, capacity - used, ", %s", result_name(list, &list->op[i]));
+        if ((step->also >> i & 1U) != 0) eg_put(out, ", %s", result_name(list, &list->op[i]));
     }
 }
 
@@ -172,7 +161,7 @@ static const char *step_kind(const eg_program *program, const eg_step *step) {
 static void put_step(eg_text *out, const eg_program *program, int number) {
     const eg_step *step = &program->step[number];
     char what[128];
-    step_text(program, step, what, sizeof what);
+    put_work(&(eg_text){what, sizeof what}, &program->list, step);
     eg_put(out, "%2d  %-6s  %-48s  %s", number + 1, step_kind(program, step), what, step->kernel);
     if (step->tile_rows > 0) {
         eg_put(out, "  block %lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols);

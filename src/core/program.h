@@ -82,7 +82,4 @@ void eg_program_print(const eg_program *program, eg_text *out);
 /* The name of what a view is of, such as "d_b". */
 const char *eg_view_name(const eg_op_list *list, const eg_view *view);
 
-/* What an operation computes, such as "grad_pre = grad * gelu'(a.b + bias)". */
-void eg_op_text(const eg_op_list *list, const eg_op *op, char *text, size_t capacity);
-
 #endif

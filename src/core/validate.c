@@ -62,7 +62,8 @@ eg_status eg_validate_size(const char *name, size_t given, size_t known) {
                    given < known ? "" : " in this library");
 }
 
-eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
+/* And of one that is read: `given` bytes against the `known` bytes of this library's version of it. */
+static eg_status validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
     EG_TRY(eg_validate_size(name, given, known));
     for (size_t i = known; i < given; i++) {
         if (((const unsigned char *)struct_)[i] != 0) {
@@ -90,9 +91,17 @@ static eg_status take_activation(const char *name, eg_activation activation) {
     return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected an EG_ACT_ value", name, (int)activation);
 }
 
+static eg_status check_from_y(const char *source, eg_activation activation) {
+    if (eg_activation_from_y(activation)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "%s is EG_SOURCE_Y with activation %s; expected one whose derivative is a function of y "
+                   "(none, relu, sigmoid, tanh)",
+                   source, eg_activation_name(activation));
+}
+
 static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_problem *problem) {
     if (layer == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
-    EG_TRY(eg_validate_struct("layer", layer, layer->size, sizeof *layer));
+    EG_TRY(validate_struct("layer", layer, layer->size, sizeof *layer));
     EG_TRY(check_size("m", layer->m));
     EG_TRY(check_size("k", layer->k));
     EG_TRY(check_size("n", layer->n));
@@ -306,7 +315,7 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
                               eg_problem *problem) {
     EG_TRY(take_layer(addressing, layer, problem));
     if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
-    EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
+    EG_TRY(validate_struct("args", args, args->size, sizeof *args));
     problem->packed_b = args->packed_b;
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
@@ -336,12 +345,7 @@ static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
         return eg_fail(EG_ERR_ARGUMENT, "chain.source is %d; expected EG_SOURCE_PRE or EG_SOURCE_Y",
                        (int)chain->source);
     }
-    if (chain->source == EG_SOURCE_Y && !eg_activation_from_y(chain->activation)) {
-        return eg_fail(EG_ERR_ARGUMENT,
-                       "chain.source is EG_SOURCE_Y with activation %s; expected one whose derivative "
-                       "is a function of y (none, relu, sigmoid, tanh)",
-                       eg_activation_name(chain->activation));
-    }
+    if (chain->source == EG_SOURCE_Y) EG_TRY(check_from_y("chain.source", chain->activation));
     problem->below_activation = chain->activation;
     problem->below_source = chain->source;
     EG_TRY(take_matrix(problem, EG_OP_BELOW, &chain->saved));
@@ -370,12 +374,7 @@ static eg_status take_source(const eg_backward_args *args, eg_problem *problem) 
                        "it; expected source EG_SOURCE_%s, or no %s",
                        name, args->pre.data != NULL ? "PRE" : "Y", name);
     }
-    if (args->source == EG_SOURCE_Y && !eg_activation_from_y(problem->activation)) {
-        return eg_fail(EG_ERR_ARGUMENT,
-                       "source is EG_SOURCE_Y with activation %s; expected one whose derivative is a "
-                       "function of y (none, relu, sigmoid, tanh)",
-                       eg_activation_name(problem->activation));
-    }
+    if (args->source == EG_SOURCE_Y) EG_TRY(check_from_y("source", problem->activation));
     return take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y);
 }
 
@@ -396,7 +395,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
                                eg_problem *problem) {
     EG_TRY(take_layer(addressing, layer, problem));
     if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
-    EG_TRY(eg_validate_struct("args", args, args->size, sizeof *args));
+    EG_TRY(validate_struct("args", args, args->size, sizeof *args));
     problem->backward = true;
     problem->packed_b = args->packed_b;
     EG_TRY(check_enum("accumulate", args->accumulate, 1, "0 or 1"));
@@ -427,7 +426,7 @@ eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, cons
 }
 
 eg_status eg_validate_open(const eg_open_info *info) {
-    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+    EG_TRY(validate_struct("info", info, info->size, sizeof *info));
 #define EG_ROW(NAME, name) +1
     const int backends = 0 EG_BACKEND_TABLE(EG_ROW);
 #undef EG_ROW

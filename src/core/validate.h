@@ -19,8 +19,4 @@ bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, 
 /* The size of a struct that is written: what a newer one has beyond this library's version is left alone. */
 eg_status eg_validate_size(const char *name, size_t given, size_t known);
 
-/* And of one that is read: `given` bytes that start at `struct_` against the `known` bytes of this library's
- * version of it. */
-eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
-
 #endif

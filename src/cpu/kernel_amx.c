@@ -176,25 +176,27 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
     .choice = {.min_work = 32 * 32 * 32, .thread_work = 0x1p22},
 };
 
+#define ROW_OF_TWO_TERMS(products)                                                                           \
+    MICRO_KERNEL(products), PACKING(2),                                                                      \
+        .blocking = {.mc = 256,                                                                              \
+                     .nc = 256,                                                                              \
+                     .kc = 256,                                                                              \
+                     .kc_single_pass = 512,                                                                  \
+                     .kc_multiple = EG_AMX_BLOCK,                                                            \
+                     .fused_min_rows = INT_MAX,                                                              \
+                     .fused_max_rows = 384,                                                                  \
+                     .non_temporal_below = INT_MAX},                                                         \
+        .choice = {.min_work = 64 * 64 * 64, .thread_work = 0x1p21}
+
 const eg_cpu_kernel eg_cpu_amx_f16x4_32x32 = {
     .name = "amx_f16x4_32x32",
     .compute = EG_F32,
     .dtype = EG_F16,
     .maths = BY_DEFAULT,
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
-    MICRO_KERNEL(4),
-    PACKING(2),
-    .blocking = {.mc = 256,
-                 .nc = 256,
-                 .kc = 256,
-                 .kc_single_pass = 512,
-                 .kc_multiple = EG_AMX_BLOCK,
-                 .fused_min_rows = INT_MAX,
-                 .fused_max_rows = 384,
-                 .non_temporal_below = INT_MAX},
+    ROW_OF_TWO_TERMS(4),
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F16)}, .rows_a_step = ROWS_A_STEP},
-    .choice = {.min_work = 64 * 64 * 64, .thread_work = 0x1p21},
 };
 
 const eg_cpu_kernel eg_cpu_amx_f32x3_32x32 = {
@@ -203,19 +205,9 @@ const eg_cpu_kernel eg_cpu_amx_f32x3_32x32 = {
     .dtype = EG_F32,
     .maths = EG_CPU_MATH(EG_MATH_FAST),
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
-    MICRO_KERNEL(3),
-    PACKING(2),
-    .blocking = {.mc = 256,
-                 .nc = 256,
-                 .kc = 256,
-                 .kc_single_pass = 512,
-                 .kc_multiple = EG_AMX_BLOCK,
-                 .fused_min_rows = INT_MAX,
-                 .fused_max_rows = 384,
-                 .non_temporal_below = INT_MAX},
+    ROW_OF_TWO_TERMS(3),
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
-    .choice = {.min_work = 64 * 64 * 64, .thread_work = 0x1p21},
 };
 
 const eg_cpu_kernel eg_cpu_amx_f32x6_32x32 = {

@@ -7,66 +7,6 @@
 #include "core/error.h"
 #include "device.h"
 
-/* ---- Errors ---------------------------------------------------------------------------------------- */
-
-/* After these the driver refuses all further work in the CUDA context. */
-static bool is_sticky(CUresult result) {
-    switch (result) {
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
-        return true;
-    default:
-        return false;
-    }
-}
-
-/* A failure comes to light some time after the kernel: these are the ones it may have been. */
-static const char *last_kernels(const eg_cuda_device *device, char *text, size_t capacity) {
-    size_t used = 0;
-    snprintf(text, capacity, "no kernel");
-    for (int i = 0; i < device->names && used < capacity; i++) {
-        const int length = snprintf(text + used, capacity - used, "%s%s", i > 0 ? ", " : "", device->name[i]);
-        used += length > 0 ? (size_t)length : 0;
-    }
-    return text;
-}
-
-/* Where kernels are not waited for one by one, the call that fails need not be the one that did it. */
-eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what) {
-    char names[256];
-    if (result == CUDA_SUCCESS) return EG_OK;
-    if (!is_sticky(result)) return eg_cuda_fail(device->driver, result, what);
-    device->broken = result;
-    if (!device->checked && device->names > 0) what = last_kernels(device, names, sizeof names);
-    return eg_cuda_fail(device->driver, result, what);
-}
-
-/* Makes the CUDA context current, unless it has failed for good. Each enter has its leave. */
-static eg_status enter(eg_cuda_device *device) {
-    if (device->broken != CUDA_SUCCESS) {
-        char names[256], what[320];
-        snprintf(what, sizeof what, "the CUDA context is lost since %s",
-                 last_kernels(device, names, sizeof names));
-        return eg_cuda_fail(device->driver, device->broken, what);
-    }
-    return eg_cuda_check(device, device->driver->cuCtxPushCurrent(device->context), "cuCtxPushCurrent");
-}
-
-static eg_status leave(eg_cuda_device *device, eg_status status) {
-    CUcontext popped;
-    device->driver->cuCtxPopCurrent(&popped);
-    return status;
-}
-
 /* ---- Opening ---------------------------------------------------------------------------------------- */
 
 static eg_status attribute(eg_cuda_device *device, CUdevice_attribute which, int *value) {
@@ -79,9 +19,9 @@ static eg_status find_device(eg_cuda_device *device, const eg_open_info *info) {
     int count = 0;
     if (info->native_device != NULL) {
         device->context = info->native_device;
-        EG_TRY(enter(device));
-        return leave(device,
-                     eg_cuda_check(device, driver->cuCtxGetDevice(&device->ordinal), "cuCtxGetDevice"));
+        EG_TRY(eg_cuda_enter(device));
+        return eg_cuda_leave(
+            device, eg_cuda_check(device, driver->cuCtxGetDevice(&device->ordinal), "cuCtxGetDevice"));
     }
     if (driver->cuDeviceGetCount(&count) != CUDA_SUCCESS || info->device < 0 || info->device >= count) {
         return eg_fail(EG_ERR_UNAVAILABLE, "info.device is %d; this machine has %d CUDA devices",
@@ -130,7 +70,7 @@ static void dispose(eg_context *context, eg_cuda_device *device) {
         eg_cuda_graphs_close(context, device);
         eg_cuda_unload_kernels(device);
         eg_cuda_lt_close(context, device->lt);
-        leave(device, EG_OK);
+        eg_cuda_leave(device, EG_OK);
     }
     if (device->primary) device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
     eg_host_free(context, device);
@@ -148,12 +88,12 @@ static eg_status make_side_stream(eg_cuda_device *device) {
 
 static eg_status start(eg_context *context, eg_cuda_device *device, const eg_open_info *info) {
     EG_TRY(find_device(device, info));
-    EG_TRY(enter(device));
+    EG_TRY(eg_cuda_enter(device));
     eg_status status = detect(context, device);
     if (status == EG_OK) status = make_side_stream(device);
     if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
     if (status == EG_OK) status = eg_cuda_graphs_open(context, device);
-    return leave(device, status);
+    return eg_cuda_leave(device, status);
 }
 
 static eg_status cuda_open(eg_context *context, const eg_open_info *info) {
@@ -181,48 +121,50 @@ static eg_status synchronise(eg_cuda_device *device) {
 
 static eg_status cuda_sync(eg_context *context) {
     eg_cuda_device *device = context->device;
-    EG_TRY(enter(device));
-    return leave(device, synchronise(device));
+    EG_TRY(eg_cuda_enter(device));
+    return eg_cuda_leave(device, synchronise(device));
 }
 
 static eg_status cuda_alloc(eg_context *context, size_t bytes, void **memory) {
     eg_cuda_device *device = context->device;
     CUdeviceptr address = 0;
-    EG_TRY(enter(device));
+    EG_TRY(eg_cuda_enter(device));
     const CUresult result = device->driver->cuMemAlloc(&address, bytes > 0 ? bytes : 1);
     *memory = (void *)(uintptr_t)address;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return leave(device, eg_fail(EG_ERR_OUT_OF_MEMORY, "no device memory for %zu bytes", bytes));
-    return leave(device, eg_cuda_check(device, result, "cuMemAlloc"));
+        return eg_cuda_leave(device, eg_fail(EG_ERR_OUT_OF_MEMORY, "no device memory for %zu bytes", bytes));
+    return eg_cuda_leave(device, eg_cuda_check(device, result, "cuMemAlloc"));
 }
 
 static void cuda_free(eg_context *context, void *memory) {
     eg_cuda_device *device = context->device;
     if (device->driver->cuCtxPushCurrent(device->context) != CUDA_SUCCESS) return;
     device->driver->cuMemFree((CUdeviceptr)(uintptr_t)memory);
-    leave(device, EG_OK);
+    eg_cuda_leave(device, EG_OK);
+}
+
+static eg_status finish_copy(eg_cuda_device *device, CUresult result, const char *what) {
+    eg_status status = eg_cuda_check(device, result, what);
+    if (status == EG_OK) status = synchronise(device);
+    return eg_cuda_leave(device, status);
 }
 
 static eg_status cuda_upload(eg_context *context, void *memory, size_t offset, const void *host,
                              size_t bytes) {
     eg_cuda_device *device = context->device;
-    EG_TRY(enter(device));
+    EG_TRY(eg_cuda_enter(device));
     const CUdeviceptr to = (CUdeviceptr)(uintptr_t)memory + offset;
-    eg_status status = eg_cuda_check(
-        device, device->driver->cuMemcpyHtoDAsync(to, host, bytes, device->stream), "eg_upload");
-    if (status == EG_OK) status = synchronise(device);
-    return leave(device, status);
+    return finish_copy(device, device->driver->cuMemcpyHtoDAsync(to, host, bytes, device->stream),
+                       "eg_upload");
 }
 
 static eg_status cuda_download(eg_context *context, void *host, const void *memory, size_t offset,
                                size_t bytes) {
     eg_cuda_device *device = context->device;
-    EG_TRY(enter(device));
+    EG_TRY(eg_cuda_enter(device));
     const CUdeviceptr from = (CUdeviceptr)(uintptr_t)memory + offset;
-    eg_status status = eg_cuda_check(
-        device, device->driver->cuMemcpyDtoHAsync(host, from, bytes, device->stream), "eg_download");
-    if (status == EG_OK) status = synchronise(device);
-    return leave(device, status);
+    return finish_copy(device, device->driver->cuMemcpyDtoHAsync(host, from, bytes, device->stream),
+                       "eg_download");
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
@@ -233,11 +175,11 @@ static eg_status cuda_run(eg_context *context, const eg_program *program, const 
                           bool *refused) {
     eg_cuda_device *device = context->device;
     bool done = false;
-    EG_TRY(enter(device));
+    EG_TRY(eg_cuda_enter(device));
     eg_status status = eg_cuda_replay(device, program, call, &done, refused);
     if (status == EG_OK && !done && !*refused)
         status = eg_cuda_enqueue(device, program, call, device->stream);
-    return leave(device, status);
+    return eg_cuda_leave(device, status);
 }
 
 /* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors. */
@@ -266,8 +208,8 @@ static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_pa
     program.list.packed_b = packed;
     EG_TRY(eg_compile(&context->caps, &program));
     eg_cuda_device *device = context->device;
-    EG_TRY(enter(device));
-    return leave(device, eg_cuda_enqueue(device, &program, &call, device->stream));
+    EG_TRY(eg_cuda_enter(device));
+    return eg_cuda_leave(device, eg_cuda_enqueue(device, &program, &call, device->stream));
 }
 
 static eg_status cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
@@ -290,9 +232,9 @@ static eg_status cuda_measure_peak(eg_context *context, eg_dtype dtype, double *
     eg_cuda_device *device = context->device;
     void *out = NULL;
     EG_TRY(cuda_alloc(context, EG_CUDA_PEAK_BYTES, &out));
-    EG_TRY(enter(device));
-    const eg_status status = leave(device, eg_cuda_measure_peak(device, context->caps.features, dtype,
-                                                                (uint64_t)(uintptr_t)out, gflops));
+    EG_TRY(eg_cuda_enter(device));
+    const eg_status status = eg_cuda_leave(device, eg_cuda_measure_peak(device, context->caps.features, dtype,
+                                                                        (uint64_t)(uintptr_t)out, gflops));
     cuda_free(context, out);
     return status;
 }

@@ -33,6 +33,10 @@ typedef struct eg_cuda_device {
 /* The status of a driver call; remembers failures that the CUDA context does not outlive. */
 eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *what);
 
+/* Makes the CUDA context current, unless it has failed for good. Each enter has its leave. */
+eg_status eg_cuda_enter(eg_cuda_device *device);
+eg_status eg_cuda_leave(eg_cuda_device *device, eg_status status);
+
 /* Modules and functions of the embedded kernels. */
 eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features);
 void eg_cuda_unload_kernels(eg_cuda_device *device);
@@ -59,7 +63,6 @@ eg_status eg_cuda_measure_peak(eg_cuda_device *device, uint32_t features, eg_dty
                                double *gflops);
 
 /* lt.c: plain products through cublasLt. */
-bool eg_cuda_lt_available(void);
 eg_cuda_lt *eg_cuda_lt_open(const eg_context *context);
 void eg_cuda_lt_close(const eg_context *context, eg_cuda_lt *lt);
 /* Whether the library has an algorithm for the product, with `bytes` of workspace. */

@@ -62,11 +62,6 @@ static void lt_load(void) {
     lt_loaded = true;
 }
 
-bool eg_cuda_lt_available(void) {
-    pthread_once(&lt_once, lt_load);
-    return lt_loaded;
-}
-
 /* ---- The cache of products ------------------------------------------------------------------------- */
 
 /* The key of a product, as the library sees it: column-major, so that its columns are our rows. It has no
@@ -103,7 +98,8 @@ static void lt_forget(lt_product *product) {
 }
 
 eg_cuda_lt *eg_cuda_lt_open(const eg_context *context) {
-    if (!eg_cuda_lt_available()) return NULL;
+    pthread_once(&lt_once, lt_load);
+    if (!lt_loaded) return NULL;
     eg_cuda_lt *lt = eg_host_alloc(context, sizeof *lt);
     if (lt == NULL) return NULL;
     memset(lt, 0, sizeof *lt);

@@ -98,12 +98,13 @@ eg_cuda_counts eg_cuda_counters_of(const eg_cuda_binding *binding) {
 
 /* ---- Products ------------------------------------------------------------------------------------- */
 
-/* A forward product without terms keeps the kernels of those with terms, and so its bits. */
-static eg_cuda_epilogue epilogue_of(const eg_op_list *list, const eg_op *op) {
+/* A product without terms of A and B as they are has the kernels, and so the bits, of one with terms. */
+static eg_cuda_epilogue epilogue_of(const eg_op *op) {
+    const bool transposes = op->axis == EG_AXIS_DEPTH || op->right.transposed;
     if (op->kind == EG_COPY) return EG_CUDA_FORWARD;
     if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
     if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
-    return op->terms == 0 && list->backward ? EG_CUDA_STORE : EG_CUDA_FORWARD;
+    return op->terms == 0 && transposes ? EG_CUDA_STORE : EG_CUDA_FORWARD;
 }
 
 static void take_activation(const eg_term *term, eg_cuda_gemm *x) {
@@ -159,7 +160,7 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     eg_cuda_gemm x = {.rows = op->rows,
                       .cols = op->cols,
                       .items = op->items,
-                      .epilogue = (int32_t)epilogue_of(&binding->program->list, op),
+                      .epilogue = (int32_t)epilogue_of(op),
                       .accumulate = op->accumulate};
     take_terms(binding, op, &x);
     if (op->kind == EG_COPY) {

@@ -10,6 +10,8 @@ static const WGPUFlags usable = WGPUBufferUsage_Storage | WGPUBufferUsage_CopySr
 static void webgpu_close(eg_context *context) {
     eg_webgpu *gpu = context->device;
     if (gpu == NULL) return;
+    eg_webgpu_free_recording(gpu);
+    eg_webgpu_free_pipelines(gpu);
     eg_webgpu_close_device(gpu);
     eg_host_free(context, gpu);
     context->device = NULL;

@@ -325,8 +325,6 @@ static void free_growing(eg_webgpu *gpu, eg_webgpu_growing *growing) {
 }
 
 void eg_webgpu_close_device(eg_webgpu *gpu) {
-    eg_webgpu_free_recording(gpu);
-    eg_webgpu_free_pipelines(gpu);
     free_growing(gpu, &gpu->staging);
     free_growing(gpu, &gpu->params);
     free_growing(gpu, &gpu->scratch);

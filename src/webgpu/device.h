@@ -79,7 +79,6 @@ void eg_webgpu_free_pipelines(eg_webgpu *gpu);
 /* Enqueues a program: its dispatches are submitted together, or in parts if they are long. An error says what
  * was being done. */
 eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_program *program, const eg_call *call, const char *doing);
-eg_status eg_webgpu_flush(eg_webgpu *gpu);
 void eg_webgpu_free_recording(eg_webgpu *gpu);
 
 eg_status eg_webgpu_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);

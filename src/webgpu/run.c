@@ -51,7 +51,7 @@ static eg_status throttle(eg_webgpu *gpu) {
     return gpu->in_flight > MOST ? eg_webgpu_wait(gpu) : EG_OK;
 }
 
-eg_status eg_webgpu_flush(eg_webgpu *gpu) {
+static eg_status flush(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
     if (r == NULL || r->encoder == NULL) return EG_OK;
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(r->encoder, NULL);
@@ -92,7 +92,7 @@ static eg_status begin_record(eg_webgpu *gpu, uint64_t bytes, double work) {
         if (r == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory to record a call in");
         *r = (struct eg_webgpu_recording){0};
     }
-    if (r->used + bytes > r->capacity || r->work + work > gpu->caps.budget) EG_TRY(eg_webgpu_flush(gpu));
+    if (r->used + bytes > r->capacity || r->work + work > gpu->caps.budget) EG_TRY(flush(gpu));
     if (bytes > r->capacity) {
         const uint64_t capacity = bytes > usual ? bytes : usual;
         eg_host_free(gpu->context, r->params);
@@ -362,7 +362,7 @@ static eg_status run_steps(eg_webgpu *gpu, const eg_program *program, const eg_c
         r.bias = eg_term_of(&program->list.op[step->op], EG_TERM_BIAS);
         EG_TRY(eg_webgpu_each_block(&gpu->caps, eg_webgpu_detail(step), run_block, &r));
     }
-    return eg_webgpu_flush(gpu);
+    return flush(gpu);
 }
 
 eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_program *program, const eg_call *call, const char *doing) {
