@@ -4,7 +4,7 @@
 #   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
-#   make check-python   the Python package with PyTorch, some gigabytes in ~/.cache/epigrad
+#   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)

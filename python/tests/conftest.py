@@ -13,7 +13,8 @@ SPEC.loader.exec_module(check)
 
 
 def pytest_generate_tests(metafunc):
-    for name, pages in (("page", check.PACKAGE), ("torch_page", check.PACKAGE_TORCH)):
+    for name, pages in (("page", check.PACKAGE), ("torch_page", check.PACKAGE_TORCH),
+                        ("jax_page", check.PACKAGE_JAX)):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, pages)
 

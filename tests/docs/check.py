@@ -26,6 +26,7 @@ RUN = [os.path.join("docs", "howto", "use-in-a-trainer.md")]  # beside the tutor
 # Run by python/tests, where what they need is.
 PACKAGE = [os.path.join("docs", "tutorial", "python.md")]
 PACKAGE_TORCH = [os.path.join("docs", "howto", "from-pytorch.md")]
+PACKAGE_JAX = [os.path.join("docs", "howto", "from-jax.md")]
 
 
 def pages(*, lab=True):

@@ -37,7 +37,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
         TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
 
     A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
-    and no `.grad`; a bias likewise.
+    and no `.grad`; a bias likewise. torch.compile breaks the graph there.
     """
     if activation not in _ACTIVATION or save != "auto" or math != "default":
         _ops.check_options(activation, save, math)
@@ -49,5 +49,9 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
                                         (bias is not None and bias.requires_grad))
     keep = grad and save == "auto" and activation not in _FROM_Y
     if grad and hasattr(w, "main_grad"):
-        return _ops.MainGrad.apply(x, w, bias, activation, keep, math)[0]
+        return _ops.apply_uncompiled(x, w, bias, activation, keep, math)
+    if not torch.compiler.is_compiling() and _ops.nobody_listens(x, w):
+        if grad:
+            return _ops.Direct.apply(x, w, bias, activation, keep, math)
+        return _ops.forward(x, w, bias, activation, False, math)[0]
     return torch.ops.epigrad.linear(x, w, bias, activation, keep, math)[0]

@@ -7,6 +7,7 @@ import torch
 from .. import _library
 from .._options import ACTIVATION, MATH, number
 
+_SAVED_Y = ("relu", "sigmoid", "tanh")  # of "none" nothing need be saved
 _SOURCE = {"recompute": 0, "pre": 1, "y": 2}
 # From some version on the shim reads a tensor through a table in C, which knows the stream too. Before, it goes through
 # `__dlpack__`, which takes no tensor that requires grad.
@@ -18,42 +19,50 @@ _operators.define("linear_backward(Tensor grad, Tensor x, Tensor w, Tensor? bias
                   "str source, bool[3] need, str math) -> (Tensor, Tensor, Tensor)")
 
 
-def _plain(tensor):
-    return tensor if tensor is None or _IN_C else tensor.detach()
+def _again(error, function, tensors, options):
+    """After a call that was refused: where an input's strides are no layout of the library, on contiguous copies."""
+    if " has strides " not in str(error):
+        raise error
+    inputs = 4 if function is _library.forward else 5  # what follows is written, and dense
+    function(*(t if t is None else t.contiguous() for t in tensors[:inputs]), *tensors[inputs:], *options)
 
 
 def call(function, tensors, options):
-    """The call; where an input's strides are no layout of the library, once more on contiguous copies."""
-    tensors = [_plain(tensor) for tensor in tensors]
-    x = tensors[0]
-    stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda and not _IN_C else None
+    stream = None
+    if not _IN_C:
+        tensors = [tensor if tensor is None else tensor.detach() for tensor in tensors]
+        stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else None
     try:
         function(*tensors, *options, stream)
     except _library.ArgumentError as error:
-        if " has strides " not in str(error):
-            raise
-        inputs = 4 if function is _library.forward else 5  # what follows is written, and dense
-        tensors[:inputs] = [tensor if tensor is None else tensor.contiguous() for tensor in tensors[:inputs]]
-        function(*tensors, *options, stream)
+        _again(error, function, tensors, (*options, stream))
 
 
-def _linear(x, w, bias, activation, save, math):
+def forward(x, w, bias, activation, save, math):
+    """y, and pre or None."""
     y = x.new_empty((*x.shape[:-1], w.shape[-2]))
-    pre = torch.empty_like(y) if save else x.new_empty((0,))
-    call(_library.forward, [x, w, bias, None, y, pre if save else None],
-         (ACTIVATION[activation], MATH[math], 0, 0))
+    pre = torch.empty_like(y) if save else None
+    call(_library.forward, (x, w, bias, None, y, pre), (ACTIVATION[activation], MATH[math], 0, 0))
     return y, pre
 
 
-def _linear_backward(grad, x, w, bias, saved, activation, source, need, math):
-    results = [torch.empty_like(like) if wanted else like.new_empty((0,))
-               for like, wanted in ((x, need[0]), (w, need[1]))]
-    results[0] = x.new_empty(x.shape) if need[0] else results[0]  # x may be expanded
-    results.append(x.new_empty((w.shape[-2] if need[2] else 0,)))
-    call(_library.backward,
-         [x, w, bias, grad, saved] + [result if wanted else None for result, wanted in zip(results, need)],
+def backward(grad, x, w, bias, saved, activation, source, need, math):
+    """d_x, d_w, d_bias, or None for what is not needed."""
+    d_x = x.new_empty(x.shape) if need[0] else None  # not empty_like: x may be expanded
+    d_w = torch.empty_like(w) if need[1] else None
+    d_bias = x.new_empty((w.shape[-2],)) if need[2] else None
+    call(_library.backward, (x, w, bias, grad, saved, d_x, d_w, d_bias),
          (_SOURCE[source], False, ACTIVATION[activation], MATH[math], 0, 0))
-    return tuple(results)
+    return d_x, d_w, d_bias
+
+
+def _linear(x, w, bias, activation, save, math):
+    y, pre = forward(x, w, bias, activation, save, math)
+    return y, x.new_empty((0,)) if pre is None else pre
+
+
+def _linear_backward(grad, x, w, *rest):
+    return tuple(x.new_empty((0,)) if result is None else result for result in backward(grad, x, w, *rest))
 
 
 for _device in ("CPU", "CUDA"):
@@ -73,22 +82,24 @@ def _(x, w, bias, activation, save, math):
 @torch.library.register_fake("epigrad::linear_backward", lib=_operators)
 def _(grad, x, w, bias, saved, activation, source, need, math):
     return (x.new_empty(x.shape) if need[0] else x.new_empty((0,)),
-            torch.empty_like(w) if need[1] else w.new_empty((0,)),
+            torch.empty_like(w) if need[1] else x.new_empty((0,)),
             x.new_empty((w.shape[-2] if need[2] else 0,)))
 
 
 # ---- Gradients -------------------------------------------------------------------------------------
 
-def _setup(ctx, inputs, output):
-    x, w, bias, activation, save, math = inputs
-    y, pre = output
-    ctx.mark_non_differentiable(pre)
+def _keep(ctx, x, w, bias, activation, save, math, y, pre):
     ctx.set_materialize_grads(False)
     ctx.activation, ctx.math, ctx.has_bias = activation, math, bias is not None
     # `save` is False for what is a function of y, for what needs nothing, and for what is to be computed again.
-    ctx.source = "pre" if save else "y" if activation in ("relu", "sigmoid", "tanh") else "recompute"
+    ctx.source = "pre" if save else "y" if activation in _SAVED_Y else "recompute"
     ctx.save_for_backward(x, w, bias if ctx.source == "recompute" else None,
                           pre if save else y if ctx.source == "y" else None)
+
+
+def _setup(ctx, inputs, output):
+    ctx.mark_non_differentiable(output[1])
+    _keep(ctx, *inputs, *output)
 
 
 def _backward(ctx, grad, _):
@@ -102,6 +113,70 @@ def _backward(ctx, grad, _):
 
 
 torch.library.register_autograd("epigrad::linear", _backward, setup_context=_setup, lib=_operators)
+
+
+# ---- Without the dispatcher -------------------------------------------------------------------------
+#
+# An operator written in Python costs some 8 us a call, and its gradient formula 10 more. Where nobody listens between
+# autograd and the kernel (no torch.compile, torch.func, tracing or dispatch mode, no subclass), they are left out.
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+try:
+    from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+    from torch._C._functorch import peek_interpreter_stack
+except ImportError:  # names that may go with a version; operators do without
+    def nobody_listens(x, w):
+        return False
+else:
+    def nobody_listens(x, w):
+        return (type(x) in _PLAIN and type(w) in _PLAIN and peek_interpreter_stack() is None
+                and not _len_torch_dispatch_stack() and _get_tracing_state() is None)
+
+
+class Direct(torch.autograd.Function):
+    """The same as the operators, with fewer layers between. Weights with a `main_grad` get their gradient added to it,
+    in its own type, by the call itself."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, activation, save, math):
+        y, pre = forward(x, w, bias, activation, save, math)
+        _keep(ctx, x, w, bias, activation, save, math, y, pre)
+        ctx.parameters = (w, bias) if hasattr(w, "main_grad") else None
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):
+        if grad is None:
+            return (None,) * 6
+        x, w, bias, saved = ctx.saved_tensors
+        if ctx.parameters is not None:
+            return *_add_to_main_grad(ctx, grad, x, w, bias, saved), None, None, None
+        need = ctx.needs_input_grad
+        if nobody_listens(grad, w):
+            return *backward(grad, x, w, bias, saved, ctx.activation, ctx.source, need, ctx.math), None, None, None
+        return *_backward(ctx, grad, None)[:3], None, None, None
+
+
+@torch.compiler.disable
+def apply_uncompiled(*args):
+    """A backward pass that writes what is no gradient is not for a graph."""
+    return Direct.apply(*args)
+
+
+def _add_to_main_grad(ctx, grad, x, w, bias, saved):
+    sums = [getattr(parameter, "main_grad", None) for parameter in ctx.parameters]
+    need = ctx.needs_input_grad
+    made = backward(grad, x, w, bias, saved, ctx.activation, ctx.source,
+                    (need[0], need[1] and sums[0] is None, need[2] and sums[1] is None), ctx.math)
+    added = [total if wanted else None for total, wanted in zip(sums, need[1:3])]
+    if added[0] is not None or added[1] is not None:
+        call(_library.backward, (x, w, bias, grad, saved, None, *added),
+             (_SOURCE[ctx.source], True, ACTIVATION[ctx.activation], MATH[ctx.math], 0, 0))
+    for parameter, total in zip(ctx.parameters, added):
+        if total is not None:
+            parameter.grad_added_to_main_grad = True  # as Megatron's optimisers ask
+    return made
 
 
 # ---- vmap ------------------------------------------------------------------------------------------
@@ -129,43 +204,6 @@ def _backward_vmap(info, in_dims, grad, x, w, bias, saved, activation, source, n
 if hasattr(torch.library, "register_vmap"):  # 2.5
     torch.library.register_vmap("epigrad::linear", _linear_vmap, lib=_operators)
     torch.library.register_vmap("epigrad::linear_backward", _backward_vmap, lib=_operators)
-
-
-# ---- Accumulation into main_grad -------------------------------------------------------------------
-
-class MainGrad(torch.autograd.Function):
-    """Weights with a `main_grad` get their gradient added to it, in its own type, by the call itself."""
-
-    @staticmethod
-    def forward(ctx, x, w, bias, activation, save, math):
-        y, pre = torch.ops.epigrad.linear(x.detach(), w.detach(), None if bias is None else bias.detach(), activation,
-                                          save, math)
-        _setup(ctx, (x, w, bias, activation, save, math), (y, pre))
-        ctx.weight, ctx.bias = w, bias
-        return y, pre
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad, _):
-        if grad is None:
-            return (None,) * 6
-        x, w, bias, saved = ctx.saved_tensors
-        sums = [getattr(parameter, "main_grad", None) for parameter in (ctx.weight, ctx.bias)]
-        need = ctx.needs_input_grad
-        options = ACTIVATION[ctx.activation], MATH[ctx.math], 0, 0
-        source = _SOURCE[ctx.source]
-        d_x = x.new_empty(x.shape) if need[0] else None
-        d_w = torch.empty_like(w) if need[1] and sums[0] is None else None
-        d_bias = x.new_empty((w.shape[-2],)) if need[2] and sums[1] is None else None
-        added = [total if wanted else None for total, wanted in zip(sums, need[1:3])]
-        if d_x is not None or d_w is not None or d_bias is not None:
-            call(_library.backward, [x, w, bias, grad, saved, d_x, d_w, d_bias], (source, False, *options))
-        if added[0] is not None or added[1] is not None:
-            call(_library.backward, [x, w, bias, grad, saved, None, *added], (source, True, *options))
-        for parameter, total in zip((ctx.weight, ctx.bias), added):
-            if total is not None:
-                parameter.grad_added_to_main_grad = True  # as Megatron's optimisers ask
-        return d_x, d_w, d_bias, None, None, None
 
 
 def check_options(activation, save, math):

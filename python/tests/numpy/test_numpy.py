@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package over NumPy and the buffer protocol: values beside double precision, layouts, and what is refused."""
 import array
-import os
 import subprocess
 import sys
 import threading
@@ -339,13 +338,20 @@ def test_device_info():
         pytest.fail("there is no sixty-fourth device")
 
 
-def test_fork(rng):
-    x, w, bias, _ = arrays(rng, np.float32)
-    expected = epigrad.linear(x, w, bias)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if np.array_equal(epigrad.linear(x, w, bias), expected) else 1)
-    assert os.waitpid(child, 0)[1] == 0
+def test_fork():
+    """In a process of its own: other libraries of this one may not bear it."""
+    code = """if True:
+        import os, numpy as np, epigrad
+        x, w = np.ones((300, 200)), np.ones((100, 200))
+        epigrad.linear(x, w)
+        child = os.fork()
+        y = epigrad.linear(x, w)
+        good = np.all(y == 200)
+        if child == 0:
+            os._exit(0 if good else 1)
+        raise SystemExit(0 if good and os.waitpid(child, 0)[1] == 0 else 1)
+    """
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_command():

@@ -197,6 +197,45 @@ def test_main_grad():
     assert xs[0].grad is not None
 
 
+def test_main_grad_compiled():
+    layer = epigrad.torch.Linear(7, 5, activation="relu")
+    layer.weight.main_grad = torch.zeros(5, 7)
+    x = torch.rand(6, 7)
+    torch.compile(layer)(x).sum().backward()
+    assert layer.weight.grad is None and layer.weight.main_grad.any() and layer.bias.grad.any()
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(layer, fullgraph=True)(x)
+
+
+def test_who_listens_sees_an_operator():
+    """The short way past the dispatcher is taken only where nobody would notice."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    x, w, bias = tensors(grad=False)
+    names = lambda graph: {str(node.target) for node in graph.graph.nodes}
+    traced = make_fx(lambda *t: epigrad.torch.linear(*t, "relu"))(x, w, bias)
+    assert "epigrad.linear.default" in names(traced)
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode() as mode:
+        y = epigrad.torch.linear(*(mode.from_tensor(t) for t in (x, w, bias)), "relu")
+    assert y.shape == (4, 6, 5) and type(y) is not torch.Tensor
+
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    x.requires_grad_()
+    y = epigrad.torch.linear(x, w, bias, "relu")  # without
+    assert not seen
+    with Mode():
+        y.sum().backward()
+        epigrad.torch.linear(x, w, bias, "relu")
+    assert "epigrad.linear_backward.default" in seen and "epigrad.linear.default" in seen
+
+
 def run_ddp(rank, folder):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.manual_seed(0)

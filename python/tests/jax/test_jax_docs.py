@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+def test_page(jax_page, faults_of):
+    assert not faults_of(jax_page)
