@@ -27,7 +27,7 @@ static eg_status check_kernel(const eg_context *context) {
     eg_text text = {known, sizeof known};
     eg_kernel_info row = {.size = sizeof row};
     if (context->only_kernel == NULL) return EG_OK;
-    for (int i = 0; context->ops->kernel_info(&context->caps, i, &row) == EG_OK; i++) {
+    for (int i = 0; context->ops->kernel_info(&context->caps, i, &row); i++) {
         if (strcmp(row.name, context->only_kernel) == 0) return EG_OK;
         if (i < NAMED) eg_put(&text, "%s%s", i > 0 ? ", " : "", row.name);
     }
@@ -397,7 +397,8 @@ eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *inf
     if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_kernel_info");
     EG_TRY(eg_validate_size("info", info->size, sizeof *info));
     const size_t size = info->size;
-    EG_TRY(context->ops->kernel_info(&context->caps, index, info));
+    if (!context->ops->kernel_info(&context->caps, index, info))
+        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
     info->size = size;
     return EG_OK;
 }

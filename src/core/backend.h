@@ -37,7 +37,8 @@ typedef struct eg_backend_ops {
     /* Pure: decides what the pack holds, and says the bytes of packed->data. NULL: products read B as it is,
      * and nothing is gained by a pack. */
     eg_status (*plan_pack)(const eg_caps *caps, const eg_problem *problem, eg_packed *packed, size_t *bytes);
-    eg_status (*kernel_info)(const eg_caps *caps, int index, eg_kernel_info *info);
+    /* False past the last row of the kernel table. */
+    bool (*kernel_info)(const eg_caps *caps, int index, eg_kernel_info *info);
     eg_status (*measure_peak)(eg_context *context, eg_dtype dtype, double *gflops);
 } eg_backend_ops;
 
@@ -87,5 +88,8 @@ eg_allocator eg_host_allocator(void);
 void *eg_host_alloc(const eg_context *context, size_t bytes);
 void eg_host_free(const eg_context *context, void *memory);
 char *eg_host_text(const eg_context *context, const char *text);
+
+/* Fills context->name and ->features with copies. */
+eg_status eg_describe(eg_context *context, const char *name, const char *features);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "error.h"
 
 enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
@@ -43,4 +44,11 @@ char *eg_host_text(const eg_context *context, const char *text) {
     char *copy = eg_host_alloc(context, strlen(text) + 1);
     if (copy != NULL) memcpy(copy, text, strlen(text) + 1);
     return copy;
+}
+
+eg_status eg_describe(eg_context *context, const char *name, const char *features) {
+    context->name = eg_host_text(context, name);
+    context->features = eg_host_text(context, features);
+    if (context->name != NULL && context->features != NULL) return EG_OK;
+    return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
 }

@@ -12,11 +12,9 @@ static eg_status cpu_open(eg_context *context, const eg_open_info *info) {
     caps->threads = info->threads > 0 ? info->threads : eg_cores_default();
     EG_TRY(eg_cpu_detect(&caps->features));
     eg_cpu_model(name, sizeof name);
-    context->name = eg_host_text(context, name);
-    context->features = eg_host_text(context, eg_cpu_feature_text(caps->features));
+    EG_TRY(eg_describe(context, name, eg_cpu_feature_text(caps->features)));
     context->device = eg_threads_make(caps->threads, info, &context->allocator);
-    if (context->name != NULL && context->features != NULL && context->device != NULL) return EG_OK;
-    eg_threads_free(context->device);
+    if (context->device != NULL) return EG_OK;
     return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
 }
 
@@ -84,16 +82,15 @@ static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_pac
     return eg_cpu_fill_pack(context, problem, packed);
 }
 
-static eg_status cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
+static bool cpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
     const eg_cpu_kernel *row = eg_cpu_kernel_row(index);
-    if (row == NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+    if (row == NULL) return false;
     *info = (eg_kernel_info){.name = row->name,
                              .compute = row->compute,
                              .usable = (row->needs & caps->features) == row->needs,
                              .needs = eg_cpu_needs_text(row->needs),
                              .tile = strrchr(row->name, '_') + 1};
-    return EG_OK;
+    return true;
 }
 
 /* ---- The peak ----------------------------------------------------------------------------------- */

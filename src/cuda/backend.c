@@ -55,11 +55,7 @@ static eg_status detect(eg_context *context, eg_cuda_device *device) {
     device->caps.calibration = eg_cuda_calibration_of(name);
     context->caps.detail = &device->caps;
     snprintf(features, sizeof features, "sm_%d%d%s", major, minor, device->lt != NULL ? " cublaslt" : "");
-    context->name = eg_host_text(context, name);
-    context->features = eg_host_text(context, features);
-    if (context->name == NULL || context->features == NULL)
-        return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
-    return EG_OK;
+    return eg_describe(context, name, features);
 }
 
 static void dispose(eg_context *context, eg_cuda_device *device) {
@@ -212,18 +208,17 @@ static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_pa
     return eg_cuda_leave(device, eg_cuda_enqueue(device, &program, &call, device->stream));
 }
 
-static eg_status cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
+static bool cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
     static const char *const needs[] = {"", "sm_80", "sm_90a", "sm_80 sm_90a", "cublaslt"};
     const eg_cuda_kernel *row = eg_cuda_kernel_row(index);
-    if (row == NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+    if (row == NULL) return false;
     const char *tile = strrchr(row->name, '_') + 1;
     *info = (eg_kernel_info){.name = row->name,
                              .compute = row->compute,
                              .usable = (row->needs & caps->features) == row->needs,
                              .needs = row->needs < 5 ? needs[row->needs] : "",
                              .tile = strchr(tile, 'x') != NULL ? tile : "64x64"};
-    return EG_OK;
+    return true;
 }
 
 /* ---- The peak ---------------------------------------------------------------------------------------- */

@@ -65,31 +65,30 @@ static eg_status check_range(eg_webgpu *gpu, const void *memory, size_t offset, 
                    offset, (unsigned long long)size);
 }
 
-/* WebGPU copies whole words: the ends of an odd range are read, changed and written back. */
-static eg_status write_partial(eg_webgpu *gpu, WGPUBuffer buffer, size_t offset, const void *host,
-                               size_t bytes) {
-    unsigned char word[4];
-    const size_t in = offset % 4;
-    EG_TRY(eg_webgpu_read(gpu, word, buffer, offset - in, sizeof word));
-    memcpy(word + in, host, bytes);
-    return eg_webgpu_write(gpu, buffer, offset - in, word, sizeof word);
+/* WebGPU copies whole words: those before the first one and after the last are taken for themselves. */
+static size_t next_part(size_t offset, size_t bytes) {
+    const size_t in = offset % 4, left = 4 - in;
+    if (in == 0 && bytes >= 4) return bytes / 4 * 4;
+    return left < bytes ? left : bytes;
 }
 
 static eg_status webgpu_upload(eg_context *context, void *memory, size_t offset, const void *host,
                                size_t bytes) {
     eg_webgpu *gpu = context->device;
+    unsigned char word[4];
     EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(check_range(gpu, memory, offset, bytes));
-    if (offset % 4 != 0) {
-        const size_t head = 4 - offset % 4 < bytes ? 4 - offset % 4 : bytes;
-        EG_TRY(write_partial(gpu, memory, offset, host, head));
-        host = (const char *)host + head;
-        offset += head, bytes -= head;
+    for (size_t part; bytes > 0; bytes -= part, offset += part, host = (const char *)host + part) {
+        part = next_part(offset, bytes);
+        if (part % 4 == 0) {
+            EG_TRY(eg_webgpu_write(gpu, memory, offset, host, part));
+            continue;
+        }
+        EG_TRY(eg_webgpu_read(gpu, word, memory, offset - offset % 4, sizeof word));
+        memcpy(word + offset % 4, host, part);
+        EG_TRY(eg_webgpu_write(gpu, memory, offset - offset % 4, word, sizeof word));
     }
-    const size_t whole = bytes / 4 * 4;
-    if (whole > 0) EG_TRY(eg_webgpu_write(gpu, memory, offset, host, whole));
-    if (bytes == whole) return EG_OK;
-    return write_partial(gpu, memory, offset + whole, (const char *)host + whole, bytes - whole);
+    return EG_OK;
 }
 
 static eg_status webgpu_download(eg_context *context, void *host, const void *memory, size_t offset,
@@ -99,17 +98,14 @@ static eg_status webgpu_download(eg_context *context, void *host, const void *me
     unsigned char word[4];
     EG_TRY(eg_webgpu_ready(gpu));
     EG_TRY(check_range(gpu, memory, offset, bytes));
-    while (bytes > 0) {
-        const size_t in = offset % 4, whole = in == 0 ? bytes / 4 * 4 : 0;
-        const size_t part = whole > 0 ? whole : 4 - in < bytes ? 4 - in : bytes;
-        if (whole > 0) {
-            EG_TRY(eg_webgpu_read(gpu, host, buffer, offset, whole));
-        } else {
-            EG_TRY(eg_webgpu_read(gpu, word, buffer, offset - in, sizeof word));
-            memcpy(host, word + in, part);
+    for (size_t part; bytes > 0; bytes -= part, offset += part, host = (char *)host + part) {
+        part = next_part(offset, bytes);
+        if (part % 4 == 0) {
+            EG_TRY(eg_webgpu_read(gpu, host, buffer, offset, part));
+            continue;
         }
-        host = (char *)host + part;
-        offset += part, bytes -= part;
+        EG_TRY(eg_webgpu_read(gpu, word, buffer, offset - offset % 4, sizeof word));
+        memcpy(host, word + offset % 4, part);
     }
     return EG_OK;
 }
@@ -141,11 +137,10 @@ static eg_status webgpu_pack(eg_context *context, const eg_problem *problem, eg_
     return eg_webgpu_run(context->device, &program, &call, "packing b");
 }
 
-static eg_status webgpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
+static bool webgpu_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {
     const eg_webgpu_caps *device = caps->detail;
     const eg_webgpu_kernel *row = eg_webgpu_kernel_row(index);
-    if (row == NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+    if (row == NULL) return false;
     const char *tile = strrchr(row->name, '_');
     *info =
         (eg_kernel_info){.name = row->name,
@@ -153,7 +148,7 @@ static eg_status webgpu_kernel_info(const eg_caps *caps, int index, eg_kernel_in
                          .usable = row->invocations <= device->invocations && row->memory <= device->memory,
                          .needs = row->memory > 0 ? "workgroup memory" : "nothing",
                          .tile = tile != NULL ? tile + 1 : "8x8"};
-    return EG_OK;
+    return true;
 }
 
 const eg_backend_ops *eg_webgpu_ops(void) {

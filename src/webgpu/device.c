@@ -277,10 +277,7 @@ static eg_status describe(eg_context *context, const eg_webgpu *gpu, const char 
     char features[128];
     snprintf(features, sizeof features, "%s%s", gpu->caps.cpu ? "software" : "gpu",
              gpu->caps.f16 ? " f16" : "");
-    context->name = eg_host_text(context, name);
-    context->features = eg_host_text(context, features);
-    if (context->name != NULL && context->features != NULL) return EG_OK;
-    return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context");
+    return eg_describe(context, name, features);
 }
 
 eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, eg_webgpu *gpu) {
