@@ -10,7 +10,7 @@
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
-#   make calibrate  fit the constants of estimated times to a recording  (BACKEND=cuda)
+#   make calibrate  fit the constants of estimated times to a recording  (BACKEND=cpu, cuda)
 #   make format     let clang-format lay out C, C++ and CUDA C; make format-check only looks
 #   make lint       look over the Python (ruff), shell (shellcheck) and WGSL files
 #   make tidy       run clang-tidy over the source
@@ -72,11 +72,20 @@ bench: all
 	@$(BUILD)/epigrad bench --backend $(BACKEND) $(BENCH)
 endif
 
-# The recording is made on the device, by bench/cuda/record.py. The table goes into src/cuda/calibration.def.
+# The recordings are made on the device, by bench/cuda/record.py and bench/cpu/record.c. The tables go into
+# src/cuda/calibration.def and src/cpu/calibration.def.
+RECORDING ?= bench/recorded/cpu-xeon-amx.txt
+DEVICE    ?= Xeon
+ifeq ($(BACKEND),cpu)
 calibrate: all
-	@test "$(BACKEND)" = cuda || { echo "calibrate: BACKEND is $(BACKEND); expected cuda"; exit 1; }
+	@cmake --build $(BUILD) --target cpu_counts
+	@python3 tools/calibrate_cpu.py $(BUILD)/tests/cpu_counts $(RECORDING) --device "$(DEVICE)" --write
+else
+calibrate: all
+	@test "$(BACKEND)" = cuda || { echo "calibrate: BACKEND is $(BACKEND); expected cpu or cuda"; exit 1; }
 	@cmake --build $(BUILD) --target cuda_estimate
 	@python3 tools/calibrate.py $(BUILD)/src/libcuda_estimate.so --write
+endif
 
 # MKL is a peer like the others: where it does not install, it is not found.
 $(BUILD)/bench-venv/ready: bench/cpu/requirements.txt

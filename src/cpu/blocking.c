@@ -1,51 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The blocking of a product: its threads, its cache blocks and passes, and which operands it packs. Pure. */
-#include <limits.h>
-
+/* The blocking of a product: its cache blocks and passes, and how it may read its operands. Pure. */
 #include "compile.h"
 
 static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 
-/* ---- Threads ------------------------------------------------------------------------------------ */
-
-/* A step takes as many threads as it has work for. Waking a thread and waiting for the last one costs some
- * microseconds on a quiet machine, and many more beside busy neighbours. The bits do not depend on it. */
-static const double numbers_a_thread = 1 << 15; /* moved or summed */
-
-static int at_most(int threads, double most) { return most < threads ? (int)most : threads; }
-
-/* The cost of having threads at all eats most of what two or three gain. From FOUR on, less work for each is
- * enough. Measured: docs/lab/cpu.md. */
-static int threads_for(int threads, double work, double work_a_thread, int64_t units) {
-    enum { FOUR = 4 };
-    threads = at_most(threads, (double)units);
-    const int many = at_most(threads, FOUR * work / work_a_thread);
-    threads = many >= FOUR ? many : at_most(threads, work / work_a_thread);
-    return threads > 1 ? threads : 1;
-}
-
-int eg_cpu_threads_for_numbers(int threads, double numbers) {
-    return threads_for(threads, numbers, numbers_a_thread, INT64_MAX);
-}
-
 /* ---- Operands read in place --------------------------------------------------------------------- */
 
-/* Packing an operand is worth it where it is read more than FEW or SOME times. Read in place, consecutive
- * numbers are a line apart. Where lines are more than NEAR bytes long, each of these numbers is on another
- * page and in another cache set. Measured: docs/lab/cpu.md. */
-enum { FEW = 32, SOME = 128, NEAR = 2048 };
+/* Read in place, consecutive numbers are a line apart. Where lines are more than NEAR bytes long, each of
+ * these numbers is on another page and in another cache set. */
+enum { NEAR = 2048 };
 
 static bool divides(int power_of_two, int64_t size) { return (size & (power_of_two - 1)) == 0; }
 
 static int64_t batch_of(const eg_op *op) { return op->items > op->summed ? op->items : op->summed; }
 
-static bool is_read_often(const eg_op *op, const eg_view *x, int64_t reads, int64_t few) {
-    const int64_t batch = batch_of(op);
-    return reads > few || (x->batch_stride == 0 && batch > few) ||
-           (x->batch_stride == 0 && batch * reads > few);
-}
-
-static bool is_near(const eg_view *x) {
+bool eg_cpu_is_near(const eg_view *x) {
     const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
     return line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
 }
@@ -56,48 +25,33 @@ static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
     return !eg_cpu_is_amx(kernel) && x->space == EG_OPERAND && x->dtype == kernel->compute;
 }
 
-bool eg_cpu_reads_left_in_place(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const eg_view *x = &op->left;
-    return can_be_read(kernel, x) && is_near(x) && !is_read_often(op, x, op->cols, SOME) &&
+bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return can_be_read(kernel, &op->left) && (op->left.col_stride == 1 || op->left.row_stride == 1) &&
            divides(kernel->micro.mr, op->rows) && divides(kernel->micro.mr, op->depth);
 }
 
-bool eg_cpu_reads_right_in_place(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const eg_view *x = &op->right;
-    return can_be_read(kernel, x) && !is_read_often(op, x, op->rows, is_near(x) ? SOME : FEW) &&
-           x->col_stride == 1 && divides(kernel->micro.lanes, op->cols);
+bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return can_be_read(kernel, &op->right) && op->right.col_stride == 1 &&
+           divides(kernel->micro.lanes, op->cols);
 }
 
 /* ---- Fused packing -------------------------------------------------------------------------------- */
 
 /* Whether a block may pack the right operand itself, one micro-panel at a time just before it multiplies with
- * it. Micro-panels: where a packed copy of the whole operand would be too large for L2. AMX tile blocks:
- * where the call can run again if they do not take a number; y may lie in the residual's memory. Not where
- * the left operand is transposed: its micro-panels belong to several blocks. */
-static bool may_fuse_packing(const eg_cpu_kernel *kernel, const eg_op *op) {
-    enum { LARGE = 512 << 10 };
+ * it. AMX tile blocks: where the call can run again if they do not take a number; y may lie in the residual's
+ * memory. Not where the left operand is transposed: its micro-panels belong to several blocks. */
+bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
     const bool shared = batch_of(op) > 1 && right->batch_stride == 0;
     if (op->depth == 0 || op->left.transposed || right->space != EG_OPERAND || shared ||
-        kernel->blocking.fused_min_rows == INT_MAX)
+        kernel->blocking.fused_max_rows == 0)
         return false;
-    if (eg_cpu_is_amx(kernel)) return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
-    return (double)op->depth * (double)op->cols * (double)eg_size_of(kernel->compute) > LARGE &&
-           !eg_cpu_reads_right_in_place(kernel, op);
+    return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
 }
 
-/* It fuses where a block has all rows, so that no other block reads the micro-panel. */
+/* Then no other block reads the micro-panel. */
 static bool has_all_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return op->rows >= kernel->blocking.fused_min_rows && op->rows <= kernel->blocking.fused_max_rows;
-}
-
-/* With AMX it also fuses where several blocks pack the same micro-panel, if that takes a quarter of the
- * threads' time at most: what one core packs reaches the others line by line. Measured: docs/lab/cpu.md. */
-static bool is_repacking_profitable(const eg_cpu_kernel *kernel, const eg_op *op, int threads,
-                                    int64_t row_blocks) {
-    enum { SMALL = 1 << 20 };
-    return eg_cpu_is_amx(kernel) && threads >= 4 * row_blocks &&
-           (double)op->depth * (double)op->cols <= SMALL;
+    return op->rows >= 1 && op->rows <= kernel->blocking.fused_max_rows;
 }
 
 /* ---- Cache blocks ------------------------------------------------------------------------------- */
@@ -154,9 +108,9 @@ static block_grid even_grid(const eg_cpu_kernel *kernel, const eg_op *x, int thr
 static bool is_single_pass(const eg_op *x, int64_t kc) { return x->summed <= 1 && x->depth <= kc; }
 
 /* A single pass leaves no accumulators in L2, and so room for more rows of the left operand. */
-static int64_t largest_mc(const eg_cpu_kernel *kernel, const eg_op *x) {
+static int64_t largest_mc(const eg_cpu_kernel *kernel, const eg_op *x, bool fused) {
     const eg_blocking *blocking = &kernel->blocking;
-    if (may_fuse_packing(kernel, x) && has_all_rows(kernel, x)) return blocking->fused_max_rows;
+    if (fused && has_all_rows(kernel, x)) return blocking->fused_max_rows;
     if (!is_single_pass(x, blocking->kc_single_pass) || x->depth < 1) return blocking->mc;
     const int64_t rows = blocking->max_left / x->depth / EG_CPU_CHUNK * EG_CPU_CHUNK;
     return rows > blocking->mc ? rows : blocking->mc;
@@ -178,28 +132,27 @@ static int64_t even_kc(const eg_cpu_kernel *kernel, const eg_op *x, int64_t most
     return passes > 1 ? eg_ceil_div(eg_ceil_div(x->depth, passes), multiple) * multiple : most;
 }
 
-/* ---- The choice --------------------------------------------------------------------------------- */
+/* ---- The blocks ----------------------------------------------------------------------------------- */
 
-eg_cpu_blocks eg_cpu_choose_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *x) {
+eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *x, bool fused) {
     const int64_t nr = kernel->micro.nr;
-    const double work =
-        (double)x->items * (double)x->summed * (double)x->rows * (double)x->cols * (double)x->depth;
     const int64_t panels = at_least_one(eg_ceil_div(x->cols, nr)),
                   chunks = at_least_one(eg_ceil_div(x->rows, EG_CPU_CHUNK));
     const int64_t col_blocks = at_least_one(eg_ceil_div(panels, kernel->blocking.nc / nr)),
-                  row_blocks = at_least_one(eg_ceil_div(chunks, largest_mc(kernel, x) / EG_CPU_CHUNK));
-    threads = threads_for(threads, work, kernel->choice.thread_work, INT64_MAX);
+                  row_blocks = at_least_one(eg_ceil_div(chunks, largest_mc(kernel, x, fused) / EG_CPU_CHUNK));
     block_grid grid =
         grid_of(x, eg_ceil_div(chunks, row_blocks) * EG_CPU_CHUNK, eg_ceil_div(panels, col_blocks) * nr);
     if (threads > 1) grid = even_grid(kernel, x, threads, grid);
-    const double blocks = blocks_of(x, &grid);
     eg_cpu_blocks out = {.mc = grid.mc, .nc = grid.nc, .threads = threads};
-    if (blocks < threads)
-        out.threads = threads_for(threads, work, kernel->choice.thread_work, (int64_t)blocks);
-    const bool all = out.mc >= x->rows && has_all_rows(kernel, x);
-    out.fused = may_fuse_packing(kernel, x) &&
-                (all || is_repacking_profitable(kernel, x, out.threads, grid.row_blocks));
-    out.kc = even_kc(kernel, x, largest_kc(kernel, x, out.fused));
+    const double blocks = blocks_of(x, &grid);
+    if (blocks < threads) out.threads = blocks > 1 ? (int)blocks : 1;
+    out.kc = even_kc(kernel, x, largest_kc(kernel, x, fused));
     out.single_pass = is_single_pass(x, out.kc);
     return out;
+}
+
+int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *x) {
+    const double units = (double)x->items * (double)eg_ceil_div(x->rows, EG_CPU_CHUNK) *
+                         (double)eg_ceil_div(x->cols, kernel->micro.nr);
+    return units < INT32_MAX ? (int64_t)units : INT32_MAX;
 }

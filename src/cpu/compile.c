@@ -3,12 +3,16 @@
  * workspace. Pure. */
 #include "compile.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "estimate.h"
 
 typedef struct compiler {
     const eg_cpu_kernel *kernel;
+    const eg_cpu_calibration *calibration;
+    const eg_cpu_costs *costs;
     eg_program *program;
     const eg_op_list *list;
     int threads;                             /* that steps beside the products may take */
@@ -38,20 +42,10 @@ static int8_t *layout_of(compiler *c, const eg_view *view, bool right) {
 /* In place of a region, until one is added: a packed copy is wanted. */
 enum { WANTED = INT8_MAX };
 
-static int8_t read_left(compiler *c, const eg_op *op) {
-    if (op->depth == 0) return EG_CPU_NOWHERE;
-    if (eg_cpu_reads_left_in_place(c->kernel, op)) return EG_CPU_IN_PLACE;
-    *layout_of(c, &op->left, false) = WANTED;
-    return EG_CPU_NOWHERE;
-}
-
-static int8_t read_right(compiler *c, const eg_op *op, bool fused) {
-    if (op->depth == 0) return EG_CPU_NOWHERE;
-    if (op->right.space == EG_PACKED_B) return EG_CPU_FROM_PACK;
-    if (fused) return EG_CPU_FUSED;
-    if (eg_cpu_reads_right_in_place(c->kernel, op)) return EG_CPU_IN_PLACE;
-    *layout_of(c, &op->right, true) = WANTED;
-    return EG_CPU_NOWHERE;
+/* Notes that a product reads an operand there; packed, it is wanted in a region. */
+static int8_t read_at(compiler *c, const eg_view *view, bool right, int where) {
+    if (where == EG_CPU_NOWHERE && eg_is_present(view)) *layout_of(c, view, right) = WANTED;
+    return (int8_t)where;
 }
 
 /* An operand that one product reads in place and another one packed is read packed by both. */
@@ -138,15 +132,16 @@ static bool add_sums(compiler *c, int id) {
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-static eg_step *add_step(compiler *c, int op, const eg_cpu_step *detail, double numbers) {
+/* On as many threads as pay, or `threads`. */
+static eg_step *add_step(compiler *c, int op, const eg_cpu_step *detail, const eg_cpu_counts *counts,
+                         int64_t units, int threads) {
+    const eg_cpu_calibration *calibration = c->calibration;
+    const double alone = eg_cpu_estimate(c->costs, counts);
     eg_step *step = eg_add_step(c->program, op, c->kernel->name);
     memcpy(step->detail, detail, sizeof *detail);
-    if (numbers >= 0) step->threads = eg_cpu_threads_for_numbers(c->threads, numbers);
+    step->threads = threads > 0 ? threads : eg_cpu_threads_that_pay(calibration, c->threads, alone, units);
+    step->microseconds = eg_cpu_time_on(calibration, step->threads, alone, units);
     return step;
-}
-
-static double count_of(const eg_view *x, int64_t items) {
-    return (double)items * (double)x->rows * (double)x->cols;
 }
 
 static int64_t items_of(const eg_op *op, const eg_view *x) {
@@ -196,7 +191,9 @@ static bool pack_operand(compiler *c, int op, bool right) {
                                 .source = (int8_t)op,
                                 .source_is_right = right,
                                 .packs = *wanted};
-    eg_step *step = add_step(c, EG_NO_OP, &detail, count_of(&x, items) * (1 + c->kernel->pack.bf16_terms));
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_pack(c->calibration, c->kernel, &x, items, wanted, &counts);
+    eg_step *step = add_step(c, EG_NO_OP, &detail, &counts, INT32_MAX, 0);
     step->what = packing[view->id];
     return true;
 }
@@ -229,6 +226,10 @@ static bool is_non_temporal(const compiler *c, const eg_op *op, int threads) {
            eg_div(bytes, threads) > KEPT_A_THREAD && is_whole_lines(out);
 }
 
+static int64_t blocks_of(const eg_op *op, const eg_cpu_blocks *blocks) {
+    return op->items * eg_ceil_div(op->rows, blocks->mc) * eg_ceil_div(op->cols, blocks->nc);
+}
+
 static void add_product(compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     const eg_cpu_blocks *blocks = &c->blocks[index];
@@ -237,8 +238,10 @@ static void add_product(compiler *c, int index) {
     share_layout(c, &op->right, true, &detail->right);
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = is_non_temporal(c, op, blocks->threads);
-    eg_step *step = add_step(c, index, detail, -1);
-    step->threads = blocks->threads;
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
+                      &counts);
+    eg_step *step = add_step(c, index, detail, &counts, blocks_of(op, blocks), blocks->threads);
     step->tile_rows = blocks->mc;
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
@@ -266,6 +269,7 @@ static bool add_temporaries(compiler *c, int index) {
 
 static bool add_operation(compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
+    eg_cpu_counts counts = {{0}};
     if (!add_temporaries(c, index)) return false;
     switch (op->kind) {
     case EG_GEMM:
@@ -273,11 +277,13 @@ static bool add_operation(compiler *c, int index) {
         break;
     case EG_REDUCE:
         c->detail[index].sums = c->sums[op->left.id];
-        add_step(c, index, &c->detail[index], (double)op->depth / EG_CPU_CHUNK * (double)op->cols);
+        eg_cpu_count_reduce(op, &counts);
+        add_step(c, index, &c->detail[index], &counts, eg_ceil_div(op->cols, c->kernel->micro.nr), 0);
         break;
     case EG_MAP:
     case EG_COPY:
-        add_step(c, index, &c->detail[index], (double)op->items * (double)op->rows * (double)op->cols);
+        eg_cpu_count_map(c->calibration, c->kernel, op, &c->detail[index].packs, &counts);
+        add_step(c, index, &c->detail[index], &counts, eg_cpu_units(c->kernel, op), 0);
         break;
     }
     return true;
@@ -309,38 +315,148 @@ static bool add_scratch(compiler *c) {
                          64);
 }
 
+/* ---- Ways --------------------------------------------------------------------------------------- */
+
+/* A way of a product to read its operands, and what follows from it. */
+typedef struct way {
+    int left, right; /* EG_CPU_NOWHERE: packed, if there is one */
+    eg_cpu_blocks blocks;
+    double time; /* microseconds, with what has to be packed for it; below 0: none yet */
+} way;
+
+/* Microseconds to pack an operand for a product, beside what is packed of it already. */
+static double packing_time(compiler *c, const eg_op *op, bool right, int threads) {
+    const eg_view *view = right ? &op->right : &op->left;
+    if (view->space != EG_OPERAND || *layout_of(c, view, right) != EG_CPU_NOWHERE) return 0;
+    const bool transposed = view->transposed && (right || eg_cpu_is_amx(c->kernel));
+    const eg_cpu_layouts wanted = {.left = EG_CPU_NOWHERE,
+                                   .left_t = EG_CPU_NOWHERE,
+                                   .right = transposed ? EG_CPU_NOWHERE : WANTED,
+                                   .right_t = transposed ? WANTED : EG_CPU_NOWHERE};
+    const eg_view x = as_given(view);
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_pack(c->calibration, c->kernel, &x, items_of(op, view), &wanted, &counts);
+    if (has_layouts(&c->packed[view->id]) || is_mapped(c->list, view->id)) /* it is read anyway */
+        counts.of[EG_CPU_COST_STEP] = counts.of[EG_CPU_COST_READ] = 0;
+    return eg_cpu_time_on(c->calibration, threads, eg_cpu_estimate(c->costs, &counts), INT32_MAX);
+}
+
+/* Microseconds of a product by a way on one thread. */
+static double product_time(const compiler *c, const eg_op *op, const way *x) {
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_gemm(c->calibration, c->kernel, op, &x->blocks, x->left, x->right, &no_layouts, &counts);
+    return eg_cpu_estimate(c->costs, &counts);
+}
+
+/* On as many threads as pay, which may have other blocks. */
+static void try_way(compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
+    const bool fused = right == EG_CPU_FUSED;
+    const int64_t units = eg_cpu_units(c->kernel, op);
+    way x = {.left = left, .right = right, .blocks = eg_cpu_blocks_of(c->kernel, 1, op, fused)};
+    double alone = product_time(c, op, &x);
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    if (threads > 1) {
+        x.blocks = eg_cpu_blocks_of(c->kernel, threads, op, fused);
+        alone = product_time(c, op, &x);
+    }
+    x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, alone, blocks_of(op, &x.blocks));
+    if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads);
+    if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads);
+    if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* An operand is packed where nothing else is possible. */
+static int ways_of_left(const compiler *c, const eg_op *op, int ways[2]) {
+    const eg_cpu_way only = c->calibration->left;
+    int count = 0;
+    if (eg_cpu_may_place_left(c->kernel, op) && only != EG_CPU_PACKED) ways[count++] = EG_CPU_IN_PLACE;
+    if (count == 0 || only != EG_CPU_PLACED) ways[count++] = EG_CPU_NOWHERE;
+    return count;
+}
+
+static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
+    const eg_cpu_way only = c->calibration->right;
+    int count = 0;
+    if (op->right.space == EG_PACKED_B) return ways[0] = EG_CPU_FROM_PACK, 1;
+    if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
+        ways[count++] = EG_CPU_IN_PLACE;
+    if (eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
+        ways[count++] = EG_CPU_FUSED;
+    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
+    return count;
+}
+
+static void choose_way(compiler *c, int index, int threads) {
+    const eg_op *op = &c->list->op[index];
+    int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    way best = {.time = -1};
+    if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
+    for (int i = 0; i < lefts; i++) {
+        for (int j = 0; j < rights; j++) try_way(c, op, left[i], right[j], threads, &best);
+    }
+    c->blocks[index] = best.blocks;
+    if (op->depth == 0) return;
+    c->detail[index].left = read_at(c, &op->left, false, best.left);
+    c->detail[index].right = read_at(c, &op->right, true, best.right);
+}
+
 /* Other steps take no more threads than the products: what others pack would be in the wrong caches. */
-static void choose_blocks(compiler *c, int threads) {
+static void choose_ways(compiler *c, int threads) {
     int most = 0;
     for (int i = 0; i < c->list->ops; i++) {
-        const eg_op *op = &c->list->op[i];
         c->detail[i] = (eg_cpu_step){.kernel = c->kernel,
                                      .left = EG_CPU_NOWHERE,
                                      .right = EG_CPU_NOWHERE,
                                      .sums = EG_CPU_NOWHERE,
                                      .packs = no_layouts};
-        if (op->kind != EG_GEMM) continue;
-        c->blocks[i] = eg_cpu_choose_blocks(c->kernel, threads, op);
-        c->detail[i].left = read_left(c, op);
-        c->detail[i].right = read_right(c, op, c->blocks[i].fused);
+        if (c->list->op[i].kind != EG_GEMM) continue;
+        choose_way(c, i, threads);
         if (c->blocks[i].threads > most) most = c->blocks[i].threads;
     }
     c->threads = most > 0 ? most : threads;
 }
 
-static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, eg_program *program) {
-    compiler c = {
-        .kernel = kernel, .program = program, .list = &program->list, .next_region = EG_CPU_FIRST_FREE};
+/* ---- Programs ----------------------------------------------------------------------------------- */
+
+static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int threads, eg_program *program) {
+    compiler c = {.kernel = kernel,
+                  .calibration = eg_cpu_calibration_of(caps),
+                  .program = program,
+                  .list = &program->list,
+                  .next_region = EG_CPU_FIRST_FREE};
     for (int i = 0; i < EG_NAMES; i++) c.packed[i] = no_layouts;
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = no_layouts;
+    c.costs = eg_cpu_costs_of(c.calibration, kernel);
     program->may_refuse = eg_cpu_may_refuse(kernel);
     for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++) turn_result(&program->list.op[i]);
-    choose_blocks(&c, caps->threads);
+    choose_ways(&c, threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {
         if (!add_operation(&c, i)) return false;
     }
     return c.list->ops == 0 || add_scratch(&c);
+}
+
+/* B as if the caller had it row by row: packed or not, and whatever its layout, a layer takes the same row.
+ */
+static void put_b_in_rows(eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        eg_view *x = &list->op[i].right;
+        if (list->op[i].kind != EG_GEMM || x->id != EG_OP_B || x->space == EG_TEMPORARY) continue;
+        x->space = EG_OPERAND;
+        x->dtype = list->dtype;
+        x->row_stride = x->transposed ? 1 : x->cols;
+        x->col_stride = x->transposed ? x->rows : 1;
+    }
+}
+
+double eg_cpu_time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
+    double time = 0;
+    eg_program program = {.list = *list};
+    put_b_in_rows(&program.list);
+    if (!compile_for(caps, row, 1, &program)) return HUGE_VAL;
+    for (int i = 0; i < program.steps; i++) time += program.step[i].microseconds;
+    return time;
 }
 
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {
@@ -351,5 +467,5 @@ eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {
 eg_status eg_cpu_compile(const eg_caps *caps, eg_program *program) {
     const eg_cpu_kernel *kernel = eg_cpu_choose(caps, &program->list);
     if (kernel == NULL) return eg_cpu_no_kernel(caps, &program->list);
-    return compile_for(caps, kernel, program) ? EG_OK : eg_too_large(&program->list);
+    return compile_for(caps, kernel, caps->threads, program) ? EG_OK : eg_too_large(&program->list);
 }

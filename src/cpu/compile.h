@@ -77,6 +77,10 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
 
 /* The row that computes these operations, and reads their packed b; NULL: none. */
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list);
+/* Of those for the matrix unit; NULL: none. */
+const eg_cpu_kernel *eg_cpu_matrix_row(const eg_caps *caps, const eg_op_list *list);
+/* Estimated microseconds of the operations by a row, on one thread and with b row by row. */
+double eg_cpu_time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list);
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list);
 
 /* Kernels that split numbers into bf16 terms refuse infinities, NaN and magnitudes above 2^26. */
@@ -91,21 +95,26 @@ int eg_cpu_index_of(const eg_cpu_kernel *kernel);
 bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, int64_t items, int64_t rows, int64_t cols,
                          size_t *bytes);
 
-/* Threads for so many numbers that are moved or added up. */
-int eg_cpu_threads_for_numbers(int threads, double numbers);
-
-/* blocking.c: the cache blocks of a product (MC x NC), its passes (KC) and its threads. */
+/* blocking.c: the cache blocks of a product (MC x NC), its passes (KC), and its threads, of `threads` at
+ * most. */
 typedef struct eg_cpu_blocks {
     int64_t mc, nc, kc;
     int threads;
-    bool fused;       /* each block packs the right operand for itself, as it reads it */
     bool single_pass; /* the whole depth is summed in registers */
 } eg_cpu_blocks;
-eg_cpu_blocks eg_cpu_choose_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, bool fused);
 
-/* Whether a product can read its left or right operand where the caller has it, and gains by it. */
-bool eg_cpu_reads_left_in_place(const eg_cpu_kernel *kernel, const eg_op *op);
-bool eg_cpu_reads_right_in_place(const eg_cpu_kernel *kernel, const eg_op *op);
+/* Parts of a product that threads may share, at most. */
+int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *op);
+
+/* Whether a product can read its left or right operand where the caller has it, and whether its blocks can
+ * pack the right one for themselves. */
+bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
+
+/* Whether lines of an operand are near each other: see blocking.c. */
+bool eg_cpu_is_near(const eg_view *x);
 
 /* ---- Sizes -------------------------------------------------------------------------------------- */
 

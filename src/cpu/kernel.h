@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel table of the CPU. A row is a micro-kernel with its packing, its blocking and its epilogue, and
- * what decides when it is chosen. The packed formats that it reads are in packed_formats.h. */
+/* The kernel table of the CPU. A row is a micro-kernel with its packing, its blocking and its epilogue. What
+ * it costs is in calibration.def. The packed formats that it reads are in packed_formats.h. */
 #ifndef EG_CPU_KERNEL_H
 #define EG_CPU_KERNEL_H
 
@@ -162,8 +162,7 @@ typedef struct eg_blocking {
     int kc_fused;       /* and with fused packing; 0: as without */
     int kc_multiple;    /* a pass ends at a multiple of this */
     int max_left;       /* MC * depth of a single pass, which needs no room for accumulators */
-    int fused_min_rows; /* fused packing: products of so many rows, */
-    int fused_max_rows; /* and at most so many, which are then one block high */
+    int fused_max_rows; /* fused packing: products of so many rows are one block high; 0: never fused */
     int non_temporal_below; /* products of less depth may store their result non-temporally */
 } eg_blocking;
 
@@ -187,15 +186,6 @@ typedef struct eg_epilogue_kernels {
     int rows_a_step;
 } eg_epilogue_kernels;
 
-/* When a row is the fastest one that serves the operations. Work is counted in multiply-adds. */
-typedef struct eg_choice {
-    double min_work;         /* of a product */
-    double reuse;            /* work for each number that is packed, at least, */
-    double reuse_one_thread; /* and where one thread takes the layer, so that what it packs stays in its L2 */
-    bool single_panel;       /* only where K and N are nr */
-    double thread_work;      /* work that is worth a further thread: some 10 to 30 us */
-} eg_choice;
-
 typedef struct eg_cpu_kernel {
     const char *name;
     eg_dtype compute;
@@ -205,8 +195,8 @@ typedef struct eg_cpu_kernel {
     eg_micro_kernel micro;
     eg_packing pack;
     eg_blocking blocking;
+    bool single_panel; /* only for products whose K and N are nr */
     eg_epilogue_kernels epilogue;
-    eg_choice choice;
 } eg_cpu_kernel;
 
 static inline bool eg_cpu_is_amx(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 0; }

@@ -168,12 +168,10 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                  .kc_fused = 320,
                  .kc_multiple = EG_AMX_BLOCK,
                  .max_left = 1 << 18,
-                 .fused_min_rows = 192,
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
-    .choice = {.min_work = 32 * 32 * 32, .thread_work = 0x1p22},
 };
 
 #define ROW_OF_TWO_TERMS(products)                                                                           \
@@ -183,10 +181,7 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                      .kc = 256,                                                                              \
                      .kc_single_pass = 512,                                                                  \
                      .kc_multiple = EG_AMX_BLOCK,                                                            \
-                     .fused_min_rows = INT_MAX,                                                              \
-                     .fused_max_rows = 384,                                                                  \
-                     .non_temporal_below = INT_MAX},                                                         \
-        .choice = {.min_work = 64 * 64 * 64, .thread_work = 0x1p21}
+                     .non_temporal_below = INT_MAX}
 
 const eg_cpu_kernel eg_cpu_amx_f16x4_32x32 = {
     .name = "amx_f16x4_32x32",
@@ -224,10 +219,8 @@ const eg_cpu_kernel eg_cpu_amx_f32x6_32x32 = {
                  .kc_single_pass = 512,
                  .kc_fused = 256,
                  .kc_multiple = RUN_DEPTH,
-                 .fused_min_rows = 1,
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_3,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
-    .choice = {.min_work = 64 * 64 * 64, .reuse = 64, .reuse_one_thread = 40, .thread_work = 0x1p21},
 };

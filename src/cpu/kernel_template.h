@@ -175,11 +175,10 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
                  .kc_single_pass = EG_KC_SINGLE_PASS,
                  .kc_fused = EG_KC_FUSED,
                  .kc_multiple = EG_NR,
-                 .fused_min_rows = 1,
                  .fused_max_rows = 256,
                  .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0},
+    .single_panel = EG_SINGLE_PANEL,
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
-    .choice = {.single_panel = EG_SINGLE_PANEL, .thread_work = 1 << 20},
 };
 
 #undef EG_KC

@@ -18,49 +18,30 @@ const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
 
 bool eg_cpu_may_refuse(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 1; }
 
-/* ---- Profit ------------------------------------------------------------------------------------- */
+/* ---- What a row serves -------------------------------------------------------------------------- */
 
-static double elements(const eg_op *op, const eg_view *view) {
-    const int64_t batch = op->items > op->summed ? op->items : op->summed;
-    return (double)view->rows * (double)view->cols * (double)(view->batch_stride != 0 ? batch : 1);
+static bool is_named(const eg_caps *caps, const eg_cpu_kernel *row) {
+    return caps->only_kernel == NULL || strcmp(caps->only_kernel, row->name) == 0;
 }
-
-/* Of a call's first product. The others have the same multiply-adds, and share its operands. */
-typedef struct product_size {
-    double work;    /* multiply-adds */
-    double numbers; /* of both operands and the result */
-    double longest; /* sum that it, or another, makes */
-} product_size;
 
 static double most(double a, double b) { return a > b ? a : b; }
 
-static product_size size_of(const eg_op *op) {
-    const double items = (double)op->items, summed = (double)op->summed, rows = (double)op->rows,
-                 cols = (double)op->cols, depth = (double)op->depth;
-    const eg_view result = {.rows = op->rows, .cols = op->cols, .batch_stride = op->items > 1};
-    return (product_size){.work = items * summed * rows * cols * depth,
-                          .numbers =
-                              elements(op, &op->left) + elements(op, &op->right) + elements(op, &result),
-                          .longest = most(most(summed * depth, items * rows), cols)};
+/* The longest sum of a product, or of another one on the same operands. */
+static double longest_sum(const eg_op *op) {
+    return most(most((double)op->summed * (double)op->depth, (double)op->items * (double)op->rows),
+                (double)op->cols);
 }
 
-/* A row that the caller names is taken whatever the size. AMX has to gain by multiplying what it loses by
- * splitting numbers into bf16 terms: so each number must be reused often enough. Measured: docs/lab/cpu.md.
- */
-static bool is_profitable(const eg_caps *caps, const eg_cpu_kernel *row, const product_size *x,
-                          const eg_op *op) {
-    if (caps->only_kernel != NULL) return true;
-    if (row->choice.single_panel && (op->depth != row->micro.nr || op->cols != row->micro.nr)) return false;
-    const double reuse =
-        x->work < 2 * row->choice.thread_work ? row->choice.reuse_one_thread : row->choice.reuse;
-    return x->work >= row->choice.min_work && x->work >= reuse * x->numbers;
-}
-
-static bool serves(const eg_cpu_kernel *row, const eg_op_list *list, const product_size *x) {
+/* Sums of AMX tile blocks have room for so many products. A row that the caller names is taken for any N. */
+static bool serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
+    const eg_op *op = eg_first_gemm(list);
+    if (!is_named(caps, row) || (row->needs & caps->features) != row->needs) return false;
     if (row->compute != list->compute || !(row->maths & EG_CPU_MATH(list->math))) return false;
     if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != list->dtype) return false;
-    /* Sums of AMX tile blocks have room for so many products. */
-    return !eg_cpu_is_amx(row) || x->longest <= (double)EG_AMX_MAX_DEPTH;
+    if (row->single_panel && caps->only_kernel == NULL &&
+        (op == NULL || op->depth != row->micro.nr || op->cols != row->micro.nr))
+        return false;
+    return !eg_cpu_is_amx(row) || op == NULL || longest_sum(op) <= (double)EG_AMX_MAX_DEPTH;
 }
 
 /* ---- Packs -------------------------------------------------------------------------------------- */
@@ -93,10 +74,6 @@ static bool finds_b(const eg_cpu_kernel *row, const eg_op_list *list) {
 
 /* ---- The choice --------------------------------------------------------------------------------- */
 
-static bool is_named(const eg_caps *caps, const eg_cpu_kernel *row) {
-    return caps->only_kernel == NULL || strcmp(caps->only_kernel, row->name) == 0;
-}
-
 /* A row that may refuse must leave the inputs for the one that comes after it. */
 static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
     const bool outside = reads_pack(list) && ((const eg_cpu_forms *)list->packed_b->detail)->outside;
@@ -113,18 +90,32 @@ eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {
     return any;
 }
 
-const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
-    const eg_op *op = eg_first_gemm(list);
-    const product_size size = op != NULL ? size_of(op) : (product_size){0};
+/* The first that serves, of those for the matrix unit or of the others. */
+static const eg_cpu_kernel *first_row(const eg_caps *caps, const eg_op_list *list, bool is_amx) {
     const eg_cpu_kernel *row;
     for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
-        if (is_named(caps, row) && (row->needs & caps->features) == row->needs && serves(row, list, &size) &&
-            (op == NULL || is_profitable(caps, row, &size, op)) && finds_b(row, list))
-            break;
+        if (eg_cpu_is_amx(row) == is_amx && serves(caps, row, list)) break;
     }
-    if (row == NULL || !eg_cpu_may_refuse(row) || may_be_refused(caps, list)) return row;
+    return row;
+}
+
+const eg_cpu_kernel *eg_cpu_matrix_row(const eg_caps *caps, const eg_op_list *list) {
+    return first_row(caps, list, true);
+}
+
+/* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
+ * M. The estimate looks at no threads and no layout of b, so the bits depend on neither. */
+const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
     const eg_caps any = eg_cpu_caps_without_amx(caps);
-    return eg_cpu_choose(&any, list);
+    const eg_cpu_kernel *matrix = first_row(caps, list, true), *vector = first_row(caps, list, false);
+    if (matrix != NULL && eg_cpu_may_refuse(matrix) && !may_be_refused(caps, list)) {
+        matrix = NULL;
+        vector = first_row(&any, list, false);
+    }
+    if (matrix != NULL && !finds_b(matrix, list)) matrix = NULL;
+    if (vector != NULL && !finds_b(vector, list)) vector = NULL;
+    if (matrix == NULL || vector == NULL) return matrix != NULL ? matrix : vector;
+    return eg_cpu_time_alone(caps, matrix, list) < eg_cpu_time_alone(caps, vector, list) ? matrix : vector;
 }
 
 int eg_cpu_index_of(const eg_cpu_kernel *kernel) {

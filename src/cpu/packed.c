@@ -1,42 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed operands of the caller: b as the right operand of its products. It is packed for the kernel that
- * takes any numbers, and once more for AMX where calls may choose that. */
+ * takes any numbers, and once more for AMX where there is a row for it. */
 #include "cpu.h"
 
 #include "core/error.h"
+#include "estimate.h"
 
 /* In eg_packed.holds: the kernel of each form, and whether b has numbers that some kernels refuse. */
 #define OUTSIDE ((uint64_t)1 << 32)
 
-/* The product of a layer on this b that is `rows` high. */
-static eg_op_list layer_of(const eg_problem *p, int64_t rows) {
+/* The product of a layer on this b that is one row high. */
+static eg_op_list layer_of(const eg_problem *p) {
     const int64_t items = p->batch > 1 && p->operands[EG_OP_B].batch_stride != 0 ? p->batch : 1;
     eg_op_list list = {.ops = 1, .dtype = p->dtype, .compute = p->compute, .math = p->math};
     list.op[0] = (eg_op){.kind = EG_GEMM,
                          .items = items,
-                         .rows = rows,
+                         .rows = 1,
                          .cols = p->n,
                          .depth = p->k,
                          .summed = 1,
-                         .left = {.rows = rows, .cols = p->k, .batch_stride = items > 1},
+                         .left = {.rows = 1, .cols = p->k, .batch_stride = items > 1},
                          .right = {.rows = p->k, .cols = p->n, .batch_stride = items > 1}};
     return list;
-}
-
-/* More rows make AMX more profitable, but for one step: it may be profitable in a layer that one thread
- * takes, and not in a somewhat higher one. So both ends are tried. */
-static const eg_cpu_kernel *choose_for_amx(const eg_caps *caps, const eg_problem *p) {
-    const int64_t items = layer_of(p, 1).op[0].items, highest = EG_AMX_MAX_DEPTH / items;
-    const double row_work = (double)items * (double)p->k * (double)p->n;
-    const eg_cpu_kernel *row;
-    for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
-        const double alone = row_work > 0 ? (2 * row->choice.thread_work - 1) / row_work : 0;
-        if (!eg_cpu_is_amx(row)) continue;
-        const eg_op_list high = layer_of(p, highest),
-                         low = layer_of(p, alone < (double)highest ? (int64_t)alone : highest);
-        if (eg_cpu_choose(caps, &high) == row || eg_cpu_choose(caps, &low) == row) return row;
-    }
-    return NULL;
 }
 
 static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_form *form, size_t *bytes) {
@@ -54,10 +39,10 @@ static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_fo
 /* A pack of no layer may still be read by one without rows. */
 eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_packed *packed, size_t *bytes) {
     const eg_caps any = eg_cpu_caps_without_amx(caps);
-    const eg_op_list layer = layer_of(problem, 1);
+    const eg_op_list layer = layer_of(problem);
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
     const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_choose(&any, &layer),
-                                                          choose_for_amx(caps, problem)};
+                                                          eg_cpu_matrix_row(caps, &layer)};
     const bool only_amx = any.only_kernel != caps->only_kernel; /* the caller names such a row */
     if (rows[0] == NULL || (only_amx && rows[1] == NULL)) return eg_cpu_no_kernel(caps, &layer);
     *bytes = 0;
@@ -76,13 +61,24 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
     const eg_operand *b = &problem->operands[EG_OP_B];
     const int64_t items = b->batch_stride == 0 ? 1 : problem->batch;
-    const int threads = eg_cpu_threads_for_numbers(context->caps.threads,
-                                                   (double)items * (double)problem->k * (double)problem->n);
+    const eg_cpu_calibration *calibration = eg_cpu_calibration_of(&context->caps);
+    const eg_view view = {.space = EG_OPERAND,
+                          .dtype = b->dtype,
+                          .rows = b->rows,
+                          .cols = b->cols,
+                          .row_stride = b->row_stride,
+                          .col_stride = b->col_stride,
+                          .batch_stride = b->batch_stride};
+    const eg_cpu_layouts both = {EG_CPU_NOWHERE, EG_CPU_NOWHERE, 0, 0};
     bool refused = false;
     const eg_cpu_run run = {.threads = context->device, .refused = &refused};
     for (int i = 0; i < EG_CPU_PACK_FORMS; i++) {
         const eg_cpu_form *form = &pack->form[i];
         if (form->kernel == NULL) continue;
+        eg_cpu_counts counts = {{0}};
+        eg_cpu_count_pack(calibration, form->kernel, &view, items, &both, &counts);
+        const double alone = eg_cpu_estimate(eg_cpu_costs_of(calibration, form->kernel), &counts);
+        const int threads = eg_cpu_threads_that_pay(calibration, context->caps.threads, alone, INT32_MAX);
         const eg_cpu_packs to = {.right = (char *)packed->data + form->plain.offset,
                                  .right_t = (char *)packed->data + form->transposed.offset};
         eg_cpu_pack_matrix(&run, form->kernel, threads, *b, items, &to);

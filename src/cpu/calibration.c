@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The constants of processors that were measured, and what follows from a context. A new processor's come
+ * from tools/calibrate.py; the file to add them to is calibration.def. */
+#include <string.h>
+
+#include "estimate.h"
+
+#define CALIBRATION(name, l2_bytes, fork_us, join_us)                                                        \
+    {                                                                                                        \
+        .device = (name), .l2 = (l2_bytes), .fork = (fork_us), .join = (join_us), .costs = {
+#define COSTS(name, ...) {.row = #name, .of = {__VA_ARGS__}},
+#define END_CALIBRATION                                                                                      \
+    }                                                                                                        \
+    }                                                                                                        \
+    ,
+static const eg_cpu_calibration calibrations[] = {
+#include "calibration.def"
+};
+
+const eg_cpu_calibration *eg_cpu_calibration_by_name(const char *device) {
+    for (size_t i = 0; i < sizeof calibrations / sizeof *calibrations; i++) {
+        if (strstr(device, calibrations[i].device) != NULL) return &calibrations[i];
+    }
+    return &calibrations[0];
+}
+
+const eg_cpu_calibration *eg_cpu_calibration_of(const eg_caps *caps) {
+    return caps->detail != NULL ? caps->detail : &calibrations[0];
+}
+
+static const eg_cpu_costs *find(const eg_cpu_calibration *calibration, const char *row) {
+    for (int i = 0; i < EG_CPU_MOST_ROWS && calibration->costs[i].row != NULL; i++) {
+        if (strcmp(calibration->costs[i].row, row) == 0) return &calibration->costs[i];
+    }
+    return NULL;
+}
+
+/* The first calibration has every row: tests/test_cpu_regret.c. */
+const eg_cpu_costs *eg_cpu_costs_of(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row) {
+    const eg_cpu_costs *costs = find(calibration, row->name);
+    if (costs == NULL) costs = find(&calibrations[0], row->name);
+    return costs != NULL ? costs : &calibrations[0].costs[0];
+}

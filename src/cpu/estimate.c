@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Estimated times. Constants are those of calibration.c, which tools/calibrate.py fits to recorded times. */
+#include "estimate.h"
+
+/* ---- Memory ------------------------------------------------------------------------------------- */
+
+static double greatest(double a, double b) { return a > b ? a : b; }
+
+static double numbers_of(const eg_view *x, int64_t items) {
+    if (!eg_is_present(x)) return 0;
+    return (double)x->rows * (double)x->cols * (double)(x->batch_stride != 0 ? items : 1);
+}
+
+/* A temporary or a pack holds numbers of the compute type, or bf16 terms. */
+static double bytes_each(const eg_cpu_kernel *row, const eg_view *x) {
+    if (x->space == EG_OPERAND) return (double)eg_size_of(x->dtype);
+    return row->pack.bf16_terms > 0 ? 2 * row->pack.bf16_terms : (double)eg_size_of(row->compute);
+}
+
+static int64_t batch_of(const eg_op *op) { return op->items > op->summed ? op->items : op->summed; }
+
+/* The part of some bytes that is not found in L2, where `all` are touched in turn. */
+static double far_part(const eg_cpu_calibration *calibration, double all) {
+    return all / (all + calibration->l2);
+}
+
+/* ---- Epilogues ---------------------------------------------------------------------------------- */
+
+/* Of the exponentials and divisions of gelu. */
+static double weight_of(eg_activation activation) {
+    switch (activation) {
+    case EG_ACT_NONE:
+        return 0;
+    case EG_ACT_RELU:
+        return 0.1;
+    default:
+        return 1;
+    }
+}
+
+static int layouts_of(const eg_cpu_layouts *packs) {
+    return (packs->left != EG_CPU_NOWHERE) + (packs->left_t != EG_CPU_NOWHERE) +
+           (packs->right != EG_CPU_NOWHERE) + (packs->right_t != EG_CPU_NOWHERE);
+}
+
+/* Vectors of a last, narrow micro-panel; the matrix unit has tiles of 16 columns too. */
+static double whole_vectors(const eg_cpu_kernel *row, int64_t cols) {
+    const int64_t lanes = eg_cpu_is_amx(row) ? row->micro.nr / 2 : row->micro.lanes;
+    return (double)(eg_ceil_div(cols, lanes) * lanes);
+}
+
+/* Everything that happens to the numbers of a result; returns the bytes that it reads and writes. */
+static double count_result(const eg_cpu_kernel *row, const eg_op *op, const eg_cpu_layouts *packs,
+                           eg_cpu_counts *counts) {
+    const double numbers = (double)op->items * (double)op->rows * whole_vectors(row, op->cols);
+    double bytes = 0;
+    if (op->out.space == EG_OPERAND) {
+        counts->of[op->out.col_stride == 1 ? EG_CPU_COST_STORE : EG_CPU_COST_STORE_TURNED] += numbers;
+        if (op->accumulate) counts->of[EG_CPU_COST_SECOND] += numbers;
+        bytes += numbers_of(&op->out, op->items) * bytes_each(row, &op->out);
+    }
+    counts->of[EG_CPU_COST_RESULT] += numbers * layouts_of(packs);
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        switch (term->kind) {
+        case EG_TERM_BIAS:
+            counts->of[EG_CPU_COST_FORWARD] += 0.1 * numbers;
+            break;
+        case EG_TERM_ACT:
+            counts->of[EG_CPU_COST_FORWARD] += weight_of(term->activation) * numbers;
+            break;
+        case EG_TERM_STORE:
+        case EG_TERM_ADD:
+            counts->of[EG_CPU_COST_SECOND] += numbers;
+            break;
+        case EG_TERM_GRAD_AT_VALUE:
+            counts->of[EG_CPU_COST_SECOND] += numbers;
+            counts->of[EG_CPU_COST_GRAD] += weight_of(term->activation) * numbers;
+            break;
+        case EG_TERM_GRAD_AT_SAVED:
+            counts->of[EG_CPU_COST_SECOND] += numbers;
+            counts->of[EG_CPU_COST_CHAIN] += weight_of(term->activation) * numbers;
+            break;
+        case EG_TERM_COLUMN_SUMS:
+            counts->of[EG_CPU_COST_SUM] += numbers;
+            break;
+        }
+        if (term->view.space == EG_OPERAND)
+            bytes += numbers_of(&term->view, op->items) * bytes_each(row, &term->view);
+    }
+    return bytes;
+}
+
+/* ---- Products ----------------------------------------------------------------------------------- */
+
+/* A narrow last micro-panel loads as many numbers of the left operand as a whole one, but fewer vectors. */
+static double width_of_rest(const eg_cpu_kernel *row, int64_t cols) {
+    const double narrow = 0.6; /* a tile block of the matrix unit with half its columns */
+    if (cols == 0) return 0;
+    if (eg_cpu_is_amx(row)) return 2 * cols <= row->micro.nr ? narrow : 1;
+    const double vectors = (double)eg_ceil_div(cols, row->micro.lanes),
+                 all = (double)row->micro.nr / row->micro.lanes;
+    return (1 + vectors) / (1 + all);
+}
+
+/* Lines that are multiples of 4 KiB apart are in few sets of L1 and L2. Of many such lines, what was
+ * prefetched is evicted before it is read. */
+static bool is_evicted(const eg_view *x, int where) {
+    enum { PAGE = 4096, MANY = 256 };
+    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride,
+                  lines = x->col_stride == 1 ? x->rows : x->cols;
+    return where == EG_CPU_IN_PLACE && lines >= MANY && (line * (int64_t)eg_size_of(x->dtype)) % PAGE == 0;
+}
+
+static bool is_turned(const eg_view *x) { return x->col_stride != 1; }
+
+void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                       const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
+                       eg_cpu_counts *counts) {
+    const int64_t mr = row->micro.mr, nr = row->micro.nr;
+    const double summed = (double)greatest(1, (double)op->summed), products = (double)op->items * summed;
+    const double passes = greatest(1, (double)eg_ceil_div(op->depth, blocks->kc)) * products;
+    const double row_blocks = (double)eg_ceil_div(op->rows, blocks->mc),
+                 col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
+    const double tiles_down = (double)eg_ceil_div(op->rows, mr);
+    const double width = (double)(op->cols / nr) + width_of_rest(row, op->cols % nr);
+    const int64_t depth =
+        eg_cpu_is_amx(row) ? eg_ceil_div(op->depth, EG_AMX_BLOCK) * EG_AMX_BLOCK : op->depth;
+    const double k = products * tiles_down * width * (double)depth;
+    counts->of[EG_CPU_COST_STEP] += 1;
+    counts->of[EG_CPU_COST_BLOCK] += passes * row_blocks * col_blocks;
+    counts->of[EG_CPU_COST_TILE] += passes * tiles_down * (double)eg_ceil_div(op->cols, nr);
+    counts->of[EG_CPU_COST_K] += k;
+    if (left == EG_CPU_IN_PLACE)
+        counts->of[eg_cpu_is_near(&op->left) ? EG_CPU_COST_LEFT_NEAR : EG_CPU_COST_LEFT_FAR] += k;
+    if (right == EG_CPU_IN_PLACE)
+        counts->of[eg_cpu_is_near(&op->right) ? EG_CPU_COST_RIGHT_NEAR : EG_CPU_COST_RIGHT_FAR] += k;
+    if (right == EG_CPU_FUSED)
+        counts->of[is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] +=
+            products * row_blocks * (double)op->depth * (double)op->cols;
+    const double of_left = numbers_of(&op->left, batch_of(op)) * bytes_each(row, &op->left),
+                 of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
+    const double of_result = count_result(row, op, packs, counts);
+    const double far = far_part(calibration, of_left + of_right + of_result);
+    counts->of[EG_CPU_COST_FAR] += (of_left * col_blocks + of_right * row_blocks + of_result) * far;
+    if (is_evicted(&op->left, left)) counts->of[EG_CPU_COST_EVICTED] += of_left * far;
+    if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
+}
+
+/* ---- The rest ----------------------------------------------------------------------------------- */
+
+/* A column-major x is read as its row-major transpose: see pack.c. */
+void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
+                       int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+    const double numbers = (double)x->rows * (double)x->cols * (double)items;
+    const bool turned = x->row_stride == 1 && x->col_stride != 1;
+    const int plain = (packs->left != EG_CPU_NOWHERE) + (packs->right != EG_CPU_NOWHERE),
+              transposed = (packs->left_t != EG_CPU_NOWHERE) + (packs->right_t != EG_CPU_NOWHERE);
+    const double size =
+        row->pack.bf16_terms > 0 ? 2 * row->pack.bf16_terms : (double)eg_size_of(row->compute);
+    const double bytes = numbers * (bytes_each(row, x) + size * (plain + transposed));
+    counts->of[EG_CPU_COST_STEP] += 1;
+    counts->of[EG_CPU_COST_READ] += numbers;
+    counts->of[EG_CPU_COST_PACK] += numbers * (turned ? transposed : plain);
+    counts->of[EG_CPU_COST_PACK_TURNED] += numbers * (turned ? plain : transposed);
+    counts->of[EG_CPU_COST_FAR] += bytes * far_part(calibration, bytes);
+}
+
+void eg_cpu_count_map(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                      const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+    const double of_left = numbers_of(&op->left, op->items) * bytes_each(row, &op->left);
+    const double bytes = of_left + count_result(row, op, packs, counts);
+    counts->of[EG_CPU_COST_STEP] += 1;
+    counts->of[EG_CPU_COST_MAP] += (double)op->items * (double)op->rows * whole_vectors(row, op->cols);
+    counts->of[EG_CPU_COST_FAR] += bytes * far_part(calibration, bytes);
+}
+
+void eg_cpu_count_reduce(const eg_op *op, eg_cpu_counts *counts) {
+    counts->of[EG_CPU_COST_STEP] += 1;
+    counts->of[EG_CPU_COST_REDUCE] += (double)eg_ceil_div(op->depth, EG_CPU_CHUNK) * (double)op->cols;
+}
+
+double eg_cpu_estimate(const eg_cpu_costs *costs, const eg_cpu_counts *counts) {
+    double nanoseconds = 0;
+    for (int i = 0; i < EG_CPU_COSTS; i++) nanoseconds += costs->of[i] * counts->of[i];
+    return 1e-3 * nanoseconds;
+}
+
+/* ---- Threads ------------------------------------------------------------------------------------ */
+
+/* The last round of parts may leave threads idle. */
+double eg_cpu_time_on(const eg_cpu_calibration *calibration, int threads, double alone, int64_t units) {
+    if (threads <= 1 || units <= 1) return alone;
+    const double rounds = (double)eg_ceil_div(units, threads);
+    return alone * rounds / (double)units + calibration->fork + calibration->join * threads;
+}
+
+int eg_cpu_threads_that_pay(const eg_cpu_calibration *calibration, int most, double alone, int64_t units) {
+    int best = 1;
+    double least = alone;
+    if (units < most) most = (int)units;
+    for (int threads = 2; threads <= most; threads++) {
+        const double time = eg_cpu_time_on(calibration, threads, alone, units);
+        if (time < least) best = threads, least = time;
+    }
+    return best;
+}
