@@ -29,7 +29,7 @@ def read_inputs(path, names):
     if path.is_dir():
         return {name: read_npy(path / f"{name}.npy") for name in names if (path / f"{name}.npy").exists()}
     tensors = dict(safetensors.deserialize(path.read_bytes()))
-    known = {name: t for name, t in tensors.items() if t["dtype"] in TYPES}
+    known = {name: t for name, t in tensors.items() if name in names and t["dtype"] in TYPES}
     return {name: np.frombuffer(t["data"], TYPES[t["dtype"]]).reshape(t["shape"]) for name, t in known.items()}
 
 
