@@ -154,7 +154,7 @@ MUTATIONS = [
     ("programs are told apart by all but what adds", "src/core/cache.c", "(uint64_t)p->accumulate << 2", "0U"),
     ("chunks' programs are told apart by all but their views", "src/core/cache.c",
      "add(key, (uint64_t)x->rows);", ""),
-    ("a refused program's numbers are taken by nothing", "src/core/cache.c", "    refused = false;\n    EG_TRY(eg_cache_find", "    EG_TRY(eg_cache_find"),
+    ("a refused program's numbers are taken by nothing", "src/core/cache.c", "    refused = false;\n    EG_TRY(find_program", "    EG_TRY(find_program"),
     # Low memory.
     ("chunks: rows past the last full one are left out", "src/core/low_memory_run.c",
      "row < x->problem.m; row += x->rows", "row + x->rows <= x->problem.m; row += x->rows"),

@@ -188,40 +188,28 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
     memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
 }
 
-/* Compiles the list that the entry has. A program compiled anew counts as another. */
-static eg_status fill(eg_context *context, const signature *key, bool refused, entry *place) {
+/* The program of a call, or of a list that is none. One compiled anew counts as another. */
+static eg_status find_program(eg_context *context, const eg_problem *problem, const eg_op_list *list,
+                              bool refused, const eg_program **program) {
+    signature key;
+    if (problem != NULL) sign_call(&key, context, problem, refused ? RUN_REFUSED : RUN, 0);
+    if (problem == NULL) sign_list(&key, context, list, refused ? LIST_REFUSED : LIST);
+    entry *found = find(context->cache, &key);
+    *program = &found->program;
+    if (found->used != 0) return EG_OK;
+    if (problem != NULL) eg_lower(problem, &found->program.list);
+    if (problem == NULL) found->program.list = *list;
     eg_caps caps = context->caps;
     caps.refused = refused;
-    EG_TRY(eg_compile(&caps, &place->program));
-    place->program.serial = ++context->cache->serial;
-    keep_key(context->cache, key, place);
+    EG_TRY(eg_compile(&caps, &found->program));
+    found->program.serial = ++context->cache->serial;
+    keep_key(context->cache, &key, found);
     return EG_OK;
 }
 
 eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
                         const eg_program **program) {
-    signature key;
-    sign_call(&key, context, problem, refused ? RUN_REFUSED : RUN, 0);
-    entry *found = find(context->cache, &key);
-    if (found->used == 0) {
-        eg_lower(problem, &found->program.list);
-        EG_TRY(fill(context, &key, refused, found));
-    }
-    *program = &found->program;
-    return EG_OK;
-}
-
-static eg_status find_list(eg_context *context, const eg_op_list *list, bool refused,
-                           const eg_program **program) {
-    signature key;
-    sign_list(&key, context, list, refused ? LIST_REFUSED : LIST);
-    entry *found = find(context->cache, &key);
-    if (found->used == 0) {
-        found->program.list = *list;
-        EG_TRY(fill(context, &key, refused, found));
-    }
-    *program = &found->program;
-    return EG_OK;
+    return find_program(context, problem, NULL, refused, program);
 }
 
 bool eg_cache_find_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks *chunks) {
@@ -250,25 +238,26 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
     call->workspace = (eg_address){workspace, offset};
 }
 
+/* Where it refuses, the one that takes anything. */
+static eg_status run(eg_context *context, const eg_program *program, const eg_problem *problem,
+                     const eg_op_list *list, const eg_call *call) {
+    bool refused = false;
+    EG_TRY(context->ops->run(context, program, call, &refused));
+    if (!refused) return EG_OK;
+    refused = false;
+    EG_TRY(find_program(context, problem, list, true, &program));
+    return context->ops->run(context, program, call, &refused);
+}
+
 eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_problem *problem,
                        void *workspace, size_t offset) {
     eg_call call;
-    bool refused = false;
     bind(problem, workspace, offset, &call);
-    EG_TRY(context->ops->run(context, program, &call, &refused));
-    if (!refused) return EG_OK;
-    refused = false;
-    EG_TRY(eg_cache_find(context, problem, true, &program));
-    return context->ops->run(context, program, &call, &refused);
+    return run(context, program, problem, NULL, &call);
 }
 
 eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const eg_call *call) {
     const eg_program *program;
-    bool refused = false;
-    EG_TRY(find_list(context, list, false, &program));
-    EG_TRY(context->ops->run(context, program, call, &refused));
-    if (!refused) return EG_OK;
-    refused = false;
-    EG_TRY(find_list(context, list, true, &program));
-    return context->ops->run(context, program, call, &refused);
+    EG_TRY(find_program(context, NULL, list, false, &program));
+    return run(context, program, NULL, list, call);
 }
