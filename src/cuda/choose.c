@@ -8,15 +8,6 @@
 
 /* ---- What a row takes ----------------------------------------------------------------------------- */
 
-/* Rows or columns of 16-byte vectors: what TMA and the library's fast kernels want. */
-static bool is_aligned(const eg_cuda_matrix *x) {
-    if (x->data == 0) return true;
-    const int64_t each = 16 / (int64_t)eg_dtype_size((eg_dtype)x->dtype);
-    const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
-    return x->data % 16 == 0 && ld % each == 0 && x->item_stride % each == 0 &&
-           (x->col_stride == 1 || x->row_stride == 1);
-}
-
 static bool is_row_major(const eg_cuda_matrix *x) { return x->data == 0 || x->col_stride == 1; }
 
 /* Coordinates of TMA are 32-bit. */
@@ -49,8 +40,8 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
     if (row->family != EG_CUDA_STRIDED && x->depth == 0) return false;
     if ((takes & EG_CUDA_ALIGNED) != 0 &&
-        !(is_aligned(&x->left) && is_aligned(&x->right) && is_aligned(&x->in) && is_aligned(&x->out) &&
-          is_aligned(&x->second)))
+        !(eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&x->in) &&
+          eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second)))
         return false;
     if ((takes & EG_CUDA_ROW_STORES) != 0 &&
         !(is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second)))
@@ -69,7 +60,8 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (row->family != EG_CUDA_VECTORS) return true;
     return x->cols % (row->tile_cols / 32) == 0 && is_row_major(&x->in) && is_row_major(&x->left) &&
-           is_row_major(&x->out) && is_aligned(&x->in) && is_aligned(&x->left) && is_aligned(&x->out);
+           is_row_major(&x->out) && eg_cuda_is_aligned(&x->in) && eg_cuda_is_aligned(&x->left) &&
+           eg_cuda_is_aligned(&x->out);
 }
 
 /* A copy is a product of nothing. */
@@ -81,6 +73,7 @@ static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const e
     if (row->kind != kind_of(op) || row->compute != list->compute) return false;
     if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != list->dtype) return false;
     if ((row->needs & c->caps->features) != row->needs) return false;
+    if (row->shared > ((const eg_cuda_caps *)c->caps->detail)->shared) return false;
     if (row->family == EG_CUDA_LIBRARY && c->caps->refused) return false;
     return list->math != EG_MATH_STRICT || (row->takes & EG_CUDA_MATRIX_UNIT) == 0;
 }

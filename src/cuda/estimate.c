@@ -18,9 +18,7 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
     if ((row->takes & EG_CUDA_FUSES_MAP) != 0) return EG_CUDA_KIND_FUSED_MAP;
     if ((row->takes & EG_CUDA_STAGED) != 0) return EG_CUDA_KIND_STAGED;
     if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;
-    return row->tile_cols == 256   ? EG_CUDA_KIND_TMA_256
-           : row->tile_cols == 192 ? EG_CUDA_KIND_TMA_192
-                                   : EG_CUDA_KIND_TMA_128;
+    return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
 }
 
 eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
@@ -97,6 +95,14 @@ static double ceil_of(double x) {
 
 /* ---- Products ------------------------------------------------------------------------------------- */
 
+bool eg_cuda_is_aligned(const eg_cuda_matrix *x) {
+    if (x->data == 0) return true;
+    const int64_t each = 16 / (int64_t)eg_size_of((eg_dtype)x->dtype);
+    const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    return x->data % 16 == 0 && ld % each == 0 && x->item_stride % each == 0 &&
+           (x->col_stride == 1 || x->row_stride == 1);
+}
+
 /* Whether the depth runs along an operand's rows that do not end on 16 bytes. The library has no kernels for
  * the matrix unit then, even where rows begin on 16 bytes. */
 static bool is_odd(const eg_cuda_gemm *x) {
@@ -130,6 +136,19 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     return costs->launch + beside(least, slow * memory_time(machine, costs, x));
 }
 
+/* What part of the tiles is inside the result: threads visit no other elements. */
+static double inside_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    return (double)x->rows / (double)(eg_ceil_div(x->rows, row->tile_rows) * row->tile_rows) *
+           (double)x->cols / (double)(eg_ceil_div(x->cols, row->tile_cols) * row->tile_cols);
+}
+
+/* Kernels of any strides load an operand that is not in vectors number by number, and wait for that. */
+static double k_block_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const bool odd = row->family == EG_CUDA_STRIDED && costs->odd > 0 &&
+                     !(eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right));
+    return odd ? costs->odd : costs->k_block;
+}
+
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const double slow_beside = 8; /* how much longer a staged epilogue takes beside products */
@@ -142,8 +161,11 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const bool has_tail = saved >= 0;
     const double waves = ceil_of(tiles / places) - (has_tail ? saved : 0);
     const double rounds = ceil_of(tiles / (places * costs->resident));
-    const double products = greatest(waves * costs->k_block, rounds * costs->latency);
-    const double epilogue = costs->tile + terms_of(costs, x);
+    const double inside = row->family == EG_CUDA_TMA ? 1 : inside_of(row, x);
+    /* Kernels of any type wait longer for what they load one by one. */
+    const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
+    const double products = greatest(waves * k_block_of(row, costs, x), rounds * costs->latency * waiting);
+    const double epilogue = (costs->tile + terms_of(costs, x)) * inside;
     const double hidden = (row->takes & EG_CUDA_STAGED) != 0 ? k_blocks * costs->k_block / slow_beside : 0;
     const double epilogues = epilogue + greatest(waves - 1, 0) * greatest(epilogue - hidden, 0);
     const double memory = memory_time(machine, costs, x); /* a map's first rows are made before */

@@ -10,7 +10,7 @@
 typedef struct eg_cuda_costs {
     double launch;   /* until the first k-block, and after the last tile */
     double k_block;  /* of a tile, of which a multiprocessor (cluster, if persistent) makes one at a time */
-    double odd;      /* the library's k-block of a depth for which it has no fast kernel */
+    double odd;      /* of operands that are not in vectors; the library's where it has no fast kernel */
     double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile */
     double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
     double tile;     /* its prologue and the epilogue without terms */
@@ -28,7 +28,6 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_LIBRARY_F32,
     EG_CUDA_KIND_LIBRARY_F64,
     EG_CUDA_KIND_TMA_256,
-    EG_CUDA_KIND_TMA_192,
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_STAGED,
@@ -62,6 +61,9 @@ typedef struct eg_cuda_machine {
 
 /* The constants of a device by its name; those of the best known one for others. */
 const eg_cuda_calibration *eg_cuda_calibration_of(const char *device);
+
+/* Whether a matrix is in rows or columns of 16-byte vectors, or absent. */
+bool eg_cuda_is_aligned(const eg_cuda_matrix *x);
 
 /* Of the kernels with costs of its kind. */
 eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);

@@ -21,7 +21,7 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *     tile scheduler                            of the persistent backward
  */
 enum {
-    EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128, 192 or 256 */
+    EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128 or 256 */
     EG_HOPPER_DEPTH = 64, /* of a k-block: the 128 bytes that TMA swizzles */
     EG_HOPPER_CONSUMERS = 2,
     EG_HOPPER_CONSUMER_WARPS = 4 * EG_HOPPER_CONSUMERS,
@@ -34,7 +34,7 @@ enum {
 #define EG_HOPPER_RIGHT_BYTES(cols) (EG_HOPPER_DEPTH * (cols)*2)
 #define EG_HOPPER_STAGE_BYTES(cols) (EG_HOPPER_LEFT_BYTES + EG_HOPPER_RIGHT_BYTES(cols))
 /* As many stages as the boxes leave room for, and boxes of each warp. */
-#define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : (cols) == 192 ? 4 : 5)
+#define EG_HOPPER_STAGES(cols) ((cols) == 256 ? 3 : 5)
 #define EG_HOPPER_BOXES(cols)  ((cols) / 64)
 
 #define EG_HOPPER_BOXES_AT(cols) (EG_HOPPER_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))

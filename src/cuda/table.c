@@ -38,7 +38,6 @@
     HOPPER_ROW(#type, storage, layout, cols, EG_HOPPER_SHARED(cols, 0), terms, EG_CUDA_TMA, 64, 0)
 #define HOPPER_WIDTHS(type, storage, layout, terms)                                                          \
     HOPPER(type, storage, layout, 256, terms)                                                                \
-    HOPPER(type, storage, layout, 192, STORES)                                                               \
     HOPPER(type, storage, layout, 128, terms)
 /* With a stream-K tail: kernels/hopper_stream_k.cuh. */
 #define HOPPER_STREAM_K(type, storage, layout, terms)                                                        \

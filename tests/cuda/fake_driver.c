@@ -72,7 +72,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdev
         *value = 132;
         break;
     default:
-        *value = 227 << 10;
+        *value = setting("FAKE_CUDA_SHARED", 227 << 10);
     }
     return CUDA_SUCCESS;
 }

@@ -95,6 +95,23 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     close_session(&s);
 }
 
+/* Devices of 8.6 and 8.9 have 99 KiB of shared memory a block. */
+static void a_row_fits_the_shared_memory_of_the_device(void **state) {
+    (void)state;
+    setenv("FAKE_CUDA_MAJOR", "8", 1);
+    setenv("FAKE_CUDA_SHARED", "101376", 1);
+    session s;
+    open_session(&s);
+    unsetenv("FAKE_CUDA_MAJOR");
+    unsetenv("FAKE_CUDA_SHARED");
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    s.layer.dtype = EG_F32;
+    assert_forward_by(&s, "fma_f32_128x128");
+    s.layer.dtype = EG_F64; /* the tiles of mma_f64 take 132 KiB */
+    assert_forward_by(&s, "ref_f64");
+    close_session(&s);
+}
+
 /* What chunks move and round their sums by: a residual and nothing else. Anything beside it needs a product's
  * epilogue. */
 static void a_result_without_a_product_is_a_copy(void **state) {
@@ -436,6 +453,7 @@ int main(void) {
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
+        cmocka_unit_test(a_row_fits_the_shared_memory_of_the_device),
         cmocka_unit_test(a_result_without_a_product_is_a_copy),
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),

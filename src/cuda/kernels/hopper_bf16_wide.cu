@@ -2,4 +2,4 @@
 /* The bf16 kernels of hopper_gemm.cuh with the widest tile, for large products. */
 #include "hopper_gemm.cuh"
 
-EG_HOPPER_KERNELS(bf16, true, 256, true)
+EG_HOPPER_KERNELS(bf16, true, 256)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The f16 kernels of hopper_gemm.cuh with narrower tiles, for where the widest leave multiprocessors idle. */
+/* The f16 kernels of hopper_gemm.cuh with a narrower tile, for products of few wide ones. */
 #include "hopper_gemm.cuh"
 
-EG_HOPPER_KERNELS(f16, false, 192, false)
-EG_HOPPER_KERNELS(f16, false, 128, true)
+EG_HOPPER_KERNELS(f16, false, 128)

@@ -2,4 +2,4 @@
 /* The f16 kernels of hopper_gemm.cuh with the widest tile, for large products. */
 #include "hopper_gemm.cuh"
 
-EG_HOPPER_KERNELS(f16, false, 256, true)
+EG_HOPPER_KERNELS(f16, false, 256)

@@ -138,12 +138,12 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
 
 /* The layouts of a layer's products (../table.c has the letters): A·B with B [K, N] (nn) or [N, K] (nt),
  * grad_pre·Bᵀ (the other of the two), Aᵀ·grad_pre (tn). */
-#define EG_HOPPER_LAYOUTS(type, bf16, cols, activates, stream_k)                                             \
-    EG_HOPPER_KERNEL(hopper_##type##_nn_128x##cols, bf16, false, true, cols, activates, stream_k)            \
-    EG_HOPPER_KERNEL(hopper_##type##_nt_128x##cols, bf16, false, false, cols, activates, stream_k)           \
+#define EG_HOPPER_LAYOUTS(type, bf16, cols, stream_k)                                                        \
+    EG_HOPPER_KERNEL(hopper_##type##_nn_128x##cols, bf16, false, true, cols, true, stream_k)                 \
+    EG_HOPPER_KERNEL(hopper_##type##_nt_128x##cols, bf16, false, false, cols, true, stream_k)                \
     EG_HOPPER_KERNEL(hopper_##type##_tn_128x##cols, bf16, true, true, cols, false, stream_k)
-#define EG_HOPPER_KERNELS(type, bf16, cols, activates) EG_HOPPER_LAYOUTS(type, bf16, cols, activates, false)
-#define EG_HOPPER_STREAM_K_KERNELS(type, bf16)         EG_HOPPER_LAYOUTS(type##_stream_k, bf16, 256, true, true)
+#define EG_HOPPER_KERNELS(type, bf16, cols)    EG_HOPPER_LAYOUTS(type, bf16, cols, false)
+#define EG_HOPPER_STREAM_K_KERNELS(type, bf16) EG_HOPPER_LAYOUTS(type##_stream_k, bf16, 256, true)
 
 /* d_a, with a fused map. */
 #define EG_HOPPER_MAP_KERNELS(type, bf16)                                                                    \

@@ -264,18 +264,16 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define EG_NAMES_96 EG_NAMES_64 ", "                                                                         \
+#define EG_NAMES_128 EG_NAMES_64 ", "                                                                        \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define EG_NAMES_128 EG_NAMES_96 ", "                                                                        \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                       \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define EG_ACC_8(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]),                      \
                     "+f"(acc[i + 4]), "+f"(acc[i + 5]), "+f"(acc[i + 6]), "+f"(acc[i + 7])
 #define EG_ACC_32(i) EG_ACC_8(i), EG_ACC_8(i + 8), EG_ACC_8(i + 16), EG_ACC_8(i + 24)
 #define EG_ACC_64  EG_ACC_32(0), EG_ACC_32(32)
-#define EG_ACC_96  EG_ACC_64, EG_ACC_32(64)
-#define EG_ACC_128 EG_ACC_96, EG_ACC_32(96)
+#define EG_ACC_128 EG_ACC_64, EG_ACC_32(64), EG_ACC_32(96)
 
 /* acc = left(64 x 16) * right(16 x COLS), + acc where `add`. The numbers name the operands after acc. */
 #define EG_WGMMA(type, cols, count, l, r, add_, lt, rt)                                                      \
@@ -290,11 +288,6 @@ template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[64], uint64_t left, uint64_t right, int add) {
     if (BF16) EG_WGMMA(bf16, 128, 64, 64, 65, 66, 67, 68);
     else      EG_WGMMA(f16, 128, 64, 64, 65, 66, 67, 68);
-}
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[96], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 192, 96, 96, 97, 98, 99, 100);
-    else      EG_WGMMA(f16, 192, 96, 96, 97, 98, 99, 100);
 }
 template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[128], uint64_t left, uint64_t right, int add) {
