@@ -144,6 +144,8 @@ class Model:
 
     def function(self, dtype, shape, weight, operation, name):
         """What estimates a recorded time, and of what kind it is; None: nothing does."""
+        if name not in self.rows:
+            return None  # record.py --whole: several kernels
         row, kind = self.rows[name]
         first = product(dtype, shape, weight, operation)
         if operation == "backward":
@@ -156,7 +158,7 @@ class Model:
             return None
         tiles = -(-first.rows // 256) * -(-first.cols // 256)
         if KINDS[kind] == "FUSED_MAP" and (tiles < 3 * MULTIPROCESSORS // 2 or first.cols < 2048):
-            return None  # of no use there: choose.c
+            return None  # too few waves to make rows of the map beside
         saved, clear = -1.0, 0.0
         if KINDS[kind] == "STREAM_K":
             saved, clear = self.tail_of(first, name, False), self.calibration.clear

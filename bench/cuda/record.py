@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records how long every usable kernel row takes for every operation of a seeded list of layers.
 
-    record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
+    record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370] [--whole]
 
 Each operation is one call, and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
 cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts. A line
@@ -10,6 +10,10 @@ is written as soon as it is measured:
 
     # rows: NAME NAME ...                          numbered from 0
     DTYPE MxKxN WEIGHT ACTIVATION OPERATION ROW:MICROSECONDS ...
+
+--whole records calls of several kernels, on layers of many rows: rows that make a map's result inside a product
+against `separate`, the library's own choice of a kernel for each operation. Turns are long there, because those rows
+gain where the device's power is the limit, which times of single kernels do not show.
 
 WEIGHT is kn (row-major b) or nk (column-major). tests/cuda/test_regret.c judges the choice of rows by the
 recording, and tools/calibrate.py fits the constants of the estimate to it."""
@@ -41,6 +45,9 @@ MOST_FLOPS = {"bf16": 1.2e12, "f16": 1.2e12, "f32": 1.2e11, "f64": 4e10}
 OPERATIONS = ["y", "y+pre", "d_a", "chain", "d_b", "map", "map+d_bias", "recompute", "map+d_a", "backward"]
 ROTATED_BYTES, MOST_SETS, POOL_BYTES = 160 << 20, 16, 8 << 30
 TURNS, TURN_MS, MOST_MS = 5, 0.8, 12
+WHOLE_OPERATIONS, SEPARATE, WHOLE_TURN_MS, WHOLE_MOST_MS = ["map+d_a", "backward"], "separate", 10, 40
+TABLE = [(2048, 768, 3072), (8192, 768, 3072), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192),
+         (8192, 4096, 14336), (8192, 1024, 4096), (16384, 768, 3072)]  # bench/cuda/compare.py's, and two beside them
 
 
 def draw_layers(seed, count):
@@ -54,6 +61,16 @@ def draw_layers(seed, count):
         if 2.0 * m * k * n <= MOST_FLOPS[dtype] and layer not in layers:
             layers.append(layer)
     return layers
+
+
+def draw_whole_layers(seed, count):
+    """Those of the table, and such of the sweep's that have many rows and lie on 16 bytes."""
+    layers = [("bf16", *shape, "kn", "gelu") for shape in TABLE]
+    for dtype, m, k, n, weight, _ in draw_layers(seed, 20 * count):
+        layer = (dtype, m, k, n, weight, "gelu")
+        if dtype in ("bf16", "f16") and m >= 1024 and k % 8 == n % 8 == 0 and min(k, n) >= 512 and layer not in layers:
+            layers.append(layer)
+    return layers[:count]
 
 
 class Pool:
@@ -119,14 +136,23 @@ def arguments(pool, layer, operation):
     return args, sum(sizes)
 
 
+def is_fused(text):
+    return any(part in text for part in ("_map_", "_backward_"))
+
+
+def is_planned(name, plan):
+    return not is_fused(plan) if name == SEPARATE else name in plan
+
+
 def is_for(name, operation, layer):
     """Rows that could make the operation, without those that would take far too long."""
     dtype, m, k, n = layer[:4]
+    if name == SEPARATE:
+        return True
     if "act_grad" in name:
         return operation in ("map", "map+d_bias")
     if name.startswith(("column_sum", "copy")):
         return False
-    special = any(part in name for part in ("_map_", "_backward_"))
     if operation in ("map", "map+d_bias"):
         return False
     if operation == "map+d_a":
@@ -134,7 +160,7 @@ def is_for(name, operation, layer):
             and "_backward_" not in name
     if operation == "backward":
         return dtype in ("bf16", "f16") and ("_backward_" in name or "cublaslt" in name)
-    if special:
+    if is_fused(name):
         return False
     slow = 2.0 * m * k * n / (3e12 if dtype != "f64" else 2e12)
     return not name.startswith("ref_") or slow < 4e-3
@@ -143,7 +169,7 @@ def is_for(name, operation, layer):
 class Graph:
     """All sets of a call, by the row of a context."""
 
-    def __init__(self, library, layer, sets, stream):
+    def __init__(self, library, layer, sets, turn_ms):
         for args in sets:
             library.check(library.call("", layer, args))
         torch.cuda.synchronize()
@@ -156,7 +182,7 @@ class Graph:
             self.graph.capture_end()
         self.count, self.times = len(sets), []
         self.replay(1)
-        self.repeats = max(1, int(TURN_MS / max(1e-3, self.replay(1) * self.count)))
+        self.repeats = max(1, int(turn_ms / max(1e-3, self.replay(1) * self.count)))
 
     def replay(self, repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -171,7 +197,7 @@ class Graph:
         self.times.append(self.replay(self.repeats))
 
 
-def measure(libraries, pool, scratch, layer, operation, stream):
+def measure(libraries, pool, scratch, layer, operation, whole):
     dtype, m, k, n, _, activation = layer
     sets, spanned = [], 0
     while len(sets) < 2 or (len(sets) < MOST_SETS and spanned < ROTATED_BYTES):
@@ -188,10 +214,11 @@ def measure(libraries, pool, scratch, layer, operation, stream):
             if size.value > scratch.numel():
                 continue
             text = c.create_string_buffer(4096)
-            if library.call("_plan", struct, sets[0], text, 4096) != 0 or name.encode() not in text.value:
+            planned = library.call("_plan", struct, sets[0], text, 4096) == 0
+            if not planned or not is_planned(name, text.value.decode()):
                 continue
             try:
-                graphs[number] = Graph(library, struct, sets, stream)
+                graphs[number] = Graph(library, struct, sets, WHOLE_TURN_MS if whole else TURN_MS)
             except RuntimeError as error:
                 print(layer, operation, name, error, file=sys.stderr)
     if not graphs:
@@ -200,7 +227,7 @@ def measure(libraries, pool, scratch, layer, operation, stream):
     for turn in range(TURNS):
         random.shuffle(order)
         for graph in order:
-            if turn < 2 or statistics.median(graph.times) * graph.count < MOST_MS:
+            if turn < 2 or statistics.median(graph.times) * graph.count < (WHOLE_MOST_MS if whole else MOST_MS):
                 graph.turn()
     return {number: statistics.median(graph.times) * 1e3 for number, graph in graphs.items()}
 
@@ -212,25 +239,31 @@ def main():
     parser.add_argument("--layers", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=370)
+    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     begin = time.monotonic()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), open(options.out, "w") as out:
         pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
         names = eg.Library(options.library, stream.cuda_stream).kernels()
+        if options.whole:
+            names = [name for name in names if is_fused(name)]
         libraries = {name: eg.Library(options.library, stream.cuda_stream, name) for name in names}
+        if options.whole:
+            libraries[SEPARATE] = eg.Library(options.library, stream.cuda_stream)
         driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
                                 capture_output=True, text=True, check=False).stdout.strip()
         print(f"# {torch.cuda.get_device_name()}, driver {driver}, {datetime.date.today()}, seed {options.seed}: "
               "microseconds by row", file=out)
-        print("# rows:", *names, file=out, flush=True)
+        print("# rows:", *libraries, file=out, flush=True)
         done = 0
-        for layer in draw_layers(options.seed, options.layers):
+        draw = draw_whole_layers if options.whole else draw_layers
+        for layer in draw(options.seed, options.layers):
             if time.monotonic() - begin > options.seconds:
                 break
-            for operation in OPERATIONS:
-                times = measure(libraries, pool, scratch, layer, operation, stream)
-                if not times:
+            for operation in WHOLE_OPERATIONS if options.whole else OPERATIONS:
+                times = measure(libraries, pool, scratch, layer, operation, options.whole)
+                if not times or (options.whole and len(times) < 2):
                     continue
                 dtype, m, k, n, weight, activation = layer
                 print(dtype, f"{m}x{k}x{n}", weight, activation, operation,
