@@ -71,6 +71,14 @@ static const eg_cpu_kernel *usable(int number, uint32_t features) {
     return is_default && (row->needs & features) == row->needs ? row : NULL;
 }
 
+static bool has_few_rows(const eg_program *program) {
+    for (int i = 0; i < program->steps; i++) {
+        const char *const note = program->step[i].note;
+        if (note != NULL && strcmp(note, "few rows") == 0) return true;
+    }
+    return false;
+}
+
 /* Of a call of several products, whose ways may differ, the row is judged where its ways were not recorded.
  */
 static void judge(judgement *all, const recorded_operation *x, const char *times, uint32_t features) {
@@ -79,6 +87,7 @@ static void judge(judgement *all, const recorded_operation *x, const char *times
     double best = 0, chosen = 0, by_row = 0, time;
     int number;
     compile(x, features, &program);
+    if (has_few_rows(&program)) return; /* which is no recorded way */
     recorded_way(&program, chosen_way);
     const char *const kernel = program.step[program.steps - 1].kernel;
     while (recorded_next(&times, &number, way, &time)) {

@@ -123,7 +123,9 @@ static void a_pack_saves_its_step(void **state) {
     (void)state;
     eg_context *context = open_cpu(1);
     fixture f;
-    fixture_make(&f, small_layer());
+    eg_layer layer = small_layer();
+    layer.m = 17; /* of fewer rows b is not packed */
+    fixture_make(&f, layer);
     char plain[ROOM], packed_text[ROOM];
     assert_ok(eg_backward_plan(context, &f.layer, &f.backward, plain, sizeof plain));
     eg_packed *packed = NULL;
@@ -153,6 +155,35 @@ static void a_column_major_result_is_turned(void **state) {
     assert_int_equal(steps(text, "gemm", "d_a = grad_pre.bT"), 1);
     eg_close(context);
     fixture_free(&f);
+}
+
+/* Up to 16 rows b is read where it is, in either layout and whatever its type, on every row of vectors. */
+static void few_rows_copy_no_b(void **state) {
+    (void)state;
+    static const eg_dtype dtypes[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
+    eg_context *context = open_cpu(1);
+    for (int i = 0; i < 4 * 2 * 2; i++) {
+        char text[ROOM];
+        fixture f;
+        const bool few = i / 8 == 0;
+        fixture_make(&f, (eg_layer){.dtype = dtypes[i % 4],
+                                    .math = EG_MATH_STRICT,
+                                    .activation = EG_ACT_GELU,
+                                    .m = few ? 16 : 17,
+                                    .k = 300,
+                                    .n = 201,
+                                    .batch = 1});
+        if (i / 4 % 2 == 1) f.forward.b.layout = f.backward.b.layout = EG_COL_MAJOR;
+        if (i / 4 % 2 == 1) f.forward.b.ld = f.backward.b.ld = 300;
+        assert_ok(eg_forward_plan(context, &f.layer, &f.forward, text, sizeof text));
+        assert_int_equal(steps(text, "gemm", "few rows"), few);
+        assert_true(!few || steps(text, "pack b", "") == 0);
+        assert_ok(eg_backward_plan(context, &f.layer, &f.backward, text, sizeof text));
+        assert_int_equal(steps(text, "gemm", "few rows"), few ? 2 : 0);
+        assert_true(!few || steps(text, "pack b", "") == 0);
+        fixture_free(&f);
+    }
+    eg_close(context);
 }
 
 /* A small layer's operands are read where they are, but for the transpose of b. */
@@ -473,6 +504,7 @@ int main(void) {
         cmocka_unit_test(sizes_choose_the_row),
         cmocka_unit_test(a_name_chooses_it_whatever_the_size),
         cmocka_unit_test(a_column_major_result_is_turned),
+        cmocka_unit_test(few_rows_copy_no_b),
         cmocka_unit_test(small_operands_need_no_copy),
         cmocka_unit_test(no_way_changes_a_bit),
         cmocka_unit_test(threads_do_not_choose_the_row),

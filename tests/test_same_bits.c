@@ -130,11 +130,69 @@ static void so_it_is_with_many_threads(void **state) {
     eg_close(context);
 }
 
+/* ---- Few rows ----------------------------------------------------------------------------------- */
+
+/* B as a PyTorch weight with a gap after each of its rows, which begin at any number. NaN are in the gaps. */
+static unsigned char *turned(const eg_layer *layer, eg_matrix *b) {
+    enum { GAP = 3 };
+    const size_t size = eg_dtype_size(layer->dtype), k = (size_t)layer->k, n = (size_t)layer->n, ld = k + GAP;
+    const size_t items = b->batch_stride != 0 ? (size_t)layer->batch : 1, bytes = (items * n * ld + 1) * size;
+    unsigned char *memory = malloc(bytes);
+    assert_non_null(memory);
+    memset(memory, POISON, bytes);
+    for (size_t i = 0; i < items * k * n; i++) {
+        const size_t item = i / (k * n), row = i / n % k, col = i % n;
+        memcpy(memory + (1 + (item * n + col) * ld + row) * size, (unsigned char *)b->data + i * size, size);
+    }
+    *b = (eg_matrix){.data = memory,
+                     .offset = size,
+                     .ld = (int64_t)ld,
+                     .batch_stride = b->batch_stride != 0 ? (int64_t)(n * ld) : 0,
+                     .layout = EG_COL_MAJOR};
+    return memory;
+}
+
+static void check_few_rows(eg_context *one, eg_context *some, const eg_layer *layer) {
+    fixture f, other;
+    fixture_make(&f, *layer);
+    fixture_make(&other, *layer);
+    unsigned char *const memory = turned(layer, &other.forward.b);
+    other.backward.b = other.forward.b;
+    fixture_poison(&f), fixture_poison(&other);
+    assert_ok(eg_forward(one, layer, &f.forward));
+    assert_ok(eg_backward(one, layer, &f.backward));
+    assert_ok(eg_forward(some, layer, &other.forward));
+    assert_ok(eg_backward(some, layer, &other.backward));
+    assert_memory_equal(f.outputs, other.outputs, f.output_bytes);
+    check_pack(some, *layer);
+    free(memory);
+    fixture_free(&other);
+    fixture_free(&f);
+}
+
+/* In either layout, from a pack, and by any number of threads; whole vectors or not, one pass or several. */
+static void few_rows_have_the_same_bits_in_any_layout(void **state) {
+    (void)state;
+    static const int64_t rows[] = {1, 3, 8, 16, 17}, sizes[][2] = {{300, 333}, {1, 10}, {10, 1}, {641, 64}};
+    eg_context *one = open_cpu(1), *some = open_cpu(3);
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i % LENGTH(dtypes)];
+        layer.m = rows[i / LENGTH(dtypes) % LENGTH(rows)];
+        layer.k = sizes[i / LENGTH(dtypes) / LENGTH(rows)][0];
+        layer.n = sizes[i / LENGTH(dtypes) / LENGTH(rows)][1];
+        layer.math = EG_MATH_STRICT;
+        check_few_rows(one, some, &layer);
+    }
+    eg_close(one), eg_close(some);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
         cmocka_unit_test(a_pack_of_b_changes_no_bit),
         cmocka_unit_test(so_it_is_with_many_threads),
+        cmocka_unit_test(few_rows_have_the_same_bits_in_any_layout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -235,17 +235,22 @@ static void add_product(compiler *c, int index) {
     const eg_cpu_blocks *blocks = &c->blocks[index];
     eg_cpu_step *detail = &c->detail[index];
     share_layout(c, &op->left, false, &detail->left);
-    share_layout(c, &op->right, true, &detail->right);
+    if (!detail->few_rows) share_layout(c, &op->right, true, &detail->right);
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = is_non_temporal(c, op, blocks->threads);
     eg_cpu_counts counts = {{0}};
-    eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
-                      &counts);
+    if (detail->few_rows) {
+        eg_cpu_count_few_rows(c->calibration, c->kernel, op, &detail->packs, &counts);
+    } else {
+        eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
+                          &counts);
+    }
     eg_step *step = add_step(c, index, detail, &counts, blocks_of(op, blocks), blocks->threads);
     step->tile_rows = blocks->mc;
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
     if (detail->right == EG_CPU_FUSED) step->note = "fused packing";
+    if (detail->few_rows) step->note = "few rows";
 }
 
 /* What an operation makes for others: its result packed, and its column sums. */
@@ -300,9 +305,12 @@ static bool add_scratch(compiler *c) {
         const eg_cpu_step *detail = eg_cpu_detail(step);
         int64_t need = 0;
         if (step->threads > threads) threads = step->threads;
-        if (step->tile_rows > 0)
+        if (detail->few_rows) {
+            need = eg_cpu_few_rows_scratch(step->tile_rows, step->tile_cols);
+        } else if (step->tile_rows > 0) {
             need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
                    kernel->micro.mr * kernel->micro.nr;
+        }
         if (detail->right == EG_CPU_FUSED)
             need +=
                 step->k_block * kernel->micro.nr * (eg_cpu_is_amx(kernel) ? kernel->pack.bf16_terms : 2) / 2;
@@ -386,8 +394,27 @@ static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     return count;
 }
 
+static void choose_few_rows(compiler *c, int index, int threads) {
+    const eg_op *op = &c->list->op[index];
+    eg_cpu_step *detail = &c->detail[index];
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_few_rows(c->calibration, c->kernel, op, &no_layouts, &counts);
+    const double alone = eg_cpu_estimate(c->costs, &counts);
+    threads = eg_cpu_threads_that_pay(c->calibration, threads, alone, eg_cpu_units(c->kernel, op));
+    c->blocks[index] = eg_cpu_few_rows_blocks(c->kernel, threads, op);
+    detail->few_rows = true;
+    detail->left =
+        read_at(c, &op->left, false,
+                eg_cpu_few_rows_read_in_place(c->kernel, &op->left) ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE);
+    detail->right = op->right.space == EG_PACKED_B ? EG_CPU_FROM_PACK : EG_CPU_IN_PLACE;
+}
+
 static void choose_way(compiler *c, int index, int threads) {
     const eg_op *op = &c->list->op[index];
+    if (eg_cpu_has_few_rows(c->kernel, op) && c->calibration->right == EG_CPU_ANY_WAY) {
+        choose_few_rows(c, index, threads);
+        return;
+    }
     int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
     way best = {.time = -1};
     if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);

@@ -34,6 +34,7 @@ typedef struct eg_cpu_step {
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool single_pass;     /* GEMM: the whole depth is summed in registers */
     bool non_temporal;    /* GEMM: stores of the result bypass the caches */
+    bool few_rows;        /* GEMM: the right operand is read once, where it is or from the caller's pack */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 
@@ -115,6 +116,13 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
 
 /* Whether lines of an operand are near each other: see blocking.c. */
 bool eg_cpu_is_near(const eg_view *x);
+
+/* few_rows.c: whether the row makes the product by reading the right operand once, where it is; and how. */
+bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
+eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+/* Numbers of a thread's scratch, for blocks of that size. */
+int64_t eg_cpu_few_rows_scratch(int64_t rows, int64_t cols);
 
 /* ---- Sizes -------------------------------------------------------------------------------------- */
 

@@ -76,6 +76,14 @@ typedef struct eg_part {
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
 
+/* In a call's packed b, which has a form for this very kernel. */
+static inline const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
+                                          bool transposed) {
+    const eg_packed *packed = run->call->packed_b;
+    const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
+    return (const char *)packed->data + (transposed ? form->transposed : form->plain).offset;
+}
+
 /* The addresses of packed layouts. */
 static inline eg_cpu_packs eg_cpu_packs_of(const eg_cpu_run *run, const eg_cpu_layouts *regions) {
     return (eg_cpu_packs){.left = eg_cpu_region(run, regions->left),
@@ -90,6 +98,7 @@ void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, int 
 /* The steps of a program. */
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
+void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step); /* a GEMM of few rows */
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
 

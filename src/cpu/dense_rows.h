@@ -26,3 +26,26 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
     (void)dtype, (void)part;
     EG_V(store)((EG_R *)(void *)to, x);
 }
+
+/* A vector of a row of any type: the numbers below `cols`, from column j * EG_LANES on, and zeros. */
+typedef int64_t EG_V(numbers);
+
+EG_INLINE EG_V(numbers) EG_V(numbers_of)(int64_t cols, int64_t j) { return cols - j * EG_LANES; }
+
+#if EG_REAL_BITS == 32
+typedef uint16_t EG_V(halves) __attribute__((vector_size(EG_VECTOR_BYTES / 2), aligned(2), may_alias));
+#endif
+
+EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(numbers) count) {
+    if (count >= EG_LANES) {
+        if (dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32))
+            return EG_V(load)((const EG_R *)(const void *)from);
+#if EG_REAL_BITS == 32
+        if (dtype == EG_BF16)
+            return (EG_T)(__builtin_convertvector(*(const EG_V(halves) *)(const void *)from, EG_I) << 16);
+#endif
+    }
+    EG_R numbers[EG_LANES] = {0};
+    EG_V(load_row)(numbers, from, dtype, 1, count < EG_LANES ? count : EG_LANES);
+    return EG_V(load)(numbers);
+}

@@ -65,6 +65,13 @@ EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) {
     return (EG_V(part))(count >= EG_LANES ? ~0U : count > 0 ? (1U << count) - 1 : 0);
 }
 
+/* A vector of a row of any type: the numbers that are wanted, and zeros. */
+typedef EG_V(part) EG_V(numbers);
+EG_INLINE EG_V(numbers) EG_V(numbers_of)(int64_t cols, int64_t j) { return EG_V(part_of)(cols, j); }
+EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(numbers) some) {
+    return EG_V(load_part)(from, dtype, some);
+}
+
 EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dtype, int64_t row_bytes,
                                   int64_t rows, int64_t cols) {
     const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);

@@ -147,6 +147,24 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
 
+/* In parts of what others cost: a vector of the right operand takes as long as the multiply-adds of some
+ * rows, and is transposed from columns in L1 rather than to a micro-panel. Measured: docs/lab/cpu.md. */
+void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                           const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+    const double load = 2.5, multiply = 1.4,
+                 transpose = 0.35; /* rows; of a row's multiply-adds; of a number */
+    const double products = (double)op->items * greatest(1, (double)op->summed);
+    const double numbers = products * (double)op->depth * (double)op->cols,
+                 of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
+    const double bytes = of_right + count_result(row, op, packs, counts);
+    const double tiles = products * (double)op->depth * whole_vectors(row, op->cols) / row->micro.nr;
+    counts->of[EG_CPU_COST_STEP] += 1;
+    counts->of[EG_CPU_COST_K] += tiles * (load + multiply * (double)op->rows) / row->micro.mr;
+    if (is_turned(&op->right) && op->right.space != EG_PACKED_B)
+        counts->of[EG_CPU_COST_FUSE_TURNED] += transpose * numbers;
+    counts->of[EG_CPU_COST_FAR] += bytes * far_part(calibration, bytes);
+}
+
 /* ---- The rest ----------------------------------------------------------------------------------- */
 
 /* A column-major x is read as its row-major transpose: see pack.c. */

@@ -74,6 +74,9 @@ const eg_cpu_costs *eg_cpu_costs_of(const eg_cpu_calibration *calibration, const
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts);
+/* The same for a product of few rows, which reads its right operand once. */
+void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                           const eg_cpu_layouts *packs, eg_cpu_counts *counts);
 /* x as its caller has it. */
 void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
                        int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts);

@@ -92,13 +92,6 @@ static void place_packed_side(side *s, const eg_cpu_kernel *kernel, role role, i
     }
 }
 
-/* In a call's packed b, which has a form for this very kernel. */
-static const char *packed_data(const eg_cpu_run *run, const eg_cpu_kernel *kernel, bool transposed) {
-    const eg_packed *packed = run->call->packed_b;
-    const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
-    return (const char *)packed->data + (transposed ? form->transposed : form->plain).offset;
-}
-
 /* Fills in `s`. A struct that is returned would be stored by words and copied by longer loads, which have to
  * wait for the stores. */
 static void find_side(side *s, const product *x, const eg_view *view, int where, role role, int64_t count) {
@@ -112,7 +105,7 @@ static void find_side(side *s, const product *x, const eg_view *view, int where,
     } else {
         place_packed_side(s, x->kernel, role, x->depth, count);
         if (view->batch_stride == 0) s->item = 0;
-        s->data = where == EG_CPU_FROM_PACK ? packed_data(x->run, x->kernel, view->transposed)
+        s->data = where == EG_CPU_FROM_PACK ? eg_cpu_packed_b(x->run, x->kernel, view->transposed)
                                             : eg_cpu_region(x->run, where);
     }
 }

@@ -78,6 +78,18 @@ typedef struct eg_micro_tile {
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;
 
+/* A product of few rows, whose right operand is read once, where it is. */
+typedef struct eg_few_rows {
+    const void *left;             /* of the compute type: k are neighbours within a group of nr, */
+    int64_t left_row, left_group; /* elements from row to row, and from group to group */
+    const char *right;
+    eg_dtype dtype;             /* of the right operand */
+    bool by_columns;            /* its k are neighbours, else its columns are */
+    int64_t k_bytes, col_bytes; /* from k to k, and from column to column of it */
+    int64_t rows, cols, depth;
+    void *sums; /* micro-panels of nr columns, `rows` rows each */
+} eg_few_rows;
+
 /* ---- What an epilogue is given ------------------------------------------------------------------ */
 
 /* Rows whose columns are neighbours, in a tile or in the caller's memory. */
@@ -125,6 +137,9 @@ typedef struct eg_micro_kernel {
      * are neighbours. */
     void (*multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth, int64_t cols,
                      const eg_micro_tile *tile, const eg_prefetch_plan *plan);
+
+    /* sums += left · right. NULL: the row has no such kernel. */
+    void (*few_rows)(const eg_few_rows *of);
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);

@@ -142,6 +142,8 @@ static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand 
 #undef EG_WIDTH
 }
 
+#include "few_rows_template.h"
+
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
 /* As many independent multiply-adds as the tile has accumulators. */
@@ -167,7 +169,12 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .compute = EG_REAL_BITS == 64 ? EG_F64 : EG_F32,
     .maths = EG_CPU_ANY_MATH,
     .needs = EG_NEEDS,
-    .micro = {.mr = EG_MR, .nr = EG_NR, .lanes = EG_LANES, .multiply = EG_V(multiply), .peak = EG_V(peak)},
+    .micro = {.mr = EG_MR,
+              .nr = EG_NR,
+              .lanes = EG_LANES,
+              .multiply = EG_V(multiply),
+              .few_rows = EG_V(few_rows),
+              .peak = EG_V(peak)},
     .pack = {.unscale = 1, .load = EG_V(load_tile)},
     .blocking = {.mc = EG_REAL_BITS == 64 ? 128 : 192,
                  .nc = 240,

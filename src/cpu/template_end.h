@@ -7,6 +7,7 @@
 #undef EG_Y_0
 #undef EG_Y_1
 #undef EG_BY_TYPE
+#undef EG_BY_STORAGE
 #undef EG_AT_ONCE
 #undef EG_PASTE
 #undef EG_PASTE_

@@ -83,14 +83,11 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
         EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
 
-/* One loop for each storage type. Without masks, element-wise epilogues read and write the compute type
- * alone. */
+/* One loop for each storage type. */
 #if EG_REAL_BITS == 64
-#define EG_BY_TYPE(dtype, CALL) CALL(EG_F64)
-#elif EG_VECTOR_BYTES != 64
-#define EG_BY_TYPE(dtype, CALL) CALL(EG_F32)
+#define EG_BY_STORAGE(dtype, CALL) CALL(EG_F64)
 #else
-#define EG_BY_TYPE(dtype, CALL)                                                                              \
+#define EG_BY_STORAGE(dtype, CALL)                                                                           \
     if ((dtype) == EG_F32) {                                                                                 \
         CALL(EG_F32);                                                                                        \
     } else if ((dtype) == EG_BF16) {                                                                         \
@@ -98,6 +95,13 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
     } else {                                                                                                 \
         CALL(EG_F16);                                                                                        \
     }
+#endif
+
+/* Without masks, element-wise epilogues read and write the compute type alone. */
+#if EG_REAL_BITS == 32 && EG_VECTOR_BYTES != 64
+#define EG_BY_TYPE(dtype, CALL) CALL(EG_F32)
+#else
+#define EG_BY_TYPE(dtype, CALL) EG_BY_STORAGE(dtype, CALL)
 #endif
 
 #if EG_VECTOR_BYTES == 64
