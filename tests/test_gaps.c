@@ -9,21 +9,11 @@
  * set. */
 #include "check.h"
 #include "number.h"
+#include "open.h"
 #include "support.h"
-
-enum { SKIPPED = 77 };
 
 static eg_backend backend = EG_BACKEND_CPU;
 static const char *only; /* the row to run; NULL: every one, and the context's choice */
-
-static eg_context *open_backend(const char *kernel) {
-    eg_context *context = NULL;
-    const eg_open_info info = {.size = sizeof info, .backend = backend, .kernel = kernel};
-    const eg_status status = eg_open(&info, &context);
-    if (status == EG_OK) return context;
-    printf("%s: %s\n", eg_status_name(status), eg_last_error());
-    exit(status == EG_ERR_UNAVAILABLE ? SKIPPED : EXIT_FAILURE);
-}
 
 /* ---- Every row ---------------------------------------------------------------------------------- */
 
@@ -34,14 +24,15 @@ typedef struct visit {
 } visit;
 
 static void visit_rows(void (*each)(const visit *v)) {
-    eg_context *table = open_backend(NULL);
+    eg_context *table = open_or_skip((eg_open_info){.backend = backend});
     eg_kernel_info row = {.size = sizeof row};
     int visited = 0;
     const int types = only != NULL ? 0 : backend == EG_BACKEND_WEBGPU ? 1 : 2;
     for (int i = 0; i < types; i++) each(&(visit){table, NULL, i == 0 ? EG_F32 : EG_F64});
     for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
         if (!row.usable || (only != NULL && strcmp(only, row.name) != 0)) continue;
-        const visit v = {open_backend(row.name), row.name, row.compute};
+        const visit v = {open_or_skip((eg_open_info){.backend = backend, .kernel = row.name}), row.name,
+                         row.compute};
         each(&v);
         eg_close(v.context);
         visited++;
@@ -209,6 +200,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(layers_that_showed_it),
                                        cmocka_unit_test(rows_that_end_anywhere)};
     if (argc > 2) only = argv[2];
-    eg_close(open_backend(NULL));
+    eg_close(open_or_skip((eg_open_info){.backend = backend}));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

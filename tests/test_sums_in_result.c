@@ -6,19 +6,13 @@
  *     test_sums_in_result [BACKEND] */
 #include "check.h"
 #include "fixture.h"
-
-enum { SKIPPED = 77 };
+#include "open.h"
 
 static eg_backend backend = EG_BACKEND_CPU;
 static int candidates, in_result; /* calls that may be, and that were */
 
 static eg_context *open_backend(void) {
-    eg_context *context = NULL;
-    const eg_open_info info = {.size = sizeof info, .backend = backend, .threads = 2};
-    const eg_status status = eg_open(&info, &context);
-    if (status == EG_OK) return context;
-    printf("%s: %s\n", eg_status_name(status), eg_last_error());
-    exit(status == EG_ERR_UNAVAILABLE ? SKIPPED : EXIT_FAILURE);
+    return open_or_skip((eg_open_info){.backend = backend, .threads = 2});
 }
 
 /* ---- Cases -------------------------------------------------------------------------------------- */

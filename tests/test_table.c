@@ -11,9 +11,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "open.h"
 #include "short.h"
-
-enum { SKIPPED = 77 };
 
 typedef struct totals {
     int passed, failed, unsupported, chunks, in_result;
@@ -64,15 +63,6 @@ static void run_all(eg_context *context, const char *label, eg_dtype compute, to
     sum->in_result += here.in_result;
 }
 
-static eg_context *open_backend(eg_backend backend, const char *kernel) {
-    eg_context *context = NULL;
-    const eg_open_info info = {.size = sizeof info, .backend = backend, .kernel = kernel};
-    const eg_status status = eg_open(&info, &context);
-    if (status == EG_OK) return context;
-    printf("%s: %s\n", eg_status_name(status), eg_last_error());
-    exit(status == EG_ERR_UNAVAILABLE ? SKIPPED : EXIT_FAILURE);
-}
-
 /* Row `index` of the kernel table: false past the last. */
 static bool row_of(eg_context *context, int index, eg_kernel_info *row) {
     *row = (eg_kernel_info){.size = sizeof *row};
@@ -85,14 +75,14 @@ static bool run_row(eg_backend backend, const eg_kernel_info *row, totals *sum) 
         printf("%-24s %s  skipped: needs %s\n", row->name, eg_dtype_name(row->compute), row->needs);
         return false;
     }
-    eg_context *context = open_backend(backend, row->name);
+    eg_context *context = open_or_skip((eg_open_info){.backend = backend, .kernel = row->name});
     run_all(context, row->name, row->compute, sum);
     eg_close(context);
     return true;
 }
 
 static void run_rows(eg_backend backend, const char *only, totals *sum) {
-    eg_context *table = open_backend(backend, NULL);
+    eg_context *table = open_or_skip((eg_open_info){.backend = backend});
     eg_kernel_info row;
     for (int i = 0; row_of(table, i, &row); i++) {
         if (only != NULL && strcmp(only, row.name) != 0) continue;
@@ -102,7 +92,7 @@ static void run_rows(eg_backend backend, const char *only, totals *sum) {
 }
 
 static void run_chosen(eg_backend backend, totals *sum) {
-    eg_context *context = open_backend(backend, NULL);
+    eg_context *context = open_or_skip((eg_open_info){.backend = backend});
     run_all(context, "the context's own choice", EG_F32, sum);
     run_all(context, "the context's own choice", EG_F64, sum);
     eg_close(context);
@@ -112,7 +102,7 @@ static void run_chosen(eg_backend backend, totals *sum) {
 static bool level_is_there(eg_backend backend) {
     const char *level = getenv("EPIGRAD_CPU_ISA");
     if (backend != EG_BACKEND_CPU || level == NULL || *level == '\0') return true;
-    eg_context *context = open_backend(backend, NULL);
+    eg_context *context = open_or_skip((eg_open_info){.backend = backend});
     eg_device_info info = {.size = sizeof info};
     const bool there = eg_get_device_info(context, &info) == EG_OK && strstr(info.features, level) != NULL;
     if (!there) printf("skipped: this processor has \"%s\", not %s\n", info.features, level);

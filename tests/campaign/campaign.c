@@ -24,9 +24,10 @@
 
 #include "describe.h"
 #include "generate.h"
+#include "open.h"
 #include "short.h"
 
-enum { SKIPPED = 77, BLOCK = 1000, MOST_FAILURES = 10, MOST_ROWS = 128, PATIENCE = 600 };
+enum { BLOCK = 1000, MOST_FAILURES = 10, MOST_ROWS = 128, PATIENCE = 600 };
 
 typedef struct options {
     eg_backend backend;
@@ -99,13 +100,7 @@ typedef struct contexts {
 } contexts;
 
 static eg_context *open_context(const options *o, int threads, const char *kernel) {
-    eg_context *context = NULL;
-    const eg_open_info info = {
-        .size = sizeof info, .backend = o->backend, .threads = threads, .kernel = kernel};
-    const eg_status status = eg_open(&info, &context);
-    if (status == EG_OK) return context;
-    printf("%s: %s\n", eg_status_name(status), eg_last_error());
-    exit(status == EG_ERR_UNAVAILABLE ? SKIPPED : EXIT_FAILURE);
+    return open_or_skip((eg_open_info){.backend = o->backend, .threads = threads, .kernel = kernel});
 }
 
 static void list_rows(contexts *all) {
