@@ -48,6 +48,11 @@ class Options:
     forward: list = field(default_factory=list)
     backward: list = field(default_factory=list)
 
+    @property
+    def mode(self):
+        """The tensor that act' is taken from; None: from none."""
+        return self.backward[self.backward.index("--mode") + 1] if "--mode" in self.backward else None
+
     def of(self, is_backward):
         return self.common + (self.backward if is_backward else self.forward)
 

@@ -69,8 +69,9 @@ def expected_forward(t, options):
 
 def expected_backward(t, options):
     a, b, grad = stack(t["a"]), stack(t["b"], options.is_nk), stack(t["grad"])
-    batch = max([x.shape[0] for x in (a, b, grad) if x.shape[0] != 1], default=1)
-    if any(x.shape[0] == 0 for x in (a, b, grad)):
+    stacked = [a, b, grad, *(stack(t[name]) for name in (options.mode,) if name in t)]
+    batch = max([x.shape[0] for x in stacked if x.shape[0] != 1], default=1)
+    if any(x.shape[0] == 0 for x in stacked):
         raise Unknown("an empty batch")
     grad = np.broadcast_to(grad, (batch, *grad.shape[1:]))
     make = lambda sign: {
@@ -93,7 +94,7 @@ def compare(path_in, path_out, options, is_backward):
         outputs = read_outputs(path_out)
     except Exception as error:
         return f"OUT cannot be read: {error!r}"
-    used = ["a", "b", "bias", "grad" if is_backward else "residual"]
+    used = ["a", "b", "bias", *(("grad", options.mode) if is_backward else ("residual",))]
     if is_backward and options.accumulate:
         used += [name for name in ("d_b", "d_bias") if name in outputs]  # without a bias there is no d_bias
     try:
