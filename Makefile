@@ -99,7 +99,7 @@ wheel: setup-build $(BUILD)/wheel-venv/ready
 	@rm -rf $(BUILD)/dist
 	@$(BUILD)/wheel-venv/bin/pip wheel -q --no-deps --disable-pip-version-check -w $(BUILD)/dist/plain . \
 	    -C build-dir=$(abspath $(BUILD))/wheel $(patsubst -D%,-C cmake.define.%,$(CMAKE_OPTIONS))
-	@PATH=$(abspath $(BUILD))/wheel-venv/bin:$$PATH auditwheel -q repair --plat manylinux_2_28_$$(uname -m) \
+	@PATH=$(abspath $(BUILD))/wheel-venv/bin:$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
 	    -w $(BUILD)/dist $(BUILD)/dist/plain/*.whl
 	@ls -l $(BUILD)/dist/*.whl
 

@@ -34,7 +34,7 @@ typedef struct Py_buffer {
 enum { PyBUF_FORMAT = 0x0004, PyBUF_STRIDES = 0x0010 | 0x0008 };
 
 extern PyObject _Py_NoneStruct;
-extern PyObject *PyExc_TypeError, *PyExc_SystemError, *PyExc_AttributeError, *PyExc_BufferError;
+extern PyObject *PyExc_TypeError, *PyExc_SystemError;
 
 void Py_IncRef(PyObject *object);
 void Py_DecRef(PyObject *object);
@@ -56,7 +56,6 @@ PyObject *PyObject_GetAttrString(PyObject *object, const char *name);
 PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...);
 PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
 PyObject *PyObject_Str(PyObject *object);
-int PyObject_IsTrue(PyObject *object);
 int PyObject_CheckBuffer(PyObject *object);
 int PyObject_GetBuffer(PyObject *object, Py_buffer *view, int flags);
 void PyBuffer_Release(Py_buffer *view);

@@ -63,7 +63,7 @@ typedef struct XLA_FFI_Error_Create_Args {
     int code;
 } XLA_FFI_Error_Create_Args;
 
-/* Of the stream and of the device's number: the result is what both begin their last field with. */
+/* The last field is what is asked for. */
 typedef struct XLA_FFI_Stream_Get_Args {
     size_t struct_size;
     XLA_FFI_Extension *extension_start;
