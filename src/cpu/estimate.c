@@ -151,8 +151,7 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
  * rows, and is transposed from columns in L1 rather than to a micro-panel. Measured: docs/lab/cpu.md. */
 void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                            const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
-    const double load = 2.5, multiply = 1.4,
-                 transpose = 0.35; /* rows; of a row's multiply-adds; of a number */
+    const double load = 2.5, multiply = 1.4, transpose = 0.35;
     const double products = (double)op->items * greatest(1, (double)op->summed);
     const double numbers = products * (double)op->depth * (double)op->cols,
                  of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
