@@ -136,10 +136,11 @@ CACHED := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/epigrad/$(firstword $(shell sha
 check-python: all $(CACHED)/ready
 	@$(PACKAGE) $(CACHED)/bin/python -m pytest -q -p no:cacheprovider python/tests
 
-$(CACHED)/ready: python/tests/requirements.txt
+# The list is in its name: the time of the file, which is that of the clone, says nothing.
+$(CACHED)/ready:
 	@tools/setup.sh check
 	@python3 -m venv --clear $(@D)
-	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r python/tests/requirements.txt
 	@touch $@
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.

@@ -55,7 +55,7 @@ typedef struct call {
 /* Runs without the lock of the interpreter. The message is copied before anyone else's call on this thread.
  */
 static bool run(const eg_py_device *device, const call *call) {
-    char message[1024] = "";
+    char message[1024]; /* set where a call fails */
     eg_context *context;
     PyThreadState *state = PyEval_SaveThread();
     eg_status status = eg_py_contexts_take(device, &context);
