@@ -53,7 +53,6 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_SMALL) != 0 && !is_small(x)) return false;
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
     if ((takes & EG_CUDA_STAGED) != 0 && x->cols % 8 != 0) return false;
-    if ((takes & EG_CUDA_NO_SECOND) != 0 && x->second.data != 0) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
 
@@ -167,11 +166,6 @@ eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c) {
     return (eg_cuda_machine){caps->calibration, caps->multiprocessors};
 }
 
-static eg_cuda_gemm gemm_of(const eg_cuda_compiler *c, int index) {
-    const eg_cuda_binding nowhere = {.program = c->program};
-    return eg_cuda_gemm_of(&nowhere, index);
-}
-
 /* Counters are cleared by a map's kernel, or else before the first product. */
 double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                        int index) {
@@ -193,10 +187,11 @@ static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const 
 
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
+    const eg_cuda_binding nowhere = {.program = c->program};
     const eg_cuda_kernel *row;
     eg_cuda_gemm x = {0};
     double least = 0;
-    if (op->kind != EG_REDUCE) x = gemm_of(c, index);
+    if (op->kind != EG_REDUCE) x = eg_cuda_gemm_of(&nowhere, index);
     c->row[index] = NULL;
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (!allows(c, row, op) || !is_named(c->caps, row, op) || !takes(c, row, index, &x)) continue;

@@ -143,10 +143,9 @@ static double inside_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 }
 
 /* Kernels of any strides load an operand that is not in vectors number by number, and wait for that. */
-static double k_block_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
-    const bool odd = row->family == EG_CUDA_STRIDED && costs->odd > 0 &&
-                     !(eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right));
-    return odd ? costs->odd : costs->k_block;
+static double k_block_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const bool vectors = eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right);
+    return vectors || costs->odd == 0 ? costs->k_block : costs->odd;
 }
 
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
@@ -164,7 +163,7 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double inside = row->family == EG_CUDA_TMA ? 1 : inside_of(row, x);
     /* Kernels of any type wait longer for what they load one by one. */
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
-    const double products = greatest(waves * k_block_of(row, costs, x), rounds * costs->latency * waiting);
+    const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency * waiting);
     const double epilogue = (costs->tile + terms_of(costs, x)) * inside;
     const double hidden = (row->takes & EG_CUDA_STAGED) != 0 ? k_blocks * costs->k_block / slow_beside : 0;
     const double epilogues = epilogue + greatest(waves - 1, 0) * greatest(epilogue - hidden, 0);

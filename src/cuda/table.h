@@ -30,18 +30,17 @@ enum {
     EG_CUDA_ALIGNED = 1U << 0,    /* left, right, in, out: one stride 1, the others and the address multiples
                                      of 16 bytes */
     EG_CUDA_ROW_STORES = 1U << 1, /* in, out, second: col_stride 1 */
-    EG_CUDA_NO_SECOND = 1U << 2,  /* `second` absent */
-    EG_CUDA_NO_REDUCTION = 1U << 3, /* summed is 1 */
-    EG_CUDA_MATRIX_UNIT = 1U << 4,  /* sums in a matrix unit that truncates: not for EG_MATH_STRICT */
-    EG_CUDA_LEFT_ROWS = 1U << 5,    /* left is row-major */
-    EG_CUDA_LEFT_COLS = 1U << 6,    /* left is column-major */
-    EG_CUDA_RIGHT_ROWS = 1U << 7,
-    EG_CUDA_RIGHT_COLS = 1U << 8,
-    EG_CUDA_SMALL = 1U << 9,      /* sizes below 2^31 */
-    EG_CUDA_STREAM_K = 1U << 10,  /* can have a stream-K tail: clusters share the depth of the last tiles */
-    EG_CUDA_FUSES_MAP = 1U << 11, /* left is a map's result, of which the kernel makes the last rows itself */
-    EG_CUDA_COPY = 1U << 12,      /* depth 0, and out = in: no bias, activation or second */
-    EG_CUDA_STAGED = 1U << 13     /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
+    EG_CUDA_NO_REDUCTION = 1U << 2, /* summed is 1 */
+    EG_CUDA_MATRIX_UNIT = 1U << 3,  /* sums in a matrix unit that truncates: not for EG_MATH_STRICT */
+    EG_CUDA_LEFT_ROWS = 1U << 4,    /* left is row-major */
+    EG_CUDA_LEFT_COLS = 1U << 5,    /* left is column-major */
+    EG_CUDA_RIGHT_ROWS = 1U << 6,
+    EG_CUDA_RIGHT_COLS = 1U << 7,
+    EG_CUDA_SMALL = 1U << 8,      /* sizes below 2^31 */
+    EG_CUDA_STREAM_K = 1U << 9,   /* can have a stream-K tail: clusters share the depth of the last tiles */
+    EG_CUDA_FUSES_MAP = 1U << 10, /* left is a map's result, of which the kernel makes the last rows itself */
+    EG_CUDA_COPY = 1U << 11,      /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_STAGED = 1U << 12     /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
                                      during the next tile's products */
 };
 
