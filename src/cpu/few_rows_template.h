@@ -82,7 +82,8 @@ EG_INLINE void EG_V(split_pairs)(EG_R *to, const EG_R *pairs, int64_t rows, int6
 EG_INLINE void EG_V(load_lines)(EG_R *rows, EG_R *pairs, const char *from, const eg_dtype dtype,
                                 int64_t col_bytes, int64_t cols) {
     const int64_t size = (int64_t)eg_dtype_size(dtype);
-    const bool in_pairs = dtype == EG_BF16, by_lines = dtype != EG_F16 && (col_bytes & 3) == 0;
+    const bool in_pairs = dtype == EG_BF16,
+               by_lines = dtype != EG_F16 && (((uintptr_t)from | (uintptr_t)col_bytes) & 3) == 0;
     const int64_t whole = by_lines ? cols & -(int64_t)EG_BLOCK : 0;
     EG_R *to = in_pairs ? pairs : rows;
     for (int64_t j = 0; j < whole; j += EG_BLOCK)
