@@ -21,13 +21,13 @@ typedef struct level {
 
 #if defined(__x86_64__)
 static const level levels[] = {
-    {"portable", 0, 1, 5, 1},
-    {"avx2", EG_CPU_AVX2, 1.5, 6, 1},
-    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 6, 25, 8},
-    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 7, 32, 9},
+    {"portable", 0, 2, 10, 2.5},
+    {"avx2", EG_CPU_AVX2, 3, 10, 3},
+    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 5, 20, 4},
+    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 6.5, 28, 6},
 };
 #else
-static const level levels[] = {{"portable", 0, 1, 5, 1}};
+static const level levels[] = {{"portable", 0, 2, 10, 2.5}};
 #endif
 
 typedef struct judged {
@@ -71,14 +71,6 @@ static const eg_cpu_kernel *usable(int number, uint32_t features) {
     return is_default && (row->needs & features) == row->needs ? row : NULL;
 }
 
-static bool has_few_rows(const eg_program *program) {
-    for (int i = 0; i < program->steps; i++) {
-        const char *const note = program->step[i].note;
-        if (note != NULL && strcmp(note, "few rows") == 0) return true;
-    }
-    return false;
-}
-
 /* Of a call of several products, whose ways may differ, the row is judged where its ways were not recorded.
  */
 static void judge(judgement *all, const recorded_operation *x, const char *times, uint32_t features) {
@@ -87,7 +79,6 @@ static void judge(judgement *all, const recorded_operation *x, const char *times
     double best = 0, chosen = 0, by_row = 0, time;
     int number;
     compile(x, features, &program);
-    if (has_few_rows(&program)) return; /* which is no recorded way */
     recorded_way(&program, chosen_way);
     const char *const kernel = program.step[program.steps - 1].kernel;
     while (recorded_next(&times, &number, way, &time)) {

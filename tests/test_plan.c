@@ -157,11 +157,15 @@ static void a_column_major_result_is_turned(void **state) {
     fixture_free(&f);
 }
 
-/* Up to 16 rows b is read where it is, in either layout and whatever its type, on every row of vectors. */
+/* The kernel for up to 16 rows reads b where it is, in either layout and whatever its type, on every row of
+ * vectors. */
 static void few_rows_copy_no_b(void **state) {
     (void)state;
     static const eg_dtype dtypes[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
     eg_context *context = open_cpu(1);
+    eg_cpu_calibration only = *eg_cpu_calibration_of(&context->caps);
+    only.right = EG_CPU_FEW_ROWS;
+    context->caps.detail = &only;
     for (int i = 0; i < 4 * 2 * 2; i++) {
         char text[ROOM];
         fixture f;

@@ -42,7 +42,7 @@ bool recorded_parse(const char *line, recorded_operation *x, const char **times)
 
 bool recorded_next(const char **times, int *row, char way[3], double *microseconds) {
     int length;
-    if (sscanf(*times, " %d%2[pif]:%lf%n", row, way, microseconds, &length) != 3) return false;
+    if (sscanf(*times, " %d%2[pifs]:%lf%n", row, way, microseconds, &length) != 3) return false;
     *times += length;
     return true;
 }
@@ -147,14 +147,17 @@ void recorded_way(const eg_program *program, char way[3]) {
         const eg_step *step = &program->step[i];
         if (step->op == EG_NO_OP || program->list.op[step->op].kind != EG_GEMM) continue;
         way[0] = letter_of(eg_cpu_detail(step)->left);
-        way[1] = letter_of(eg_cpu_detail(step)->right);
+        way[1] = eg_cpu_detail(step)->few_rows ? 's' : letter_of(eg_cpu_detail(step)->right);
         way[2] = '\0';
         return;
     }
 }
 
 static eg_cpu_way way_of(char letter) {
-    return letter == 'i' ? EG_CPU_PLACED : letter == 'f' ? EG_CPU_FUSES : EG_CPU_PACKED;
+    return letter == 's'   ? EG_CPU_FEW_ROWS
+           : letter == 'i' ? EG_CPU_PLACED
+           : letter == 'f' ? EG_CPU_FUSES
+                           : EG_CPU_PACKED;
 }
 
 eg_cpu_calibration recorded_calibration(const eg_cpu_calibration *from, const char way[3]) {

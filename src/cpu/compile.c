@@ -328,6 +328,7 @@ static bool add_scratch(compiler *c) {
 /* A way of a product to read its operands, and what follows from it. */
 typedef struct way {
     int left, right; /* EG_CPU_NOWHERE: packed, if there is one */
+    bool few_rows;   /* by the kernel for few rows */
     eg_cpu_blocks blocks;
     double time; /* microseconds, with what has to be packed for it; below 0: none yet */
 } way;
@@ -394,35 +395,35 @@ static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     return count;
 }
 
-static void choose_few_rows(compiler *c, int index, int threads) {
-    const eg_op *op = &c->list->op[index];
-    eg_cpu_step *detail = &c->detail[index];
+/* The kernel for few rows, which reads the right operand once, where it is. */
+static void try_few_rows(compiler *c, const eg_op *op, int most_threads, way *best) {
+    const int64_t units = eg_cpu_units(c->kernel, op);
+    way x = {.few_rows = true,
+             .left = eg_cpu_few_rows_read_in_place(c->kernel, &op->left) ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .right = op->right.space == EG_PACKED_B ? EG_CPU_FROM_PACK : EG_CPU_IN_PLACE};
     eg_cpu_counts counts = {{0}};
     eg_cpu_count_few_rows(c->calibration, c->kernel, op, &no_layouts, &counts);
     const double alone = eg_cpu_estimate(c->costs, &counts);
-    threads = eg_cpu_threads_that_pay(c->calibration, threads, alone, eg_cpu_units(c->kernel, op));
-    c->blocks[index] = eg_cpu_few_rows_blocks(c->kernel, threads, op);
-    detail->few_rows = true;
-    detail->left =
-        read_at(c, &op->left, false,
-                eg_cpu_few_rows_read_in_place(c->kernel, &op->left) ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE);
-    detail->right = op->right.space == EG_PACKED_B ? EG_CPU_FROM_PACK : EG_CPU_IN_PLACE;
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    x.blocks = eg_cpu_few_rows_blocks(c->kernel, threads, op);
+    x.time = eg_cpu_time_on(c->calibration, threads, alone, blocks_of(op, &x.blocks));
+    if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads);
+    if (best->time < 0 || x.time < best->time) *best = x;
 }
 
 static void choose_way(compiler *c, int index, int threads) {
     const eg_op *op = &c->list->op[index];
-    if (eg_cpu_has_few_rows(c->kernel, op) && c->calibration->right == EG_CPU_ANY_WAY) {
-        choose_few_rows(c, index, threads);
-        return;
-    }
+    const eg_cpu_way only = c->calibration->right;
     int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
     way best = {.time = -1};
+    if (eg_cpu_has_few_rows(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FEW_ROWS))
+        try_few_rows(c, op, threads, &best);
     if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
-    for (int i = 0; i < lefts; i++) {
-        for (int j = 0; j < rights; j++) try_way(c, op, left[i], right[j], threads, &best);
-    }
+    for (int i = 0; i < lefts * rights && (best.time < 0 || only != EG_CPU_FEW_ROWS || !best.few_rows); i++)
+        try_way(c, op, left[i / rights], right[i % rights], threads, &best);
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
+    c->detail[index].few_rows = best.few_rows;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }

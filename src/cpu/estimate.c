@@ -114,6 +114,14 @@ static bool is_evicted(const eg_view *x, int where) {
 
 static bool is_turned(const eg_view *x) { return x->col_stride != 1; }
 
+/* A micro-panel's row of a right operand in place, in whole cache lines: how many times its own bytes. Its
+ * neighbour comes for the rest when the line is gone. */
+static double whole_lines(const eg_cpu_kernel *row, const eg_view *x) {
+    enum { LINE = 64 };
+    const int64_t bytes = row->micro.nr * (int64_t)eg_size_of(x->dtype);
+    return (double)(eg_ceil_div(bytes, LINE) * LINE) / (double)bytes;
+}
+
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts) {
@@ -142,26 +150,28 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
                  of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
     const double of_result = count_result(row, op, packs, counts);
     const double far = far_part(calibration, of_left + of_right + of_result);
-    counts->of[EG_CPU_COST_FAR] += (of_left * col_blocks + of_right * row_blocks + of_result) * far;
+    const double of_lines =
+        right == EG_CPU_IN_PLACE && !eg_cpu_is_near(&op->right) ? whole_lines(row, &op->right) : 1;
+    counts->of[EG_CPU_COST_FAR] +=
+        (of_left * col_blocks + of_right * of_lines * row_blocks + of_result) * far;
     if (is_evicted(&op->left, left)) counts->of[EG_CPU_COST_EVICTED] += of_left * far;
     if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
 
-/* In parts of what others cost: a vector of the right operand takes as long as the multiply-adds of some
- * rows, and is transposed from columns in L1 rather than to a micro-panel. Measured: docs/lab/cpu.md. */
 void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                            const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
-    const double load = 2.5, multiply = 1.4, transpose = 0.35;
     const double products = (double)op->items * greatest(1, (double)op->summed);
-    const double numbers = products * (double)op->depth * (double)op->cols,
-                 of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
-    const double bytes = of_right + count_result(row, op, packs, counts);
-    const double tiles = products * (double)op->depth * whole_vectors(row, op->cols) / row->micro.nr;
+    const double of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
+    const double of_result = count_result(row, op, packs, counts),
+                 far = far_part(calibration, of_right + of_result);
+    const double k = products * (double)op->depth * whole_vectors(row, op->cols) / row->micro.nr;
     counts->of[EG_CPU_COST_STEP] += 1;
-    counts->of[EG_CPU_COST_K] += tiles * (load + multiply * (double)op->rows) / row->micro.mr;
+    counts->of[EG_CPU_COST_FEW] += k;
+    counts->of[EG_CPU_COST_FEW_ROW] += k * (double)op->rows;
     if (is_turned(&op->right) && op->right.space != EG_PACKED_B)
-        counts->of[EG_CPU_COST_FUSE_TURNED] += transpose * numbers;
-    counts->of[EG_CPU_COST_FAR] += bytes * far_part(calibration, bytes);
+        counts->of[EG_CPU_COST_FEW_TURNED] += products * (double)op->depth * (double)op->cols;
+    counts->of[EG_CPU_COST_FEW_FAR] += of_right * far;
+    counts->of[EG_CPU_COST_FAR] += of_result * far;
 }
 
 /* ---- The rest ----------------------------------------------------------------------------------- */

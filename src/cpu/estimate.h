@@ -17,6 +17,10 @@
     X(LEFT_FAR, left_far)     /* and on lines in other pages */                                              \
     X(RIGHT_NEAR, right_near) /* and with the right operand in place */                                      \
     X(RIGHT_FAR, right_far)                                                                                  \
+    X(FEW, few)                   /* few rows: one k of nr columns, loaded, */                               \
+    X(FEW_ROW, few_row)           /* multiplied for each row, */                                             \
+    X(FEW_TURNED, few_turned)     /* and a number that is transposed for it */                               \
+    X(FEW_FAR, few_far)           /* and a byte of the right operand from beyond L2 */                       \
     X(FUSE, fuse)                 /* a number of the right operand, packed by a block, */                    \
     X(FUSE_TURNED, fuse_turned)   /* and where its columns are not neighbours */                             \
     X(READ, read)                 /* a number that a packing step reads, */                                  \
@@ -52,7 +56,13 @@ typedef struct eg_cpu_costs {
 enum { EG_CPU_MOST_ROWS = 32 };
 
 /* The ways a product may read an operand. ANY: the one that the estimate says; others where they can be. */
-typedef enum eg_cpu_way { EG_CPU_ANY_WAY, EG_CPU_PACKED, EG_CPU_PLACED, EG_CPU_FUSES } eg_cpu_way;
+typedef enum eg_cpu_way {
+    EG_CPU_ANY_WAY,
+    EG_CPU_PACKED,
+    EG_CPU_PLACED,
+    EG_CPU_FUSES,
+    EG_CPU_FEW_ROWS
+} eg_cpu_way;
 
 /* eg_caps.detail; NULL: that of the best known processor. */
 typedef struct eg_cpu_calibration {
