@@ -155,6 +155,7 @@ static oracle_result times_derivative(const oracle_layer *layer, oracle_result v
         return value;
     }
     oracle_result derivative;
+    if (fabs(saved.value) < least_of(layer)) saved.bound += fabs(saved.value);
     if (isnan(saved.value)) {
         derivative = (oracle_result){layer->nonfinite == EG_NONFINITE_PROPAGATE ? (double)NAN : 0, 0};
     } else {

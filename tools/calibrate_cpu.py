@@ -111,10 +111,12 @@ def main():
     for row, start in constants.items():
         if row in samples:
             constants[row], error = fit(samples[row], start)
-            print(f"{row:20} {len(samples[row]):5} times, error {100 * error:5.1f}%  {text_of(constants[row])}", flush=True)
+            print(f"{row:20} {len(samples[row]):5} times, error {100 * error:5.1f}%  {text_of(constants[row])}",
+                  flush=True)
     for row, (like, slower) in UNMEASURED.items():
         if row not in samples and like in constants and row in constants:
-            constants[row] = [value * (slower if name == "k" else 1) for name, value in zip(names, constants[like])]
+            given = zip(names, constants[like])
+            constants[row] = [value * (slower if name == "k" else 1) for name, value in given]
     text = ["/* SPDX-License-Identifier: Apache-2.0 */",
             "/* Fitted by tools/calibrate_cpu.py to a recording. A line of each row, in nanoseconds (estimate.h):"]
     line = " *"
