@@ -55,13 +55,20 @@ static void share_layout(compiler *c, const eg_view *view, bool right, int8_t *w
     if (region != EG_CPU_NOWHERE) *where = region;
 }
 
+/* Whether a map goes over the operand anyway, once, and may pack it on its way. */
+static bool is_mapped(const eg_op_list *list, int id) {
+    const eg_op *map = &list->op[0];
+    return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
+           (map->items == 1 || map->left.batch_stride != 0) && eg_term_of(map, EG_TERM_GRAD_AT_VALUE) == NULL;
+}
+
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
- * row-major, and the same sums in the same order. What an epilogue packs for a product is not transposed for
- * a right operand, and a pack of the caller's is for right operands alone. */
-static void turn_result(eg_op *op) {
+ * row-major, and the same sums in the same order. What an epilogue or a map packs for a product is not
+ * transposed for a right operand, and a pack of the caller's is for right operands alone. */
+static void turn_result(const eg_op_list *list, eg_op *op) {
     const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
-    const bool is_fixed =
-        op->right.space == EG_PACKED_B || (op->left.space == EG_TEMPORARY && !op->left.transposed);
+    const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_mapped(list, op->left.id);
+    const bool is_fixed = op->right.space == EG_PACKED_B || (is_packed_by_others && !op->left.transposed);
     if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || op->terms > 0 || is_row_major || is_fixed)
         return;
     const eg_view left = op->left;
@@ -164,13 +171,6 @@ static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
 
 /* The operand of an operation as its caller has it, rather than as the operation reads it. */
 static eg_view as_given(const eg_view *view) { return view->transposed ? eg_transposed(*view) : *view; }
-
-/* Whether a map goes over the operand anyway, once, and may pack it on its way. */
-static bool is_mapped(const eg_op_list *list, int id) {
-    const eg_op *map = &list->op[0];
-    return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
-           (map->items == 1 || map->left.batch_stride != 0) && eg_term_of(map, EG_TERM_GRAD_AT_VALUE) == NULL;
-}
 
 /* An operand is read once, and packed for every product that it is in. */
 static bool pack_operand(compiler *c, int op, bool right) {
@@ -456,7 +456,8 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = no_layouts;
     c.costs = eg_cpu_costs_of(c.calibration, kernel);
     program->may_refuse = eg_cpu_may_refuse(kernel);
-    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++) turn_result(&program->list.op[i]);
+    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++)
+        turn_result(&program->list, &program->list.op[i]);
     choose_ways(&c, threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {
