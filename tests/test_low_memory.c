@@ -4,9 +4,12 @@
 #include "check.h"
 #include "fixture.h"
 
-#include "core/low_memory.h"
 #include "core/cache.h"
+#include "core/low_memory.h"
+#include "core/low_memory_chunk.h"
 #include "core/validate.h"
+#include "cpu/kernel.h"
+#include "oracle.h"
 
 enum { TOO_LITTLE = 3 }; /* bytes of workspace */
 #define MIB ((size_t)1 << 20)
@@ -196,6 +199,56 @@ static void the_last_chunk_finds_room(void **state) {
     problem.packed_b = &chunks.packed;
     assert_ok(eg_program_make(&caps, &problem, &plan));
     assert_true(plan.workspace > chunks.program.workspace && plan.workspace <= chunks.chunk.bytes);
+}
+
+/* The programs of its chunks: the first overwrites the sums that later ones add to, and the choice of kernels
+ * may see that. */
+static void check_chunks_find_room(eg_caps caps, eg_low_memory *chunks) {
+    caps.threads = chunks->threads;
+    for (int64_t item = 0; item < chunks->problem.batch; item += chunks->items) {
+        for (int64_t row = 0; row < chunks->problem.m; row += chunks->rows) {
+            const eg_chunk chunk = eg_chunk_at(chunks, item, row);
+            eg_program program;
+            eg_chunk_ops(chunks, &chunk, item + row > 0, &program.list);
+            assert_ok(eg_compile(&caps, &program));
+            assert_true(program.workspace <= chunks->chunk.bytes);
+        }
+    }
+}
+
+/* d_b is summed over a batch whose items have a b each, so that no item's rows follow another's. */
+static void every_chunk_finds_room(void **state) {
+    (void)state;
+    static const uint64_t levels[] = {0, EG_CPU_AVX2, EG_CPU_AVX2 | EG_CPU_AVX512,
+                                      EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX};
+    oracle_random random = {61};
+    for (int i = 0; i < 8000; i++) {
+        const int64_t m = 65 + oracle_random_below(&random, 200), k = 1 + oracle_random_below(&random, 300),
+                      n = 1 + oracle_random_below(&random, 40);
+        const eg_layer layer = {.size = sizeof layer,
+                                .m = m,
+                                .k = k,
+                                .n = n,
+                                .batch = 1 + i / 4 % 2,
+                                .dtype = (eg_dtype)(EG_F32 + (int)oracle_random_below(&random, 4)),
+                                .activation = EG_ACT_SILU};
+        const eg_backward_args args = {.size = sizeof args,
+                                       .source = EG_SOURCE_PRE,
+                                       .a = mark(m, k, false),
+                                       .b = mark(k, n, false),
+                                       .pre = mark(m, n, false),
+                                       .grad = mark(m, n, false),
+                                       .d_a = mark(m, k, i / 8 % 2 != 0),
+                                       .d_b = mark(k, n, true)};
+        eg_caps caps = cpu(1 + (int)oracle_random_below(&random, 4));
+        eg_problem problem;
+        eg_low_memory chunks;
+        caps.features = levels[i % LENGTH(levels)];
+        assert_ok(eg_validate_backward(EG_PRESENCE, &layer, &args, &problem));
+        const size_t quarters = 4 + (size_t)oracle_random_below(&random, 8);
+        assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem) * quarters / 4, &chunks));
+        check_chunks_find_room(caps, &chunks);
+    }
 }
 
 /* d_a that is summed over the batch takes the rows of every item at once. */
@@ -513,6 +566,7 @@ int main(void) {
         cmocka_unit_test(no_thread_is_left_out),
         cmocka_unit_test(chunks_grow_step_by_step),
         cmocka_unit_test(the_last_chunk_finds_room),
+        cmocka_unit_test(every_chunk_finds_room),
         cmocka_unit_test(a_summed_d_a_keeps_the_batch_together),
         cmocka_unit_test(regions_are_what_is_kept),
         cmocka_unit_test(sums_in_d_b_double_the_rows),

@@ -77,16 +77,18 @@ static eg_status take_list(const eg_caps *caps, const eg_op_list *list, size_t *
     return take_room(caps, &program, room);
 }
 
-/* Where the result begins is not known when the size of the workspace is asked for: there is room for either
- * number of lines. */
+/* To overwrite sums and to add to them may take different kernels. Where the result begins is not known when
+ * the size of the workspace is asked for: there is room for either number of lines. */
 static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item, int64_t row, size_t *room) {
     const eg_chunk c = eg_chunk_at(x, item, row);
-    eg_chunk_ops(x, &c, true, &x->program.list);
-    EG_TRY(take_room(caps, &x->program, room));
-    for (int i = 0; i < 4 && x->in_result != EG_NO_OP; i++) {
-        x->workspace_lines = eg_workspace_lines(eg_split_result(x), i >= 2);
-        x->part.list = eg_chunk_part(x, &c, i % 2 == 0, true);
-        EG_TRY(take_room(caps, &x->part, room));
+    for (int adds = 0; adds < 2; adds++) {
+        eg_chunk_ops(x, &c, adds != 0, &x->program.list);
+        EG_TRY(take_room(caps, &x->program, room));
+        for (int i = 0; i < 4 && x->in_result != EG_NO_OP; i++) {
+            x->workspace_lines = eg_workspace_lines(eg_split_result(x), i >= 2);
+            x->part.list = eg_chunk_part(x, &c, i % 2 == 0, adds != 0);
+            EG_TRY(take_room(caps, &x->part, room));
+        }
     }
     return EG_OK;
 }
