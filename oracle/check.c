@@ -386,9 +386,18 @@ static check_result compare_rest(job *j, check_operand home) {
                 operand_is_output(named) ? "no element of it" : "of an input");
 }
 
-/* The bits of the first run. */
+/* The bits of the first run; of a NaN that it is one. */
 static check_result compare_bits(job *j, check_operand home) {
     const operand *memory = &j->set.of[home];
+    for (int o = CHECK_Y; o < CHECK_OPERANDS; o++) {
+        const operand *x = &j->set.of[o];
+        if (!x->present || x->home != home) continue;
+        for (int64_t i = 0; i < operand_count(x); i++) {
+            unsigned char *now = x->after + operand_at(x, i), *first = memory->first + operand_at(x, i);
+            if (!isnan(oracle_get(now, 0, x->dtype)) || !isnan(oracle_get(first, 0, x->dtype))) continue;
+            memcpy(now, first, eg_dtype_size(x->dtype));
+        }
+    }
     if (memcmp(memory->after, memory->first, memory->room) == 0) return CHECK_PASSED;
     size_t i = 0;
     while (memory->after[i] == memory->first[i]) i++;
