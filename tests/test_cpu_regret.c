@@ -111,8 +111,10 @@ static void judge_recording(judgement *all, const char *path, uint32_t features)
     while (fgets(line, sizeof line, file) != NULL) {
         recorded_operation x;
         const char *times;
-        if (strncmp(line, "# ", 2) == 0 && strncmp(line, "# rows:", 7) != 0) strcpy(device, line);
-        if (strncmp(line, "# rows:", 7) == 0) rows = recorded_rows(strcpy(names, line), row_name);
+        if (strncmp(line, "# ", 2) == 0 && strncmp(line, "# rows:", 7) != 0)
+            memcpy(device, line, sizeof device);
+        if (strncmp(line, "# rows:", 7) == 0)
+            rows = recorded_rows(memcpy(names, line, sizeof names), row_name);
         if (recorded_parse(line, &x, &times)) judge(all, &x, times, features);
     }
     fclose(file);

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, file) != NULL) {
         recorded_operation x;
         const char *times;
-        if (strncmp(line, "# rows:", 7) == 0) recorded_rows(strcpy(names, line), row_name);
+        if (strncmp(line, "# rows:", 7) == 0) recorded_rows(memcpy(names, line, sizeof names), row_name);
         if (!recorded_parse(line, &x, &times)) continue;
         int row;
         char way[3];

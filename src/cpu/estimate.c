@@ -131,7 +131,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const double row_blocks = (double)eg_ceil_div(op->rows, blocks->mc),
                  col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
     const double tiles_down = (double)eg_ceil_div(op->rows, mr);
-    const double width = (double)(op->cols / nr) + width_of_rest(row, op->cols % nr);
+    const int64_t whole_panels = op->cols / nr;
+    const double width = (double)whole_panels + width_of_rest(row, op->cols % nr);
     const int64_t depth =
         eg_cpu_is_amx(row) ? eg_ceil_div(op->depth, EG_AMX_BLOCK) * EG_AMX_BLOCK : op->depth;
     const double k = products * tiles_down * width * (double)depth;

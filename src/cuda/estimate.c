@@ -97,7 +97,7 @@ static double ceil_of(double x) {
 
 bool eg_cuda_is_aligned(const eg_cuda_matrix *x) {
     if (x->data == 0) return true;
-    const int64_t each = 16 / (int64_t)eg_size_of((eg_dtype)x->dtype);
+    const int64_t size = (int64_t)eg_size_of((eg_dtype)x->dtype), each = size > 0 ? 16 / size : 1;
     const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
     return x->data % 16 == 0 && ld % each == 0 && x->item_stride % each == 0 &&
            (x->col_stride == 1 || x->row_stride == 1);
