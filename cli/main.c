@@ -18,6 +18,26 @@ static const struct {
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof COMMANDS[0] };
 
+static int no_such_command(const char *name) {
+    return cli_fail(CLI_BAD_INPUT, "no command '%s'; expected forward, backward, plan, info, check or bench",
+                    name);
+}
+
+/* epigrad --complete [COMMAND [OPTION]]: what may stand there, one a line, for a shell (epigrad.bash). */
+static int complete(int argc, char **argv) {
+    if (argc > 2) return cli_fail(CLI_BAD_INPUT, "--complete: unexpected argument '%s'", argv[2]);
+    for (int i = 0; i < COMMAND_COUNT; i++) {
+        if (argc == 0) puts(COMMANDS[i].name);
+        if (argc == 0 || strcmp(argv[0], COMMANDS[i].name) != 0) continue;
+        if (argc == 2) return options_print_values(COMMANDS[i].which, argv[0], argv[1]);
+        options_print(COMMANDS[i].which);
+        return CLI_OK;
+    }
+    if (argc > 0) return no_such_command(argv[0]);
+    puts("--help\n--version");
+    return CLI_OK;
+}
+
 static int dispatch(int argc, char **argv) {
     if (argc < 2) return cli_fail(CLI_BAD_INPUT, "no command given (try 'epigrad --help')");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
@@ -28,6 +48,7 @@ static int dispatch(int argc, char **argv) {
         printf("epigrad %s\n", eg_version());
         return CLI_OK;
     }
+    if (strcmp(argv[1], "--complete") == 0) return complete(argc - 2, argv + 2);
     for (int i = 0; i < COMMAND_COUNT; i++) {
         if (strcmp(argv[1], COMMANDS[i].name) != 0) continue;
         options o;
@@ -36,8 +57,7 @@ static int dispatch(int argc, char **argv) {
         fputs(help_text, stdout);
         return CLI_OK;
     }
-    return cli_fail(CLI_BAD_INPUT, "no command '%s'; expected forward, backward, plan, info, check or bench",
-                    argv[1]);
+    return no_such_command(argv[1]);
 }
 
 int main(int argc, char **argv) {

@@ -12,15 +12,32 @@
 
 /* ---- Values ------------------------------------------------------------------------------------- */
 
+/* The words that an option takes, in the order of their numbers here. */
+static const char *const BACKENDS[] = {"cpu", "cuda", "webgpu", NULL};
+static const char *const DTYPES[] = {"f64", "f32", "f16", "bf16", NULL};
+static const char *const LAYOUTS[] = {"kn", "nk", NULL};
+static const char *const MODES[] = {"recompute", "pre", "y", NULL};
+static const char *const NONFINITES[] = {"zero", "propagate", NULL};
+static const char *const OUTPUTS[] = {"d_a", "d_b", "d_bias", "grad_pre", NULL};
+#define EG_ROW(NAME, name, value, from_y, text) #name,
+static const char *const ACTIVATIONS[] = {EG_ACTIVATION_TABLE(EG_ROW) NULL};
+#undef EG_ROW
+
 static int wrong(const char *option, const char *value, const char *expected) {
     return cli_fail(CLI_BAD_INPUT, "--%s is '%s'; expected %s", option, value, expected);
 }
 
-/* The place of `value` in a list of names that ends with NULL, or -1. */
-static int find(const char *const *names, const char *value) {
+/* The place of `value` among `names`; -1, and a failure that lists them, where it is none of them. */
+static int find(const char *option, const char *const *names, const char *value) {
+    char expected[256] = "";
+    size_t used = 0;
     for (int i = 0; names[i] != NULL; i++) {
         if (strcmp(names[i], value) == 0) return i;
+        if (used >= sizeof expected) continue;
+        const char *before = i == 0 ? "" : names[i + 1] == NULL ? " or " : ", ";
+        used += (size_t)snprintf(expected + used, sizeof expected - used, "%s%s", before, names[i]);
     }
+    (void)wrong(option, value, expected);
     return -1;
 }
 
@@ -31,33 +48,25 @@ static bool parse_integer(const char *text, char **end, int64_t *value) {
 }
 
 static int set_backend(options *o, const char *value) {
-    static const char *const names[] = {"cpu", "cuda", "webgpu", NULL};
-    const int found = find(names, value);
-    if (found < 0) return wrong("backend", value, "cpu, cuda or webgpu");
+    const int found = find("backend", BACKENDS, value);
+    if (found < 0) return CLI_BAD_INPUT;
     o->backend = (eg_backend)found;
     o->backend_given = true;
     return CLI_OK;
 }
 
 static int set_activation(options *o, const char *value) {
-    char names[256] = "";
-    size_t used = 0;
-    for (int i = 0; eg_activation_name((eg_activation)i) != NULL; i++) {
-        const char *name = eg_activation_name((eg_activation)i);
-        o->activation = (eg_activation)i;
-        o->activation_given = true;
-        if (strcmp(name, value) == 0) return CLI_OK;
-        if (used >= sizeof names) continue;
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", name);
-    }
-    return wrong("activation", value, names);
+    const int found = find("activation", ACTIVATIONS, value);
+    if (found < 0) return CLI_BAD_INPUT;
+    o->activation = (eg_activation)found;
+    o->activation_given = true;
+    return CLI_OK;
 }
 
 static int take_dtype(const char *option, const char *value, eg_dtype *dtype) {
-    static const char *const names[] = {"f64", "f32", "f16", "bf16", NULL};
     static const eg_dtype values[] = {EG_F64, EG_F32, EG_F16, EG_BF16};
-    const int found = find(names, value);
-    if (found < 0) return wrong(option, value, "f64, f32, f16 or bf16");
+    const int found = find(option, DTYPES, value);
+    if (found < 0) return CLI_BAD_INPUT;
     *dtype = values[found];
     return CLI_OK;
 }
@@ -69,39 +78,35 @@ static int set_out_dtype(options *o, const char *value) {
 }
 
 static int set_layout_b(options *o, const char *value) {
-    static const char *const names[] = {"kn", "nk", NULL};
-    const int found = find(names, value);
-    if (found < 0) return wrong("layout-b", value, "kn or nk");
+    const int found = find("layout-b", LAYOUTS, value);
+    if (found < 0) return CLI_BAD_INPUT;
     o->b_is_nk = found == 1;
     return CLI_OK;
 }
 
 static int set_mode(options *o, const char *value) {
-    static const char *const names[] = {"recompute", "pre", "y", NULL};
     static const eg_source values[] = {EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE, EG_SOURCE_Y};
-    const int found = find(names, value);
-    if (found < 0) return wrong("mode", value, "recompute, pre or y");
+    const int found = find("mode", MODES, value);
+    if (found < 0) return CLI_BAD_INPUT;
     o->mode = values[found];
     return CLI_OK;
 }
 
 static int set_nonfinite(options *o, const char *value) {
-    static const char *const names[] = {"zero", "propagate", NULL};
-    const int found = find(names, value);
-    if (found < 0) return wrong("nonfinite", value, "zero or propagate");
+    const int found = find("nonfinite", NONFINITES, value);
+    if (found < 0) return CLI_BAD_INPUT;
     o->nonfinite = found == 0 ? EG_NONFINITE_ZERO : EG_NONFINITE_PROPAGATE;
     return CLI_OK;
 }
 
 static int set_want(options *o, const char *value) {
-    static const operand outputs[] = {OP_D_A, OP_D_B, OP_D_BIAS, OP_GRAD_PRE};
+    static const operand values[] = {OP_D_A, OP_D_B, OP_D_BIAS, OP_GRAD_PRE};
     o->want = 0;
     for (const char *at = value;; at++) {
         const size_t length = strcspn(at, ",");
         operand found = OPERANDS;
-        for (int i = 0; i < 4; i++) {
-            const char *name = cli_operand_name(outputs[i]);
-            if (strlen(name) == length && strncmp(name, at, length) == 0) found = outputs[i];
+        for (int i = 0; OUTPUTS[i] != NULL; i++) {
+            if (strlen(OUTPUTS[i]) == length && strncmp(OUTPUTS[i], at, length) == 0) found = values[i];
         }
         if (found == OPERANDS) return wrong("want", value, "some of d_a,d_b,d_bias,grad_pre");
         o->want |= 1U << found;
@@ -222,27 +227,28 @@ static const struct {
     int has_value;
     int commands;
     int (*set)(options *o, const char *value);
+    const char *const *words; /* that the value is one of; NULL: it is a number, a size or a path */
 } TABLE[] = {
-    {"output", required_argument, CALLS, set_output}, /* also -o; see below */
-    {"activation", required_argument, CALLS | COMMAND_BENCH, set_activation},
-    {"backend", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_backend},
-    {"dtype", required_argument, CALLS | COMMAND_BENCH, set_dtype},
-    {"out-dtype", required_argument, BACKWARDS | COMMAND_BENCH, set_out_dtype},
-    {"layout-b", required_argument, CALLS, set_layout_b},
-    {"mode", required_argument, BACKWARDS | COMMAND_BENCH, set_mode},
-    {"want", required_argument, BACKWARDS, set_want},
-    {"accumulate", no_argument, BACKWARDS, set_accumulate},
-    {"save-pre", no_argument, FORWARDS, set_save_pre},
-    {"nonfinite", required_argument, CALLS, set_nonfinite},
-    {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads},
-    {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit},
-    {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape},
-    {"batch", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_batch},
-    {"forward", no_argument, COMMAND_PLAN, set_forward},
-    {"backward", no_argument, COMMAND_PLAN, set_backward},
-    {"seconds", required_argument, COMMAND_BENCH, set_seconds},
-    {"json", no_argument, COMMAND_INFO | COMMAND_BENCH, set_json},
-    {"help", no_argument, ALL, set_help},
+    {"output", required_argument, CALLS, set_output, NULL}, /* also -o; see below */
+    {"activation", required_argument, CALLS | COMMAND_BENCH, set_activation, ACTIVATIONS},
+    {"backend", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_backend, BACKENDS},
+    {"dtype", required_argument, CALLS | COMMAND_BENCH, set_dtype, DTYPES},
+    {"out-dtype", required_argument, BACKWARDS | COMMAND_BENCH, set_out_dtype, DTYPES},
+    {"layout-b", required_argument, CALLS, set_layout_b, LAYOUTS},
+    {"mode", required_argument, BACKWARDS | COMMAND_BENCH, set_mode, MODES},
+    {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
+    {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
+    {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
+    {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
+    {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads, NULL},
+    {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit, NULL},
+    {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape, NULL},
+    {"batch", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_batch, NULL},
+    {"forward", no_argument, COMMAND_PLAN, set_forward, NULL},
+    {"backward", no_argument, COMMAND_PLAN, set_backward, NULL},
+    {"seconds", required_argument, COMMAND_BENCH, set_seconds, NULL},
+    {"json", no_argument, COMMAND_INFO | COMMAND_BENCH, set_json, NULL},
+    {"help", no_argument, ALL, set_help, NULL},
 };
 enum { TABLE_ROWS = sizeof TABLE / sizeof TABLE[0] };
 
@@ -310,4 +316,23 @@ int options_parse(command which, int argc, char **argv, options *o) {
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
     return check_files(o, argv[0]);
+}
+
+/* ---- Completion --------------------------------------------------------------------------------- */
+
+void options_print(command which) {
+    for (int i = 0; i < TABLE_ROWS; i++) {
+        if ((TABLE[i].commands & (int)which) != 0) printf("--%s\n", TABLE[i].name);
+    }
+}
+
+int options_print_values(command which, const char *name, const char *option) {
+    for (int i = 0; i < TABLE_ROWS; i++) {
+        const bool named = strncmp(option, "--", 2) == 0 && strcmp(option + 2, TABLE[i].name) == 0;
+        if (!named || (TABLE[i].commands & (int)which) == 0) continue;
+        if (TABLE[i].has_value == no_argument) break;
+        for (int j = 0; TABLE[i].words != NULL && TABLE[i].words[j] != NULL; j++) puts(TABLE[i].words[j]);
+        return CLI_OK;
+    }
+    return cli_fail(CLI_BAD_INPUT, "%s: no option '%s' that takes a value", name, option);
 }

@@ -51,4 +51,9 @@ typedef struct options {
 /* Parses the arguments after the command's name, which is argv[0]. */
 int options_parse(command which, int argc, char **argv, options *o);
 
+/* What a shell offers: the options of a command, one a line; and the words that may follow one of them, none
+ * where it takes a number, a size or a path. One that takes no value is refused. */
+void options_print(command which);
+int options_print_values(command which, const char *name, const char *option);
+
 #endif

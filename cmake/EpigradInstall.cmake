@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `make install` leaves behind: the library (shared and static), the header, the two ways to find them, a
-# CMake package and a pkg-config file, both relocatable; and the command. EPIGRAD_INSTALL=OFF, the default within
+# CMake package and a pkg-config file, both relocatable; and the command with what a shell completes it by. EPIGRAD_INSTALL=OFF, the default within
 # another project, leaves nothing.
 include(CMakePackageConfigHelpers)
 
@@ -40,4 +40,7 @@ install(FILES ${PROJECT_BINARY_DIR}/epigrad.pc DESTINATION ${CMAKE_INSTALL_LIBDI
 if(EPIGRAD_CLI)
   install(TARGETS epigrad_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/docs/reference/epigrad.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  # bash-completion loads the file that has the command's name, when its arguments are first completed.
+  install(FILES ${PROJECT_SOURCE_DIR}/cli/epigrad.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+          RENAME epigrad)
 endif()
