@@ -29,6 +29,9 @@ done
 pc=$(find "$prefix" -name epigrad.pc)
 export PKG_CONFIG_PATH=${pc%/*}
 libdir=$(pkg-config --variable=libdir epigrad)
+! pkg-config --exists 'epigrad >= 0.2' || { echo "pkg-config takes epigrad for version 0.2"; exit 1; }
+said=$(sed -n 's/^#define EG_VERSION_[A-Z]* //p' "$(pkg-config --variable=includedir epigrad)/epigrad/epigrad.h" | paste -sd .)
+[[ $(pkg-config --modversion epigrad) == "$said" ]] || { echo "epigrad.pc is not of the header's version, $said"; exit 1; }
 strict=(-std=c17 -Wall -Wextra -Wpedantic -Werror)
 
 # shellcheck disable=SC2046 # pkg-config prints words
@@ -48,5 +51,14 @@ rm "$libdir"/libepigrad.so*
 "$scratch/static"
 passed "pkg-config, static"
 
-[[ ! -e $prefix/bin/epigrad ]] || "$prefix/bin/epigrad" info >/dev/null
-passed "the installed command"
+if [[ -e $prefix/bin/epigrad ]]; then
+    PATH=$prefix/bin:$PATH
+    epigrad info >/dev/null
+    [[ -e $prefix/share/man/man1/epigrad.1 ]] || { echo "no man page is installed"; exit 1; }
+    # shellcheck source=cli/epigrad.bash
+    source "$prefix/share/bash-completion/completions/epigrad"
+    COMP_WORDS=(epigrad bench --backend we) COMP_CWORD=3
+    _epigrad epigrad
+    [[ ${COMPREPLY[*]} == webgpu ]] || { echo "completed to \"${COMPREPLY[*]}\""; exit 1; }
+    passed "the installed command"
+fi

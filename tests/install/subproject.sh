@@ -34,9 +34,14 @@ done
 configure debug -DCMAKE_BUILD_TYPE=Debug -DEPIGRAD_WEBGPU=OFF
 [[ $(build_type debug) == Debug ]] || fail "CMAKE_BUILD_TYPE became $(build_type debug)"
 ! grep -q '^  FLAGS = .*-O3' "$work/debug/build.ninja" || fail "the parent's build type is not epigrad's"
-quietly cmake --build "$work/debug" --target parent
-"$work/debug/parent" || fail "the parent's program"
-passed "Debug"
+for way in OFF ON; do
+    configure debug -DBY_FETCH_CONTENT=$way
+    rm -f "$work/debug/parent" "$work/debug/parent_static"
+    quietly cmake --build "$work/debug" --target parent parent_static
+    "$work/debug/parent" || fail "the parent's program, BY_FETCH_CONTENT=$way"
+    "$work/debug/parent_static" || fail "the parent's program with the static library, BY_FETCH_CONTENT=$way"
+    passed "a program, shared and static, BY_FETCH_CONTENT=$way"
+done
 
 quietly cmake --install "$work/debug" --prefix "$work/without"
 [[ $(installed without) == ./bin/parent ]] || fail "installed with the parent: $(installed without)"
