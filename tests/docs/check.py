@@ -89,8 +89,9 @@ def check_links():
 
 # ---- Words ----------------------------------------------------------------------------------------
 
-SOURCES = ["bench", "cli", "cmake", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
-C_LIKE, HASHED = (".c", ".h", ".cu", ".cuh", ".def", ".wgsl", ".js", ".css"), (".py", ".sh", ".txt", ".cmake")
+SOURCES = ["bench", "bindings", "cli", "cmake", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
+C_LIKE = (".c", ".h", ".cu", ".cuh", ".def", ".wgsl", ".js", ".css", ".rs")
+HASHED = (".py", ".sh", ".bash", ".txt", ".cmake")
 
 
 def sources():
