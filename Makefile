@@ -7,6 +7,7 @@
 #   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
+#   make deb        the Debian packages, in build/debian; from a copy of the tree, looked over by lintian
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
@@ -22,7 +23,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check check-python ctest pytest campaign fuzz campaign-files web webtest wheel install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo check check-python ctest pytest campaign fuzz campaign-files web webtest wheel deb install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -107,6 +108,10 @@ $(BUILD)/wheel-venv/ready: python/wheel-requirements.txt
 	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
+
+deb:
+	@tools/setup.sh packages
+	@tools/debian-packages.sh $(BUILD)
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
@@ -194,11 +199,12 @@ format-check:
 # There is no formatter for WGSL on Debian: its lines are short, without tabs and nothing behind them.
 lint: $(BUILD)/lint-venv/ready
 	@git ls-files '*.py' | xargs $(BUILD)/lint-venv/bin/ruff check -q
-	@git ls-files '*.sh' .ci/run | xargs shellcheck --severity=warning
-	@git ls-files '*.sh' .ci/run | while read -r file; do bash -n "$$file"; done
+	@git ls-files '*.sh' '*.bash' .ci/run debian/tests/program | xargs shellcheck --severity=warning
+	@git ls-files '*.sh' '*.bash' .ci/run | while read -r file; do bash -n "$$file"; done
 	@git ls-files '*.wgsl' | xargs awk 'length > 120 || /[ \t]$$/ || /\t/ \
 	    { print FILENAME ":" FNR ": longer than 120, with a tab, or with blanks at its end"; bad = 1 } END { exit bad }'
 	@! git ls-files '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' '*.wgsl' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' Makefile \
+	    '*.bash' '*.rs' 'bindings/*.toml' debian ':!debian/changelog' ':!debian/copyright' ':!debian/source/format' \
 	    | xargs grep -L 'SPDX-License-Identifier: Apache-2.0' | sed 's/$$/: has no SPDX line/' | grep .
 	@echo "lint: passed"
 

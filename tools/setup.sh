@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/setup.sh build|web|webgpu|bench|check|ci: sees to the Debian packages that `make`, `make web`, the WebGPU
-# backend, `make bench`, `make check` or .ci/run need. Quick and quiet when all is there. Installs what is missing
+# tools/setup.sh build|web|webgpu|bench|check|packages|ci: sees to the Debian packages that `make`, `make web`, the WebGPU
+# backend, `make bench`, `make check`, `make deb` or .ci/run need. Quick and quiet when all is there. Installs what is missing
 # where it may (as root, or with a sudo that asks no password), else prints the line to type.
 # docs/reference/dependencies.md tells what each is for.
 set -euo pipefail
@@ -12,7 +12,8 @@ web=(cmake ninja-build clang lld wasi-libc libclang-rt-dev libclang-rt-dev-wasm3
 webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
 bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
 check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ abigail-tools python3-venv chromium)
-ci=("${check[@]}" debootstrap clang-format clang-tidy shellcheck git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
+packages=("${build[@]}" build-essential debhelper fakeroot lintian)
+ci=("${check[@]}" "${packages[@]}" cargo debootstrap clang-format clang-tidy shellcheck git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 
 case ${1:-} in
 build) wanted=("${build[@]}") ;;
@@ -20,9 +21,10 @@ web) wanted=("${web[@]}") ;;
 webgpu) wanted=("${webgpu[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
 check) wanted=("${check[@]}") ;;
+packages) wanted=("${packages[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
 *)
-    echo "usage: tools/setup.sh build|web|webgpu|bench|check|ci" >&2
+    echo "usage: tools/setup.sh build|web|webgpu|bench|check|packages|ci" >&2
     exit 2
     ;;
 esac
