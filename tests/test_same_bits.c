@@ -69,6 +69,64 @@ static void large_results_have_the_same_bits_on_whole_lines(void **state) {
     for (int i = 0; i < 2; i++) eg_close(contexts[i]);
 }
 
+/* ---- Column-major results ------------------------------------------------------------------------ */
+
+static void assert_transposed(const result *x, const result *y, size_t size) {
+    for (size_t i = 0; i < x->rows; i++) {
+        const unsigned char *row = x->memory + x->at.offset + i * x->pitch;
+        for (size_t j = 0; j < y->rows; j++) {
+            const unsigned char *column = y->memory + y->at.offset + j * y->pitch;
+            assert_memory_equal(row + j * size, column + i * size, size);
+        }
+    }
+}
+
+/* False where the context's one kernel does not compute such a layer. */
+static bool check_layouts(eg_context *context, eg_layer layer, bool whole_lines) {
+    fixture f;
+    fixture_make(&f, layer);
+    eg_backward_args rows = f.backward, columns = f.backward;
+    result d_a = make_result(layer.m, layer.k, layer.dtype, whole_lines),
+           d_a_t = make_result(layer.k, layer.m, layer.dtype, whole_lines),
+           d_b = make_result(layer.k, layer.n, layer.dtype, whole_lines),
+           d_b_t = make_result(layer.n, layer.k, layer.dtype, whole_lines);
+    d_a_t.at.layout = d_b_t.at.layout = EG_COL_MAJOR;
+    rows.d_a = d_a.at, rows.d_b = d_b.at;
+    columns.d_a = d_a_t.at, columns.d_b = d_b_t.at;
+    const bool computes = eg_backward(context, &layer, &rows) == EG_OK;
+    if (computes) {
+        assert_ok(eg_backward(context, &layer, &columns));
+        assert_transposed(&d_a, &d_a_t, eg_dtype_size(layer.dtype));
+        assert_transposed(&d_b, &d_b_t, eg_dtype_size(layer.dtype));
+    }
+    free(d_a.memory), free(d_a_t.memory), free(d_b.memory), free(d_b_t.memory);
+    fixture_free(&f);
+    return computes;
+}
+
+/* By every kernel row: which of them a call takes may depend on the layout. Two passes, and one. */
+static void column_major_results_have_the_same_bits(void **state) {
+    (void)state;
+    eg_context *all = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(all, i, &row) == EG_OK; i++) {
+        if (!row.usable) continue;
+        const eg_open_info info = {.size = sizeof info, .kernel = row.name, .threads = 1 + i % 2};
+        eg_context *context;
+        int computed = 0;
+        assert_ok(eg_open(&info, &context));
+        for (size_t j = 0; j < 2 * LENGTH(dtypes); j++) {
+            eg_layer layer = small_layer();
+            layer.dtype = dtypes[j / 2], layer.math = EG_MATH_FAST;
+            layer.m = j % 2 == 0 ? 50 : 613, layer.k = 810, layer.n = j % 2 == 0 ? 703 : 45;
+            computed += check_layouts(context, layer, j % 2 == 0);
+        }
+        assert_int_not_equal(computed, 0);
+        eg_close(context);
+    }
+    eg_close(all);
+}
+
 /* ---- Fused packing ------------------------------------------------------------------------------ */
 
 /* A call that is given a pack of B lays none out. */
@@ -190,6 +248,7 @@ static void few_rows_have_the_same_bits_in_any_layout(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
+        cmocka_unit_test(column_major_results_have_the_same_bits),
         cmocka_unit_test(a_pack_of_b_changes_no_bit),
         cmocka_unit_test(so_it_is_with_many_threads),
         cmocka_unit_test(few_rows_have_the_same_bits_in_any_layout),

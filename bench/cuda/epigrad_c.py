@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""epigrad's C interface through ctypes: what the benchmarks call, on device pointers."""
+"""epigrad's C interface through ctypes: what the benchmarks call."""
 
 import ctypes as c
 
 F32, F64, F16, BF16 = 1, 2, 3, 4
-CUDA = 1
+CPU, CUDA = 0, 1
 RECOMPUTE, PRE, Y = 0, 1, 2
 COL_MAJOR = 1
 ACTIVATIONS = ["none", "relu", "gelu", "silu", "sigmoid", "tanh", "gelu_erf", "quick_gelu", "relu2",
@@ -63,14 +63,14 @@ class KernelInfo(c.Structure):
 
 
 class Library:
-    """A context on a CUDA stream."""
+    """A context: on a CUDA stream, or on the CPU."""
 
-    def __init__(self, path, stream, kernel=None):
+    def __init__(self, path, stream=None, kernel=None, backend=CUDA, threads=0):
         self.lib = c.CDLL(path)
         self.lib.eg_last_error.restype = c.c_char_p
         self.context = c.c_void_p()
-        info = OpenInfo(size=c.sizeof(OpenInfo), backend=CUDA, native_queue=stream,
-                        kernel=kernel.encode() if kernel else None)
+        info = OpenInfo(size=c.sizeof(OpenInfo), backend=backend, threads=threads,
+                        native_queue=stream, kernel=kernel.encode() if kernel else None)
         self.check(self.lib.eg_open(c.byref(info), c.byref(self.context)))
 
     def check(self, status):

@@ -218,12 +218,13 @@ static bool is_whole_lines(const eg_view *x) {
 
 /* A non-temporal store does not read the line first, and evicts nothing from the caches. */
 static bool is_non_temporal(const compiler *c, const eg_op *op, int threads) {
-    const eg_view *out = &op->out;
+    const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
+    const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
     if (op->terms > 0 || op->accumulate) return false;
-    const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out->dtype);
-    const bool by_lines = eg_cpu_is_amx(c->kernel) || out->dtype == c->kernel->compute;
+    const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out.dtype);
+    const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
     return op->depth < c->kernel->blocking.non_temporal_below && by_lines &&
-           eg_div(bytes, threads) > KEPT_A_THREAD && is_whole_lines(out);
+           eg_div(bytes, threads) > KEPT_A_THREAD && is_whole_lines(&out);
 }
 
 static int64_t blocks_of(const eg_op *op, const eg_cpu_blocks *blocks) {

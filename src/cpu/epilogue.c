@@ -309,16 +309,31 @@ static void begin_grad_rows(eg_tile_epilogue *t, const eg_epilogue *e, const eg_
     take_steps(t, grad_rows, (EG_AMX_BLOCK + HALF) / e->kernel->epilogue.rows_a_step);
 }
 
+/* A column-major result is stored as its row-major transpose, when all its sums are there. */
+static void store_turned(const eg_tile_epilogue *t) {
+    const eg_epilogue *e = t->of;
+    const eg_tile *tile = &t->tile;
+    const int64_t step = e->out->col_stride * (int64_t)eg_size_of(e->out->dtype);
+    e->kernel->pack.load(tile->spare, tile->values, EG_F32, 1, EG_AMX_BLOCK, tile->cols, tile->rows,
+                         tile->cols);
+    e->kernel->epilogue.store_rows((const float *)tile->spare,
+                                   eg_cpu_at(e->out, tile->item, tile->row, tile->col), step, e->out->dtype,
+                                   tile->cols, tile->rows, e->non_temporal);
+}
+
 void eg_cpu_epilogue_begin(eg_tile_epilogue *t, const eg_epilogue *e, const eg_tile *tile) {
     t->of = e;
     t->tile = *tile;
-    t->is_elementwise = false;
+    t->is_elementwise = t->is_turned = false;
     if (packs_blocks(e))
         t->block = eg_amx_block_at(&e->blocks, &e->grid, tile->item, tile->row / EG_AMX_BLOCK,
                                    tile->col / EG_AMX_BLOCK);
     if (e->plain_store && e->is_deferred && in_place(e, e->out, tile)) {
         memory_rows(&t->elementwise.out, e->out, tile);
         take_steps(t, store_rows_step, EG_AMX_BLOCK / STORED_ROWS);
+    } else if (e->plain_store && e->is_deferred && e->out->row_stride == 1) {
+        t->is_turned = true;
+        take_steps(t, NULL, 0);
     } else if (e->grad_rows != NULL && tile->rows == EG_AMX_BLOCK && tile->cols == EG_AMX_BLOCK) {
         begin_grad_rows(t, e, tile);
     } else {
@@ -335,6 +350,7 @@ void eg_cpu_epilogue_finish(eg_tile_epilogue *t) {
     const eg_epilogue *e = t->of;
     if (e == NULL) return;
     for (; t->step < t->steps; t->step++) t->take(t);
+    if (t->is_turned) store_turned(t);
     t->of = NULL;
     if (!t->is_elementwise) return;
     deliver(e, e->pre, &t->tile, t->tile.spare);

@@ -54,7 +54,7 @@ struct eg_tile_epilogue {
     eg_cpu_packs block;
     void (*take)(eg_tile_epilogue *epilogue); /* runs step number `step`, of `steps` */
     int step, steps;
-    bool is_elementwise;                                    /* else there is nothing to do after the steps */
+    bool is_elementwise, is_turned;                         /* else there is nothing to do after the steps */
     _Alignas(64) char bias[EG_CPU_WIDEST * sizeof(double)]; /* where it has to be converted */
     _Alignas(64) float unwanted[EG_AMX_BLOCK];              /* column sums */
 };

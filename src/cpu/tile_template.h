@@ -126,13 +126,22 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
     for (int64_t j = rows * EG_NR; j < padded * EG_NR; j++) to[j] = 0;
 }
 
-/* A column-major destination is written down its columns, where it is contiguous. */
+/* A column-major destination is written down its columns, where it is contiguous. So the tile is transposed,
+ * by squares of EG_BLOCK, and its columns are stored as rows. */
+_Static_assert(EG_MR <= EG_NR, "a column of a tile fits into a row of it");
 static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t col_stride, int64_t rows,
                                 int64_t cols) {
-    EG_R column[EG_MR + 8]; /* f16 are converted by eights */
-    for (int64_t j = 0; j < cols; j++) {
-        for (int64_t i = 0; i < rows; i++) column[i] = tile[i * EG_NR + j];
-        EG_V(store_row)(dst + j * col_stride * (int64_t)eg_dtype_size(dtype), column, dtype, 1, rows);
+    const int64_t col_bytes = col_stride * (int64_t)eg_dtype_size(dtype);
+    _Alignas(64) EG_R turned[EG_BLOCK * EG_NR];
+    for (int64_t col = 0; col < cols; col += EG_BLOCK) {
+        const int64_t count = cols - col < EG_BLOCK ? cols - col : EG_BLOCK;
+        int64_t i = 0;
+        for (; i + EG_BLOCK <= rows; i += EG_BLOCK)
+            EG_V(transpose)(turned + i, tile + i * EG_NR + col, EG_NR);
+        for (; i < rows; i++) {
+            for (int64_t j = 0; j < count; j++) turned[j * EG_NR + i] = tile[i * EG_NR + col + j];
+        }
+        EG_V(store_dense)(turned, dst + col * col_bytes, dtype, col_bytes, count, rows);
     }
 }
 

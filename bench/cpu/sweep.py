@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
+
+    sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
+             [--only SUBSTRING] [--output sweep.jsonl] [--plan]
+
+The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
+4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
+the caches:
+
+    forward          y                               forward+pre     y and pre
+    forward packed   y, B packed beforehand          backward pre    d_a, d_b, d_bias from a saved pre
+    backward         the same, pre recomputed
+
+    torch    PyTorch's operators one after the other, each into memory that is there before (out=)
+    onednn   a linear primitive with the activation as its epilogue, through PyTorch (forward only)
+
+All take turns in one process; the ratio of epigrad's time to the fastest peer's is taken within a turn, and the
+median of the turns counts. Between turns threads of either side come to rest. Where an instruction set is capped
+(EPIGRAD_CPU_ISA), cap the peers too: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS."""
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import sys
+import time
+
+import torch
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cuda"))
+import epigrad_c as eg  # noqa: E402
+
+DTYPES = {"f32": (torch.float32, eg.F32), "bf16": (torch.bfloat16, eg.BF16), "f16": (torch.float16, eg.F16),
+          "f64": (torch.float64, eg.F64)}
+SIZES = {  # K, N of a layer, or N, K
+    "gpt2": [(768, 2304), (768, 768), (768, 3072), (1024, 4096), (1280, 5120), (768, 50257)],
+    "llama": [(2048, 5632), (2048, 2048), (4096, 4096), (4096, 14336), (896, 4864)],
+    "bert": [(768, 768), (768, 3072), (1024, 4096), (312, 1200)],
+    "vit": [(384, 1536), (192, 768), (768, 1000), (320, 1280), (1152, 4304)],
+    "recommender": [(13, 512), (512, 256), (256, 64), (479, 1024), (1024, 1024), (512, 1)],
+    "control": [(4, 64), (17, 256), (64, 64), (256, 256), (256, 6), (30, 50), (128, 256)],
+    "odd": [(513, 1025), (1000, 10), (100, 100), (257, 129), (33, 4095), (1023, 1023)],
+}
+ROWS = [1, 1, 2, 3, 4, 7, 8, 12, 16, 24, 32, 50, 64, 100, 128, 197, 256, 384, 512, 777, 1024, 2048, 4096]
+ACTIVATIONS = ["gelu", "gelu", "relu", "silu", "tanh", "none"]
+MODES = ["forward", "forward+pre", "forward packed", "backward pre", "backward"]
+ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS, REST = 96 << 20, 16, 5, 0.012, 0.004
+
+
+def draw(options):
+    """Layers of the seed: (family, M, K, N, dtype, activation, weight)."""
+    chance, layers = random.Random(options.seed), []
+    while len(layers) < options.layers:
+        family = chance.choice(list(SIZES))
+        k, n = chance.choice(SIZES[family])
+        if chance.random() < 0.4:
+            k, n = n, k
+        m, dtype = chance.choice(ROWS), chance.choice(["f32", "f32", "f32", "bf16", "bf16", "f16", "f64"])
+        layer = family, m, k, n, dtype, chance.choice(ACTIVATIONS), "nk" if chance.random() < 0.8 else "kn"
+        if 2e-9 * m * k * n <= options.gflop and dtype in options.dtypes:
+            layers.append(layer)
+    return layers
+
+
+class Set:
+    """The operands of one call, and what PyTorch needs besides."""
+
+    def __init__(self, m, k, n, dtype, weight):
+        def some(*shape):
+            return (torch.rand(*shape) * 2 - 1).to(dtype)
+
+        self.a, self.grad, self.bias = some(m, k), some(m, n), some(n)
+        scale = 3 * k ** -0.5  # pre of unit size
+        self.b = some(k, n) * scale if weight == "kn" else (some(n, k) * scale).mT
+        self.pre = torch.addmm(self.bias, self.a, self.b)
+        self.y, self.pre_out = torch.empty_like(self.pre), torch.empty_like(self.pre)
+        self.g = torch.empty_like(self.pre)
+        self.d_a, self.d_bias = torch.empty_like(self.a), torch.empty_like(self.bias)
+        self.d_b = some(k, n) if weight == "kn" else some(n, k).mT
+
+    def bytes(self):
+        return sum(x.numel() * x.element_size() for x in vars(self).values())
+
+
+def activate(activation, pre, out):
+    aten = torch.ops.aten
+    if activation == "gelu":
+        aten.gelu.out(pre, approximate="tanh", out=out)
+    elif activation == "relu":
+        torch.clamp_min(pre, 0, out=out)
+    elif activation == "silu":
+        aten.silu.out(pre, out=out)
+    elif activation == "tanh":
+        torch.tanh(pre, out=out)
+
+
+def act_grad(activation, grad, pre, out):
+    aten = torch.ops.aten
+    if activation == "gelu":
+        aten.gelu_backward.grad_input(grad, pre, approximate="tanh", grad_input=out)
+    elif activation == "relu":
+        aten.threshold_backward.grad_input(grad, pre, 0, grad_input=out)
+    elif activation == "silu":
+        aten.silu_backward.grad_input(grad, pre, grad_input=out)
+    elif activation == "tanh":
+        aten.tanh_backward.grad_input(grad, torch.tanh(pre, out=out), grad_input=out)
+
+
+def torch_forward(activation, x, pre):
+    torch.addmm(x.bias, x.a, x.b, out=pre)
+    if activation != "none":
+        activate(activation, pre, x.y)
+
+
+def torch_backward(activation, weight, x, recompute):
+    pre, g = x.pre, x.grad
+    if activation != "none":
+        if recompute:
+            pre = torch.addmm(x.bias, x.a, x.b, out=x.pre_out)
+        act_grad(activation, x.grad, pre, x.g)
+        g = x.g
+    torch.mm(g, x.b.mT, out=x.d_a)
+    if weight == "kn":
+        torch.mm(x.a.mT, g, out=x.d_b)
+    else:
+        torch.mm(g.mT, x.a, out=x.d_b.mT)
+    torch.sum(g, 0, out=x.d_bias)
+
+
+def onednn_forward(activation, x):
+    algorithm = ("gelu", [], "tanh") if activation == "gelu" else \
+        ("swish" if activation == "silu" else activation, [], "")
+    return torch.ops.mkldnn._linear_pointwise(x.a, x.b.mT, x.bias, *algorithm)
+
+
+def weight_like(x, weight):
+    """An operand of b's shape in the layer's layout; strides say nothing where a side is 1."""
+    k, n = x.shape
+    return eg.Matrix(data=x.data_ptr(), ld=k if weight == "nk" else n, layout=eg.COL_MAJOR if weight == "nk" else 0)
+
+
+def rows(x):
+    return eg.Matrix(data=x.data_ptr())
+
+
+class Epigrad:
+    def __init__(self, library, layer, sets, mode):
+        _, m, k, n, dtype, activation, self.weight = layer
+        self.library, c = library, eg.c
+        self.layer = eg.Layer(size=c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
+                              activation=eg.ACTIVATIONS.index(activation))
+        make = self.forward if mode.startswith("forward") else self.backward
+        self.calls = [make(x, mode) for x in sets]
+        self.packs = []
+        if mode == "forward packed":
+            for call in self.calls:
+                pack = c.c_void_p()
+                library.check(library.lib.eg_pack_b(library.context, c.byref(self.layer), c.byref(call.b),
+                                                    c.byref(pack)))
+                call.packed_b = pack
+                self.packs.append(pack)
+        name = "eg_forward" if mode.startswith("forward") else "eg_backward"
+        self.function = getattr(library.lib, name)
+        self.function.argtypes = [c.c_void_p] * 3
+        self.pointers = [c.addressof(call) for call in self.calls]
+        self.at = c.addressof(self.layer)
+
+    def forward(self, x, mode):
+        call = eg.ForwardArgs(size=eg.c.sizeof(eg.ForwardArgs), a=rows(x.a), b=weight_like(x.b, self.weight),
+                              bias=eg.vector(x.bias), y=rows(x.y))
+        if mode == "forward+pre":
+            call.pre = rows(x.pre_out)
+        return call
+
+    def backward(self, x, mode):
+        call = eg.BackwardArgs(size=eg.c.sizeof(eg.BackwardArgs), a=rows(x.a), b=weight_like(x.b, self.weight),
+                               bias=eg.vector(x.bias), grad=rows(x.grad), d_a=rows(x.d_a),
+                               d_b=weight_like(x.d_b, self.weight), d_bias=eg.vector(x.d_bias))
+        if mode == "backward pre":
+            call.source, call.pre = eg.PRE, rows(x.pre)
+        return call
+
+    def run(self, i):
+        if self.function(self.library.context, self.at, self.pointers[i]) != 0:
+            raise RuntimeError(self.library.lib.eg_last_error().decode())
+
+    def plan(self):
+        text = eg.c.create_string_buffer(4096)
+        self.library.call("_plan", self.layer, self.calls[0], text, 4096)
+        return text.value.decode()
+
+    def close(self):
+        for pack in self.packs:
+            self.library.lib.eg_packed_free(self.library.context, pack)
+
+
+def variants_of(ours, layer, sets, mode):
+    activation = layer[5]
+    if mode.startswith("forward"):
+        runs = {"torch": lambda i: torch_forward(activation, sets[i],
+                                                 sets[i].pre_out if activation != "none" else sets[i].y)}
+        if layer[4] != "f64" and layer[6] == "nk" and mode != "forward+pre":
+            runs["onednn"] = lambda i: onednn_forward(activation, sets[i])
+    else:
+        runs = {"torch": lambda i: torch_backward(activation, layer[6], sets[i], mode == "backward")}
+    return {"epigrad": ours.run, **runs}
+
+
+def seconds(run, count, repeats, at):
+    begin = time.perf_counter()
+    for i in range(at, at + repeats):
+        run(i % count)
+    return (time.perf_counter() - begin) / repeats
+
+
+def results_of(x, mode):
+    return [x.y] if mode.startswith("forward") else [x.d_a, x.d_b, x.d_bias]
+
+
+def check(ours, layer, x, mode, run_torch):
+    """Against PyTorch's own on the same operands: a wrong figure must not be a fast one."""
+    run_torch(0)
+    want = [r.double().clone() for r in results_of(x, mode)]
+    for r in results_of(x, mode):
+        r.fill_(float("nan"))
+    ours.run(0)
+    limit = {"f32": 1e-3, "f64": 1e-10, "bf16": 4e-2, "f16": 1e-2}[layer[4]]
+    for got, expected in zip(results_of(x, mode), want):
+        error = (got.double() - expected).norm() / (expected.norm() + 1e-30)
+        if not error <= limit:
+            raise SystemExit(f"wrong: {layer} {mode}: relative error {error:.1e}")
+
+
+def measure(library, layer, sets, mode, threads, options):
+    ours = Epigrad(library, layer, sets, mode)
+    runs = variants_of(ours, layer, sets, mode)
+    check(ours, layer, sets[0], mode, runs["torch"])
+    if options.plan:
+        print(ours.plan(), end="")
+    rest = REST if threads > 1 else 0
+    guess, repeats = {}, {}
+    for name in list(runs):
+        try:
+            runs[name](1 % len(sets))
+            guess[name] = seconds(runs[name], len(sets), 2, 0)
+        except RuntimeError:  # a primitive that there is not
+            del runs[name]
+            continue
+        repeats[name] = min(2000, max(1, round(TURN_SECONDS / guess[name])))
+        time.sleep(rest)
+    times = {name: [] for name in runs}
+    for turn in range(TURNS):
+        for name in random.sample(list(runs), len(runs)):
+            times[name].append(seconds(runs[name], len(sets), repeats[name], turn * repeats[name]))
+            time.sleep(rest)
+    ours.close()
+    peers = [name for name in runs if name != "epigrad"]
+    best = min(peers, key=lambda name: statistics.median(times[name]))
+    ratios = sorted(ours / peer for ours, peer in zip(times["epigrad"], times[best]))
+    return {"mode": mode, "ratio": round(statistics.median(ratios), 4), "peer": best,
+            "low": round(ratios[0], 4), "high": round(ratios[-1], 4),
+            "us": {name: round(statistics.median(t) * 1e6, 2) for name, t in times.items()}}
+
+
+def sweep(options, threads, write):
+    torch.set_num_threads(threads)
+    library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads), []
+    for layer in draw(options):
+        family, m, k, n, dtype, activation, weight = layer
+        name = f"{dtype} {m}x{k}x{n} {activation} [{weight}]"
+        if options.only not in name:
+            continue
+        first = Set(m, k, n, DTYPES[dtype][0], weight)
+        count = max(2, min(MOST_SETS, ROTATED_BYTES // first.bytes()))
+        sets = [first] + [Set(m, k, n, DTYPES[dtype][0], weight) for _ in range(count - 1)]
+        for mode in options.modes:
+            row = {"threads": threads, "family": family, "layer": name,
+                   **measure(library, layer, sets, mode, threads, options)}
+            measured.append(row)
+            write(row)
+    library.close()
+    return measured
+
+
+def summary(rows):
+    """A line a mode, and the worst first."""
+    lines = ["| threads | call | layers | geometric mean | at most 1.03 | above 1.15 | worst |",
+             "|---|---|---|---|---|---|---|"]
+    for threads in sorted({row["threads"] for row in rows}):
+        for mode in MODES:
+            some = sorted((r for r in rows if r["mode"] == mode and r["threads"] == threads),
+                          key=lambda r: -r["ratio"])
+            if not some:
+                continue
+            mean = math.exp(statistics.fmean(math.log(r["ratio"]) for r in some))
+            level = sum(r["ratio"] <= 1.03 for r in some) / len(some)
+            behind = sum(r["ratio"] > 1.15 for r in some)
+            worst = ", ".join(f"{r['layer']} {r['ratio']:.2f} ({r['peer']})" for r in some[:8])
+            lines.append(f"| {threads} | {mode} | {len(some)} | {mean:.3f} | {level:.0%} | {behind} | {worst} |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(rows, path):
+    import matplotlib
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots(figsize=(9, 4.5))
+    for threads in sorted({row["threads"] for row in rows}):
+        for mode in MODES:
+            ratios = sorted(r["ratio"] for r in rows if r["mode"] == mode and r["threads"] == threads)
+            if ratios:
+                axes.plot([100 * i / len(ratios) for i in range(len(ratios))], ratios,
+                          label=f"{mode}, {threads} thread{'s' * (threads > 1)}")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(yscale="log", xlabel="per cent of layers, best first", ylabel="time, as a multiple of the fastest peer's",
+             yticks=[0.125, 0.25, 0.5, 1, 2, 4], yticklabels=["1/8", "1/4", "1/2", "1", "2", "4"])
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("library")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--layers", type=int, default=200)
+    parser.add_argument("--threads", default="1")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--gflop", type=float, default=8, help="of one product: larger layers are left out")
+    parser.add_argument("--only", default="", help="layers whose name has this")
+    parser.add_argument("--output", default="sweep.jsonl")
+    parser.add_argument("--plan", action="store_true")
+    options = parser.parse_args()
+    options.dtypes, options.modes = options.dtypes.split(","), options.modes.split(",")
+    return options
+
+
+def main():
+    options = parse()
+    torch.set_grad_enabled(False)
+    rows = []
+    with open(options.output, "w", encoding="utf-8") as file:
+        def write(row):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+        for threads in map(int, options.threads.split(",")):
+            rows += sweep(options, threads, write)
+    print(summary(rows), end="")
+    try:
+        plot(rows, os.path.splitext(options.output)[0] + ".svg")
+    except ImportError:
+        print("sweep: no plot, as there is no matplotlib", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
