@@ -21,13 +21,13 @@ typedef struct level {
 
 #if defined(__x86_64__)
 static const level levels[] = {
-    {"portable", 0, 2, 10, 2.5},
-    {"avx2", EG_CPU_AVX2, 3, 10, 3},
-    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 5, 20, 4},
-    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 6.5, 28, 6},
+    {"portable", 0, 1.8, 9, 2},
+    {"avx2", EG_CPU_AVX2, 2.7, 9, 3},
+    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 4.3, 19, 3.5},
+    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 5.5, 25, 4.5},
 };
 #else
-static const level levels[] = {{"portable", 0, 2, 10, 2.5}};
+static const level levels[] = {{"portable", 0, 1.8, 9, 2}};
 #endif
 
 typedef struct judged {

@@ -164,7 +164,7 @@ static void few_rows_copy_no_b(void **state) {
     static const eg_dtype dtypes[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
     eg_context *context = open_cpu(1);
     eg_cpu_calibration only = *eg_cpu_calibration_of(&context->caps);
-    only.right = EG_CPU_FEW_ROWS;
+    only.right = EG_CPU_STREAMS;
     context->caps.detail = &only;
     for (int i = 0; i < 4 * 2 * 2; i++) {
         char text[ROOM];

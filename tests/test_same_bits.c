@@ -245,6 +245,52 @@ static void few_rows_have_the_same_bits_in_any_layout(void **state) {
     eg_close(one), eg_close(some);
 }
 
+/* A context whose products read their operands so, where they can. */
+static eg_context *open_only(int threads, eg_cpu_calibration *only, eg_cpu_way left, eg_cpu_way right) {
+    eg_context *context = open_cpu(threads);
+    *only = *eg_cpu_calibration_of(&context->caps);
+    only->left = left, only->right = right;
+    context->caps.detail = only;
+    return context;
+}
+
+/* Whole blocks of rows and parts of one; vectors and parts; items of a batch; one pass and several. */
+static void few_columns_have_the_same_bits_as_many(void **state) {
+    (void)state;
+    static const int64_t rows[] = {17, 200, 577},
+                         sizes[][2] = {{300, 1}, {64, 10}, {641, 7}, {13, 16}, {9, 300}};
+    static eg_cpu_calibration streams, packs;
+    eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
+               *many = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
+        layer.m = rows[i / LENGTH(dtypes) % LENGTH(rows)], layer.batch = 1 + (int64_t)i % 3;
+        layer.k = sizes[i / LENGTH(dtypes) / LENGTH(rows)][0];
+        layer.n = sizes[i / LENGTH(dtypes) / LENGTH(rows)][1];
+        fixture x, y;
+        fixture_make(&x, layer), fixture_make(&y, layer);
+        fixture_poison(&x), fixture_poison(&y);
+        assert_ok(eg_forward(few, &layer, &x.forward));
+        assert_ok(eg_backward(few, &layer, &x.backward));
+        assert_ok(eg_forward(many, &layer, &y.forward));
+        assert_ok(eg_backward(many, &layer, &y.backward));
+        assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+        fixture_free(&x), fixture_free(&y);
+    }
+    char plan[4096];
+    fixture f;
+    eg_layer layer = small_layer();
+    layer.m = 200, layer.k = 300, layer.n = 7, layer.math = EG_MATH_STRICT;
+    fixture_make(&f, layer);
+    assert_ok(eg_forward_plan(few, &layer, &f.forward, plan, sizeof plan));
+    assert_non_null(strstr(plan, "few columns"));
+    assert_ok(eg_forward_plan(many, &layer, &f.forward, plan, sizeof plan));
+    assert_null(strstr(plan, "few"));
+    fixture_free(&f);
+    eg_close(few), eg_close(many);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
@@ -252,6 +298,7 @@ int main(void) {
         cmocka_unit_test(a_pack_of_b_changes_no_bit),
         cmocka_unit_test(so_it_is_with_many_threads),
         cmocka_unit_test(few_rows_have_the_same_bits_in_any_layout),
+        cmocka_unit_test(few_columns_have_the_same_bits_as_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

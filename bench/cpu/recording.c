@@ -146,15 +146,18 @@ void recorded_way(const eg_program *program, char way[3]) {
     for (int i = 0; i < program->steps; i++) {
         const eg_step *step = &program->step[i];
         if (step->op == EG_NO_OP || program->list.op[step->op].kind != EG_GEMM) continue;
-        way[0] = letter_of(eg_cpu_detail(step)->left);
-        way[1] = eg_cpu_detail(step)->few_rows ? 's' : letter_of(eg_cpu_detail(step)->right);
+        const int streams = eg_cpu_detail(step)->streams;
+        way[0] = streams == EG_CPU_STREAMS_LEFT ? 's' : letter_of(eg_cpu_detail(step)->left);
+        way[1] = streams == EG_CPU_STREAMS_RIGHT  ? 's'
+                 : streams == EG_CPU_STREAMS_LEFT ? 'f'
+                                                  : letter_of(eg_cpu_detail(step)->right);
         way[2] = '\0';
         return;
     }
 }
 
 static eg_cpu_way way_of(char letter) {
-    return letter == 's'   ? EG_CPU_FEW_ROWS
+    return letter == 's'   ? EG_CPU_STREAMS
            : letter == 'i' ? EG_CPU_PLACED
            : letter == 'f' ? EG_CPU_FUSES
                            : EG_CPU_PACKED;

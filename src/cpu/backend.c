@@ -61,7 +61,7 @@ static eg_status cpu_run(eg_context *context, const eg_program *program, const e
         }
         switch (program->list.op[step->op].kind) {
         case EG_GEMM:
-            (eg_cpu_detail(step)->few_rows ? eg_cpu_few_rows : eg_cpu_gemm)(&run, step);
+            (eg_cpu_detail(step)->streams ? eg_cpu_few_rows : eg_cpu_gemm)(&run, step);
             break;
         case EG_MAP:
         case EG_COPY:

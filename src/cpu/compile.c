@@ -235,13 +235,13 @@ static void add_product(compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     const eg_cpu_blocks *blocks = &c->blocks[index];
     eg_cpu_step *detail = &c->detail[index];
-    share_layout(c, &op->left, false, &detail->left);
-    if (!detail->few_rows) share_layout(c, &op->right, true, &detail->right);
+    if (detail->streams != EG_CPU_STREAMS_LEFT) share_layout(c, &op->left, false, &detail->left);
+    if (detail->streams != EG_CPU_STREAMS_RIGHT) share_layout(c, &op->right, true, &detail->right);
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = is_non_temporal(c, op, blocks->threads);
     eg_cpu_counts counts = {{0}};
-    if (detail->few_rows) {
-        eg_cpu_count_few_rows(c->calibration, c->kernel, op, &detail->packs, &counts);
+    if (detail->streams != EG_CPU_STREAMS_NONE) {
+        eg_cpu_count_few(c->calibration, c->kernel, op, detail->streams, &detail->packs, &counts);
     } else {
         eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
                           &counts);
@@ -251,7 +251,8 @@ static void add_product(compiler *c, int index) {
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
     if (detail->right == EG_CPU_FUSED) step->note = "fused packing";
-    if (detail->few_rows) step->note = "few rows";
+    if (detail->streams != EG_CPU_STREAMS_NONE)
+        step->note = detail->streams == EG_CPU_STREAMS_LEFT ? "few columns" : "few rows";
 }
 
 /* What an operation makes for others: its result packed, and its column sums. */
@@ -306,8 +307,8 @@ static bool add_scratch(compiler *c) {
         const eg_cpu_step *detail = eg_cpu_detail(step);
         int64_t need = 0;
         if (step->threads > threads) threads = step->threads;
-        if (detail->few_rows) {
-            need = eg_cpu_few_rows_scratch(step->tile_rows, step->tile_cols);
+        if (detail->streams != EG_CPU_STREAMS_NONE) {
+            need = eg_cpu_few_rows_scratch(kernel, step);
         } else if (step->tile_rows > 0) {
             need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
                    kernel->micro.mr * kernel->micro.nr;
@@ -329,7 +330,7 @@ static bool add_scratch(compiler *c) {
 /* A way of a product to read its operands, and what follows from it. */
 typedef struct way {
     int left, right; /* EG_CPU_NOWHERE: packed, if there is one */
-    bool few_rows;   /* by the kernel for few rows */
+    eg_cpu_streams streams;
     eg_cpu_blocks blocks;
     double time; /* microseconds, with what has to be packed for it; below 0: none yet */
 } way;
@@ -396,35 +397,48 @@ static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     return count;
 }
 
-/* The kernel for few rows, which reads the right operand once, where it is. */
-static void try_few_rows(compiler *c, const eg_op *op, int most_threads, way *best) {
-    const int64_t units = eg_cpu_units(c->kernel, op);
-    way x = {.few_rows = true,
-             .left = eg_cpu_few_rows_read_in_place(c->kernel, &op->left) ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
-             .right = op->right.space == EG_PACKED_B ? EG_CPU_FROM_PACK : EG_CPU_IN_PLACE};
+/* The kernel for few rows or columns, which reads the other operand once, where it is. */
+static void try_few(compiler *c, const eg_op *op, eg_cpu_streams streams, int most_threads, way *best) {
+    const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left);
+    way x = {.streams = streams,
+             .left = in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
+                      : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
+                                                        : EG_CPU_IN_PLACE};
     eg_cpu_counts counts = {{0}};
-    eg_cpu_count_few_rows(c->calibration, c->kernel, op, &no_layouts, &counts);
+    eg_cpu_count_few(c->calibration, c->kernel, op, streams, &no_layouts, &counts);
     const double alone = eg_cpu_estimate(c->costs, &counts);
-    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
-    x.blocks = eg_cpu_few_rows_blocks(c->kernel, threads, op);
+    const int threads =
+        eg_cpu_threads_that_pay(c->calibration, most_threads, alone, eg_cpu_units(c->kernel, op));
+    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, threads, op)
+                                              : eg_cpu_few_rows_blocks(c->kernel, threads, op);
     x.time = eg_cpu_time_on(c->calibration, threads, alone, blocks_of(op, &x.blocks));
     if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads);
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
+/* Whether the recording is of these ways alone. */
+static bool streams_only(const compiler *c) {
+    return c->calibration->left == EG_CPU_STREAMS || c->calibration->right == EG_CPU_STREAMS;
+}
+
 static void choose_way(compiler *c, int index, int threads) {
     const eg_op *op = &c->list->op[index];
-    const eg_cpu_way only = c->calibration->right;
+    const eg_cpu_way only_left = c->calibration->left, only_right = c->calibration->right;
     int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
     way best = {.time = -1};
-    if (eg_cpu_has_few_rows(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FEW_ROWS))
-        try_few_rows(c, op, threads, &best);
+    if (eg_cpu_has_few_rows(c->kernel, op) &&
+        (only_right == EG_CPU_ANY_WAY || only_right == EG_CPU_STREAMS) && only_left != EG_CPU_STREAMS)
+        try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, &best);
+    if (eg_cpu_has_few_columns(c->kernel, op) &&
+        (only_left == EG_CPU_ANY_WAY || only_left == EG_CPU_STREAMS) && only_right != EG_CPU_STREAMS)
+        try_few(c, op, EG_CPU_STREAMS_LEFT, threads, &best);
     if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
-    for (int i = 0; i < lefts * rights && (best.time < 0 || only != EG_CPU_FEW_ROWS || !best.few_rows); i++)
+    for (int i = 0; i < lefts * rights && (best.time < 0 || !streams_only(c)); i++)
         try_way(c, op, left[i / rights], right[i % rights], threads, &best);
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
-    c->detail[index].few_rows = best.few_rows;
+    c->detail[index].streams = (int8_t)best.streams;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }

@@ -12,6 +12,13 @@
 /* Where a product finds an operand: in the region of that index, or one of these. */
 enum { EG_CPU_NOWHERE = -1, EG_CPU_IN_PLACE = -2, EG_CPU_FROM_PACK = -3, EG_CPU_FUSED = -4 };
 
+/* Few rows or columns: the operand that a product reads once, where it is or from the caller's pack. */
+typedef enum eg_cpu_streams {
+    EG_CPU_STREAMS_NONE,
+    EG_CPU_STREAMS_RIGHT, /* of few rows */
+    EG_CPU_STREAMS_LEFT   /* of few columns */
+} eg_cpu_streams;
+
 /* The packed layouts of one matrix that a step writes, as regions; EG_CPU_NOWHERE: not wanted. Micro-panels
  * of a matrix serve as a left operand, its transpose too, and as a right one; AMX tile blocks have a layout
  * each.
@@ -34,7 +41,7 @@ typedef struct eg_cpu_step {
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool single_pass;     /* GEMM: the whole depth is summed in registers */
     bool non_temporal;    /* GEMM: stores of the result bypass the caches */
-    bool few_rows;        /* GEMM: the right operand is read once, where it is or from the caller's pack */
+    int8_t streams;       /* GEMM: eg_cpu_streams */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 
@@ -117,12 +124,14 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
 /* Whether lines of an operand are near each other: see blocking.c. */
 bool eg_cpu_is_near(const eg_view *x);
 
-/* few_rows.c: whether the row makes the product by reading the right operand once, where it is; and how. */
+/* few_rows.c: whether the row makes the product by reading an operand once, where it is; and how. */
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
 eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
-/* Numbers of a thread's scratch, for blocks of that size. */
-int64_t eg_cpu_few_rows_scratch(int64_t rows, int64_t cols);
+eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+/* Numbers of a thread's scratch for such a step. */
+int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 
 /* ---- Sizes -------------------------------------------------------------------------------------- */
 

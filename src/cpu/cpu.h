@@ -98,7 +98,7 @@ void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, int 
 /* The steps of a program. */
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
-void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step); /* a GEMM of few rows */
+void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step); /* or columns: a GEMM */
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
 

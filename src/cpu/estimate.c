@@ -159,19 +159,24 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
 
-void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
-                           const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                      eg_cpu_streams streams, const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+    const bool by_columns = streams == EG_CPU_STREAMS_LEFT;
+    const eg_view streamed = by_columns ? eg_transposed(op->left) : op->right;
+    const int64_t rows = by_columns ? op->cols : op->rows, cols = by_columns ? op->rows : op->cols;
     const double products = (double)op->items * greatest(1, (double)op->summed);
-    const double of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
+    const double of_streamed = numbers_of(&streamed, batch_of(op)) * bytes_each(row, &streamed);
     const double of_result = count_result(row, op, packs, counts),
-                 far = far_part(calibration, of_right + of_result);
-    const double k = products * (double)op->depth * whole_vectors(row, op->cols) / row->micro.nr;
+                 far = far_part(calibration, of_streamed + of_result);
+    const double k = products * (double)op->depth * whole_vectors(row, cols) / row->micro.nr;
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_FEW] += k;
-    counts->of[EG_CPU_COST_FEW_ROW] += k * (double)op->rows;
-    if (is_turned(&op->right) && op->right.space != EG_PACKED_B)
-        counts->of[EG_CPU_COST_FEW_TURNED] += products * (double)op->depth * (double)op->cols;
-    counts->of[EG_CPU_COST_FEW_FAR] += of_right * far;
+    counts->of[EG_CPU_COST_FEW_ROW] += k * (double)rows;
+    if (is_turned(&streamed) && streamed.space != EG_PACKED_B)
+        counts->of[EG_CPU_COST_FEW_TURNED] += products * (double)op->depth * (double)cols;
+    if (by_columns) /* its sums are transposed, a number at a time */
+        counts->of[EG_CPU_COST_STORE_TURNED] += (double)op->items * (double)rows * (double)cols;
+    counts->of[EG_CPU_COST_FEW_FAR] += of_streamed * far;
     counts->of[EG_CPU_COST_FAR] += of_result * far;
 }
 

@@ -61,7 +61,7 @@ typedef enum eg_cpu_way {
     EG_CPU_PACKED,
     EG_CPU_PLACED,
     EG_CPU_FUSES,
-    EG_CPU_FEW_ROWS
+    EG_CPU_STREAMS /* once, by the kernel for few rows or columns */
 } eg_cpu_way;
 
 /* eg_caps.detail; NULL: that of the best known processor. */
@@ -84,9 +84,9 @@ const eg_cpu_costs *eg_cpu_costs_of(const eg_cpu_calibration *calibration, const
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts);
-/* The same for a product of few rows, which reads its right operand once. */
-void eg_cpu_count_few_rows(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
-                           const eg_cpu_layouts *packs, eg_cpu_counts *counts);
+/* The same for a product of few rows or columns, which reads an operand once. */
+void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                      eg_cpu_streams streams, const eg_cpu_layouts *packs, eg_cpu_counts *counts);
 /* x as its caller has it. */
 void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
                        int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of few rows: their time is that of reading the right operand. So it is read once, where the caller
- * has it, and no copy of it is written. The left operand and the sums stay in the caches. */
+ * has it, and no copy of it is written. The left operand and the sums stay in the caches.
+ *
+ * A product of few columns is the transpose of one of few rows. Its sums are transposed before the epilogue,
+ * which sees the result as it is. */
 #include <string.h>
 
 #include "cpu.h"
@@ -11,23 +14,34 @@
 /* From so many rows on, the multiplication takes longer than the reading: docs/lab/cpu.md. */
 enum { MOST_ROWS = 16 };
 
-/* Whether the product's right operand can be streamed: its rows or its columns are contiguous, and no other
- * item of the batch reads it again. */
-static bool can_be_streamed(const eg_op *op) {
-    const eg_view *right = &op->right;
+/* Rows of the result in a block of few columns: whole tiles, micro-panels and chunks of column sums. */
+enum { ROWS_A_BLOCK = 192 };
+
+/* Whether the product's operand can be streamed: its rows or its columns are contiguous, and no other item of
+ * the batch reads it again. */
+static bool can_be_streamed(const eg_op *op, const eg_view *x) {
     const int64_t batch = op->items > op->summed ? op->items : op->summed;
-    if (right->space == EG_PACKED_B) return true;
-    return right->space == EG_OPERAND && (right->col_stride == 1 || right->row_stride == 1) &&
-           (batch == 1 || right->batch_stride != 0);
+    return x->space == EG_OPERAND && (x->col_stride == 1 || x->row_stride == 1) &&
+           (batch == 1 || x->batch_stride != 0);
 }
 
+/* The k of a left operand have to be neighbours: where they may not be, each block lays them out. */
+static bool is_gathered(const eg_view *left) { return left->transposed; }
+
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return kernel->micro.few_rows != NULL && op->rows <= MOST_ROWS && op->depth > 0 && !op->left.transposed &&
-           can_be_streamed(op);
+    const int64_t most = is_gathered(&op->left) ? eg_least(MOST_ROWS, kernel->micro.nr) : MOST_ROWS;
+    return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
+           (op->right.space == EG_PACKED_B || can_be_streamed(op, &op->right));
+}
+
+bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return kernel->micro.few_rows != NULL && op->cols <= eg_least(MOST_ROWS, kernel->micro.nr) &&
+           op->rows > MOST_ROWS && op->depth > 0 && can_be_streamed(op, &op->left);
 }
 
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left) {
-    return left->space == EG_OPERAND && left->dtype == kernel->compute && left->col_stride == 1;
+    return left->space == EG_OPERAND &&
+           (is_gathered(left) || (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
 /* Columns of a block. Where they are neighbours, a block is as wide as its sums fit L1 with some of the right
@@ -42,15 +56,33 @@ static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int thre
     return nr * eg_least(most, even);
 }
 
-eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    return (eg_cpu_blocks){.mc = op->rows,
-                           .nc = block_cols(kernel, op, threads),
+static eg_cpu_blocks blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, int64_t mc,
+                               int64_t nc) {
+    return (eg_cpu_blocks){.mc = mc,
+                           .nc = nc,
                            .kc = eg_cpu_blocks_of(kernel, 1, op, false).kc, /* as any way: the same bits */
                            .threads = threads,
                            .single_pass = true};
 }
 
-int64_t eg_cpu_few_rows_scratch(int64_t rows, int64_t cols) { return 2 * rows * cols; }
+eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
+    return blocks_of(kernel, threads, op, op->rows, block_cols(kernel, op, threads));
+}
+
+eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
+    return blocks_of(kernel, threads, op, ROWS_A_BLOCK, op->cols);
+}
+
+/* Numbers of the left operand in a pass, by groups of nr k. */
+static int64_t gathered_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
+    return rows * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
+}
+
+int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
+    const bool by_columns = eg_cpu_detail(step)->streams == EG_CPU_STREAMS_LEFT;
+    const int64_t rows = by_columns ? step->tile_cols : step->tile_rows;
+    return 2 * step->tile_rows * step->tile_cols + gathered_numbers(kernel, rows, step->k_block);
+}
 
 /* ---- The product -------------------------------------------------------------------------------- */
 
@@ -58,49 +90,92 @@ typedef struct few_rows_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     const eg_op *op;
+    eg_op product; /* of few rows: the operation itself, or its transpose */
+    bool is_turned;
     eg_epilogue epilogue;
-    eg_few_rows product;                                /* all that is the same for each pass */
+    eg_few_rows part;                                   /* all that is the same for each pass */
     eg_operand a, b;                                    /* in place */
     const char *left, *right;                           /* or packed: */
     int64_t left_item, left_k, right_item, right_panel; /* bytes */
+    bool gathers; /* the left operand is laid out by each block; `left` is a micro-panel of its transpose */
     int64_t nc, kc, blocks;
 } few_rows_job;
 
-static void find_left(few_rows_job *job, const eg_cpu_step *detail) {
+/* The transpose of a left operand as a micro-panel: the numbers of a k are neighbours. */
+static void find_panel(few_rows_job *job, const char *panel) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t size = (int64_t)eg_size_of(kernel->compute);
+    const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.rows);
+    job->left = panel;
+    job->left_k = kernel->micro.nr * size;
+    job->left_item = job->product.left.batch_stride != 0 ? panels.stride * job->left_k * panels.panels : 0;
+}
+
+static void find_left(few_rows_job *job, int where) {
     const int64_t nr = job->kernel->micro.nr, size = (int64_t)eg_size_of(job->kernel->compute);
-    const eg_panels panels = eg_cpu_panels(job->kernel, job->op->rows, job->op->depth);
-    if (detail->left == EG_CPU_IN_PLACE) {
-        job->a = eg_cpu_bind(job->run->call, &job->op->left);
-        job->product.left_row = job->a.row_stride;
-        job->product.left_group = nr;
+    const eg_view *view = &job->product.left;
+    const eg_panels panels = eg_cpu_panels(job->kernel, job->product.rows, job->product.depth);
+    job->gathers = job->is_turned || is_gathered(view);
+    if (job->gathers) {
+        job->part.left_row = nr;
+        job->part.left_group = job->product.rows * nr;
+        if (where >= 0) find_panel(job, eg_cpu_region(job->run, where));
+        if (where == EG_CPU_FROM_PACK)
+            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed));
+        if (where == EG_CPU_IN_PLACE) job->a = eg_cpu_bind(job->run->call, view);
         return;
     }
-    job->left = eg_cpu_region(job->run, detail->left);
+    if (where == EG_CPU_IN_PLACE) {
+        job->a = eg_cpu_bind(job->run->call, view);
+        job->part.left_row = job->a.row_stride;
+        job->part.left_group = nr;
+        return;
+    }
+    job->left = eg_cpu_region(job->run, where);
     job->left_k = panels.stride * size; /* exact for multiples of nr, at which passes begin */
-    job->left_item = job->op->left.batch_stride != 0 ? panels.panels * panels.stride * nr * size : 0;
-    job->product.left_row = nr;
-    job->product.left_group = panels.stride * nr;
+    job->left_item = view->batch_stride != 0 ? panels.panels * panels.stride * nr * size : 0;
+    job->part.left_row = nr;
+    job->part.left_group = panels.stride * nr;
 }
 
 static void find_right(few_rows_job *job) {
     const eg_cpu_kernel *kernel = job->kernel;
-    const eg_view *view = &job->op->right;
+    const eg_view *view = &job->product.right;
     const int64_t nr = kernel->micro.nr;
-    job->product.dtype = view->space == EG_PACKED_B ? kernel->compute : view->dtype;
-    const int64_t size = (int64_t)eg_size_of(job->product.dtype);
+    job->part.dtype = view->space == EG_PACKED_B ? kernel->compute : view->dtype;
+    const int64_t size = (int64_t)eg_size_of(job->part.dtype);
     if (view->space != EG_PACKED_B) {
         job->b = eg_cpu_bind(job->run->call, view);
-        job->product.by_columns = view->col_stride != 1;
-        job->product.k_bytes = view->row_stride * size;
-        job->product.col_bytes = view->col_stride * size;
+        job->part.by_columns = view->col_stride != 1;
+        job->part.k_bytes = view->row_stride * size;
+        job->part.col_bytes = view->col_stride * size;
         return;
     }
-    const eg_panels panels = eg_cpu_panels(kernel, job->op->depth, job->op->cols);
+    const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.cols);
     job->right = eg_cpu_packed_b(job->run, kernel, view->transposed);
     job->right_panel = panels.stride * nr * size;
     job->right_item = view->batch_stride != 0 ? panels.panels * job->right_panel : 0;
-    job->product.k_bytes = nr * size;
-    job->product.col_bytes = size;
+    job->part.k_bytes = nr * size;
+    job->part.col_bytes = size;
+}
+
+/* Lays out a pass of the left operand in L1: rows of nr k. */
+static const void *gather(const few_rows_job *job, int64_t item, int64_t k, int64_t depth, char *to) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, rows = job->product.rows;
+    const size_t group = (size_t)(rows * nr) * eg_size_of(kernel->compute);
+    char *at = to;
+    for (int64_t end = k + depth; k < end; k += nr, at += group) {
+        const int64_t count = eg_least(nr, end - k);
+        if (job->left != NULL) {
+            kernel->pack.load(at, job->left + item * job->left_item + k * job->left_k, kernel->compute, 1, nr,
+                              rows, count, rows);
+        } else {
+            kernel->pack.load(at, eg_cpu_at(&job->a, item, 0, k), job->a.dtype, job->a.row_stride,
+                              job->a.col_stride, rows, count, rows);
+        }
+    }
+    return to;
 }
 
 static const void *left_at(const few_rows_job *job, int64_t item, int64_t k) {
@@ -111,16 +186,27 @@ static const void *left_at(const few_rows_job *job, int64_t item, int64_t k) {
 static const char *right_at(const few_rows_job *job, int64_t item, int64_t k, int64_t col) {
     if (job->right == NULL) return eg_cpu_at(&job->b, item, k, col);
     return job->right + item * job->right_item + col / job->kernel->micro.nr * job->right_panel +
-           k * job->product.k_bytes;
+           k * job->part.k_bytes;
 }
 
 /* A pass sums from zero, and is then added to those before, as passes of any product are. */
-static void run_pass(const few_rows_job *job, eg_few_rows *x, bool first, char *totals, char *sums) {
+static void run_part(const few_rows_job *job, eg_few_rows *x, bool first, char *totals, char *sums) {
     const int64_t numbers = x->rows * eg_ceil_div(x->cols, job->kernel->micro.nr) * job->kernel->micro.nr;
     x->sums = first ? totals : sums;
     memset(x->sums, 0, (size_t)numbers * eg_size_of(job->kernel->compute));
     job->kernel->micro.few_rows(x);
     if (!first) job->kernel->epilogue.add_rows(totals, sums, 0, 1, numbers);
+}
+
+/* By micro-panels where the columns of the right operand are not neighbours. */
+static void run_pass(const few_rows_job *job, eg_few_rows *x, int64_t item, int64_t k, int64_t col,
+                     int64_t cols, bool first, char *totals, char *sums) {
+    const int64_t step = x->by_columns ? job->kernel->micro.nr : cols;
+    for (int64_t at = 0; at < cols; at += step) {
+        x->cols = eg_least(step, cols - at);
+        x->right = right_at(job, item, k, col + at);
+        run_part(job, x, first, totals + (size_t)(at * x->rows) * eg_size_of(job->kernel->compute), sums);
+    }
 }
 
 static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int64_t cols, char *totals,
@@ -139,40 +225,87 @@ static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int
     }
 }
 
+/* A tile of few columns, from the sums of its transpose. */
+static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t first_row,
+                           const char *totals) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, cols = tile->cols, whole = eg_ceil_div(cols, kernel->micro.lanes);
+    const size_t number = eg_size_of(kernel->compute);
+    for (int64_t i = 0; i < tile->rows; i++) {
+        const int64_t at = tile->row - first_row + i, panel = eg_div(at, nr);
+        char *row = (char *)tile->values + (size_t)(i * nr) * number;
+        const char *from = totals + (size_t)(panel * cols * nr + (at - panel * nr)) * number;
+        for (int64_t j = 0; j < cols; j++)
+            memcpy(row + (size_t)j * number, from + (size_t)(j * nr) * number, number);
+        memset(row + (size_t)cols * number, 0, (size_t)(whole * kernel->micro.lanes - cols) * number);
+    }
+}
+
+static void run_turned_epilogue(const few_rows_job *job, int64_t item, int64_t row, int64_t rows,
+                                const char *totals, char *spare) {
+    enum { OF_EPILOGUE = 2 }; /* spare tiles */
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t mr = kernel->micro.mr;
+    eg_tile tile = {.item = item, .cols = job->op->cols, .spare = spare};
+    tile.values = spare + (size_t)(OF_EPILOGUE * mr * kernel->micro.nr) * eg_size_of(kernel->compute);
+    for (tile.row = row; tile.row < row + rows; tile.row += mr) {
+        eg_tile_epilogue t;
+        tile.rows = eg_least(mr, row + rows - tile.row);
+        transpose_sums(job, &tile, row, totals);
+        eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
+        eg_cpu_epilogue_finish(&t);
+    }
+}
+
 static void run_block(void *arg, int64_t index, int thread) {
     const few_rows_job *job = arg;
-    const eg_op *op = job->op;
-    const size_t number = eg_size_of(job->kernel->compute);
-    const int64_t item = eg_div(index, job->blocks), col = (index - item * job->blocks) * job->nc;
-    eg_few_rows x = job->product;
+    const eg_op *product = &job->product;
+    const eg_cpu_kernel *kernel = job->kernel;
+    const size_t number = eg_size_of(kernel->compute);
+    const int64_t item = eg_div(index, job->blocks), col = (index - item * job->blocks) * job->nc,
+                  cols = eg_least(job->nc, product->cols - col);
+    eg_few_rows x = job->part;
     char *spare = eg_cpu_scratch(job->run, thread);
-    char *totals =
-        spare + (size_t)(EG_CPU_SPARE_TILES * job->kernel->micro.mr * job->kernel->micro.nr) * number;
-    char *sums = totals + (size_t)(op->rows * job->nc) * number;
-    x.cols = eg_least(job->nc, op->cols - col);
-    for (int64_t summand = 0; summand < op->summed; summand++) {
-        for (int64_t k = 0; k < op->depth; k += job->kc) {
-            x.depth = eg_least(job->kc, op->depth - k);
-            x.left = left_at(job, item + summand, k);
-            x.right = right_at(job, item + summand, k, col);
-            run_pass(job, &x, summand == 0 && k == 0, totals, sums);
+    char *totals = spare + (size_t)(EG_CPU_SPARE_TILES * kernel->micro.mr * kernel->micro.nr) * number;
+    char *sums = totals + (size_t)(product->rows * job->nc) * number;
+    char *gathered = sums + (size_t)(product->rows * job->nc) * number;
+    for (int64_t summand = 0; summand < product->summed; summand++) {
+        for (int64_t k = 0; k < product->depth; k += job->kc) {
+            x.depth = eg_least(job->kc, product->depth - k);
+            x.left = job->gathers ? gather(job, item + summand, k, x.depth, gathered)
+                                  : left_at(job, item + summand, k);
+            run_pass(job, &x, item + summand, k, col, cols, summand == 0 && k == 0, totals, sums);
         }
     }
-    run_epilogue(job, item, col, x.cols, totals, spare);
+    if (job->is_turned) {
+        run_turned_epilogue(job, item, col, cols, totals, spare);
+    } else {
+        run_epilogue(job, item, col, cols, totals, spare);
+    }
+}
+
+static eg_op transpose_of(const eg_op *op) {
+    eg_op x = *op;
+    x.left = eg_transposed(op->right), x.right = eg_transposed(op->left);
+    x.rows = op->cols, x.cols = op->rows;
+    return x;
 }
 
 void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
     const eg_op *op = &run->program->list.op[step->op];
+    const bool turned = detail->streams == EG_CPU_STREAMS_LEFT;
     few_rows_job job = {.run = run,
                         .kernel = detail->kernel,
                         .op = op,
-                        .product = {.rows = op->rows},
-                        .nc = step->tile_cols,
-                        .kc = step->k_block,
-                        .blocks = eg_ceil_div(op->cols, step->tile_cols)};
+                        .product = turned ? transpose_of(op) : *op,
+                        .is_turned = turned,
+                        .nc = turned ? step->tile_rows : step->tile_cols,
+                        .kc = step->k_block};
+    job.part.rows = job.product.rows;
+    job.blocks = eg_ceil_div(job.product.cols, job.nc);
     eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    find_left(&job, detail);
+    find_left(&job, turned ? detail->right : detail->left);
     find_right(&job);
     eg_cpu_parallel(run->threads, step->threads, op->items * job.blocks, run_block, &job);
 }
