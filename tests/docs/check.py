@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation says holds: check.py links|words|length|tutorials ... [--build BUILD --cc CC]
+"""What the documentation says holds: check.py links|words|length|tutorials|foreign ... [--build BUILD --cc CC]
 
     links       every relative link of every page leads to something, and an anchor to a heading
     words       none of the words in `old_words.txt` outside of docs/lab, in pages, comments and names
@@ -8,6 +8,9 @@
     tutorials   every fenced block of docs/tutorial, and of the pages in RUN: C and Python are files that sh blocks
                 compile and run, as a reader would, against an installed copy of BUILD, or quotes of the source;
                 text behind a sh block is what it printed
+    foreign     every block behind <!-- needs: HEADER [CONDITION] -->, which calls another library, compiles without a
+                warning where that library's header is found (--include, and the usual places); else it is skipped, by
+                name. Of all blocks: exit status 77
 
 Nothing but Python's own library is needed."""
 
@@ -18,11 +21,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
-RUN = [os.path.join("docs", "howto", "use-in-a-trainer.md")]  # beside the tutorials
+# Beside the tutorials.
+RUN = [os.path.join("docs", "howto", name) for name in ("use-in-a-trainer.md", "from-cublaslt.md", "from-onednn.md")]
 # Run by python/tests, where what they need is.
 PACKAGE = [os.path.join("docs", "tutorial", "python.md")]
 PACKAGE_TORCH = [os.path.join("docs", "howto", "from-pytorch.md")]
@@ -89,7 +94,7 @@ def check_links():
 
 # ---- Words ----------------------------------------------------------------------------------------
 
-SOURCES = ["bench", "bindings", "cli", "cmake", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
+SOURCES = ["bench", "bindings", "cli", "cmake", "docs/site", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
 C_LIKE = (".c", ".h", ".cu", ".cuh", ".def", ".wgsl", ".js", ".css", ".rs")
 HASHED = (".py", ".sh", ".bash", ".txt", ".cmake")
 
@@ -163,24 +168,25 @@ def check_length():
 # ---- Tutorials ------------------------------------------------------------------------------------
 
 def blocks(text):
-    """(line, language, quoted file or None, text) of each fenced block."""
-    quote = None
+    """(line, language, what the comment before it says, text) of each fenced block: ("quote", a file), ("needs", a
+    header and a condition of the preprocessor) or None."""
+    said = None
     lines = iter(enumerate(text.splitlines(), 1))
     for number, line in lines:
-        mark = re.fullmatch(r"<!-- quote: (\S+) -->", line)
+        mark = re.fullmatch(r"<!-- (quote|needs): (.+?) -->", line)
         fence = re.fullmatch(r"```(\S*).*", line)
         if mark:
-            quote = mark.group(1)
+            said = mark.groups()
         elif fence:
             body = []
             for _, inside in lines:
                 if inside == "```":
                     break
                 body.append(inside)
-            yield number, fence.group(1), quote, "\n".join(body) + "\n"
-            quote = None
+            yield number, fence.group(1), said, "\n".join(body) + "\n"
+            said = None
         elif line:
-            quote = None
+            said = None
 
 
 def same_line(expected, got):
@@ -211,13 +217,16 @@ def same_text(expected, got):
 
 def run_page(page, scratch, environment):
     printed = None
-    for number, language, quote, body in blocks(read(page)):
+    for number, language, said, body in blocks(read(page)):
         where = f"{page}:{number}"
-        if quote:
-            if body not in read(quote):
-                yield f"{where}: {quote} has no such lines"
+        kind, subject = said or (None, None)
+        if kind == "quote":
+            if body not in read(subject) and textwrap.indent(body, "    ") not in read(subject):
+                yield f"{where}: {subject} has no such lines"
+        elif kind == "needs":
+            continue  # check_foreign's
         elif language in ("c", "python"):
-            name = re.match(r"(?:/\*|#) (\S+\.(?:c|py))", body)
+            name = re.match(r"(?:/\*|#) (\S+\.(?:c|h|py))", body)
             if name is None:
                 yield f"{where}: neither a file by its first line nor a quote"
             else:
@@ -236,13 +245,17 @@ def run_page(page, scratch, environment):
             yield f"{where}: a block of \"{language}\"; a tutorial has c, python, sh and text"
 
 
+def installed(build, prefix):
+    """The environment in which programs find a copy of BUILD that is installed there."""
+    subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
+    libraries = [folder for folder, _, files in os.walk(prefix) if "epigrad.pc" in files or
+                 any(name.startswith("libepigrad.so") for name in files)]
+    return dict(os.environ, PKG_CONFIG_PATH=":".join(libraries), LD_LIBRARY_PATH=":".join(libraries))
+
+
 def check_tutorials(build, cc):
     with tempfile.TemporaryDirectory() as scratch:
-        prefix = os.path.join(scratch, "installed")
-        subprocess.run(["cmake", "--install", build, "--prefix", prefix], check=True, stdout=subprocess.DEVNULL)
-        libraries = [folder for folder, _, files in os.walk(prefix) if "epigrad.pc" in files or
-                     any(name.startswith("libepigrad.so") for name in files)]
-        environment = dict(os.environ, PKG_CONFIG_PATH=":".join(libraries), LD_LIBRARY_PATH=":".join(libraries))
+        environment = installed(build, os.path.join(scratch, "installed"))
         bin_folder = os.path.join(scratch, "bin")
         os.mkdir(bin_folder)
         os.symlink(shutil.which(cc), os.path.join(bin_folder, "cc"))
@@ -257,20 +270,54 @@ def check_tutorials(build, cc):
             yield from run_page(page, clone, environment)
 
 
+# ---- Blocks of other libraries ---------------------------------------------------------------------
+
+def compiles(cc, include, text):
+    """None, or what the compiler says."""
+    flags = ["-std=c17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    run = subprocess.run([cc, *flags, *(part for folder in include for part in ("-isystem", folder)), "-x", "c", "-"],
+                         input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return run.stdout if run.returncode != 0 else None
+
+
+def check_foreign(cc, include, notes):
+    """Faults. What was compiled, or for want of a header was not, is added to `notes`."""
+    cuda = [os.environ.get("CUDA_HOME", "/usr/local/cuda")]
+    cuda += [os.path.dirname(os.path.dirname(os.path.realpath(path))) for path in [shutil.which("nvcc")] if path]
+    include = include + [os.path.join(folder, "include") for folder in cuda]
+    for page in pages():
+        for number, _, said, body in blocks(read(page)):
+            if said is None or said[0] != "needs":
+                continue
+            header, _, condition = said[1].partition(" ")
+            there = f"#include <{header}>\n#if !({condition or 1})\n#error\n#endif\n"
+            if compiles(cc, include, there) is not None:
+                notes.append(f"{page}:{number}: skipped: no {said[1]}")
+                continue
+            notes.append(f"{page}:{number}: compiled")
+            fault = compiles(cc, include, body)
+            if fault is not None:
+                yield f"{page}:{number}: does not compile\n{fault}"
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("checks", nargs="+", choices=["links", "words", "length", "tutorials"])
+    parser.add_argument("checks", nargs="+", choices=["links", "words", "length", "tutorials", "foreign"])
     parser.add_argument("--build")
+    parser.add_argument("--include", action="append", default=[], help="a folder with headers of other libraries")
     parser.add_argument("--cc", default="cc")
     options = parser.parse_args()
-    faults = []
+    faults, notes = [], []
     for check in options.checks:
         if check == "tutorials":
             faults += check_tutorials(os.path.abspath(options.build), options.cc)
+        elif check == "foreign":
+            faults += check_foreign(options.cc, options.include, notes)
         else:
             faults += {"links": check_links, "words": check_words, "length": check_length}[check]()
-    print("\n".join(faults) if faults else f"docs: {', '.join(options.checks)} as they should be")
-    return 1 if faults else 0
+    print("\n".join(notes + (faults or [f"docs: {', '.join(options.checks)} as they should be"])))
+    nothing_done = bool(notes) and all(": skipped: " in note for note in notes) and options.checks == ["foreign"]
+    return 1 if faults else 77 if nothing_done else 0
 
 
 if __name__ == "__main__":
