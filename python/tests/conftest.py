@@ -28,6 +28,10 @@ def make_faults_of(tmp_path):
         scratch.mkdir()
         (programs / "python3").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # a link would leave it
         (programs / "python3").chmod(0o755)
-        environment = dict(os.environ, PATH=f"{programs}:{os.environ['PATH']}")
+        environment = dict(os.environ)
+        if "```c\n" in check.read(page):  # a reader's copy of the library
+            environment = check.installed(os.path.dirname(os.environ["EPIGRAD"]), str(tmp_path / "installed"))
+            (scratch / "examples").symlink_to(os.path.join(ROOT, "examples"))
+        environment["PATH"] = f"{programs}:{os.environ['PATH']}"
         return list(check.run_page(page, str(scratch), environment))
     return faults
