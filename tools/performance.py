@@ -54,6 +54,12 @@ def run_link(path):
     return f"[run](../{os.path.relpath(best, ROOT)})"
 
 
+def plot(path, text):
+    """The plot that a run may have beside it."""
+    picture = path.replace(".jsonl", ".svg")
+    return [f"![{text}](../{os.path.relpath(picture, ROOT)})", ""] if os.path.exists(picture) else []
+
+
 # ---- Sweeps and tables of layers -------------------------------------------------------------------
 
 def number(ratio):
@@ -119,6 +125,7 @@ def cpu_run(date, path):
         lines += [f"**{dtype}**", ""]
         lines += table(["M x K x N", "threads", "GFLOP/s", "quiet samples", "epigrad's speed as a multiple of"],
                        [row for _, row in body])
+    lines += plot(path, "GFLOP/s of the backward pass, by shape, beside other libraries")
     lines += [f"    {header['command']}", "",
               f"{date}, {header['cpu']}, {header['cores']} cores; a whole backward pass, recompute, GELU, operands "
               f"from memory, in turn ({run_link(path)}).", ""]
@@ -142,6 +149,7 @@ def cuda_run(date, path):
     rows.sort(key=lambda item: -item[0])
     lines = table(["layer", "act' from", "M x K x N", "bare products, ms", "epigrad"] + [p for _, p in CUDA_PEERS],
                   [row for _, row in rows])
+    lines += plot(path, "Times of the backward pass as multiples of the products alone, beside other libraries")
     return lines + ["    python3 bench/cuda/compare.py build/src/libepigrad.so --frameworks", "",
                     f"{date}, one NVIDIA H200; multiples of the bare products by cublasLt (the best of 16 algorithms), "
                     f"CUDA-graph replays in turn in one process ({run_link(path)}). Runs differ by 3 to 5%.", ""]
