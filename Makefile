@@ -5,6 +5,8 @@
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
 #   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
+#   make site       the documentation as a site, in build/site   (serve it: python3 -m http.server -d build/site)
+#   make check-site the site, and its links, search and pages in a browser
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
 #   make deb        the Debian packages, in build/debian; from a copy of the tree, looked over by lintian
@@ -23,7 +25,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check check-python ctest pytest campaign fuzz campaign-files web webtest wheel deb install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel deb install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -146,6 +148,24 @@ $(CACHED)/ready:
 	@tools/setup.sh check
 	@python3 -m venv --clear $(@D)
 	@$(@D)/bin/pip install -q --disable-pip-version-check -r python/tests/requirements.txt
+	@touch $@
+
+# Warnings are errors. No part of the library is built for it.
+site: $(BUILD)/site-venv/ready
+	@rm -rf $(BUILD)/site
+	@$(BUILD)/site-venv/bin/sphinx-build -q -n -W --keep-going -c docs/site -d $(BUILD)/site-doctrees . $(BUILD)/site
+	@echo "site: $(BUILD)/site/index.html"
+
+check-site: site
+	@EPIGRAD_SITE=$(abspath $(BUILD))/site $(BUILD)/site-venv/bin/python -m pytest -q -p no:cacheprovider tests/site
+
+# oneDNN's headers are for the blocks of its page. Its library is not needed, and not there for every machine.
+$(BUILD)/site-venv/ready: docs/site/requirements.txt tests/web/requirements.txt tests/site/headers.txt
+	@tools/setup.sh check
+	@python3 -m venv --clear $(@D)
+	@$(@D)/bin/pip install -q --disable-pip-version-check -r docs/site/requirements.txt -r tests/web/requirements.txt
+	@$(@D)/bin/pip install -q --disable-pip-version-check --no-deps -r tests/site/headers.txt || \
+	    echo "check-site: no oneDNN headers for this machine"
 	@touch $@
 
 # A virtual environment with what the tests of the command need, made anew when the list has changed.
