@@ -129,8 +129,7 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
     Returns:
         (d_x, d_w, d_bias), each None where it was not needed. Their shapes are those of x, w and bias.
 
-    Raises:
-        As `linear`.
+    Raises what `linear` raises.
     """
     kind = kind_of(x, "x")
     value = number(ACTIVATION, "activation", activation)
