@@ -229,6 +229,8 @@ def check(ours, layer, x, mode, run_torch):
         r.fill_(float("nan"))
     ours.run(0)
     limit = {"f32": 1e-3, "f64": 1e-10, "bf16": 4e-2, "f16": 1e-2}[layer[4]]
+    if layer[5] == "relu" and mode == "backward":
+        limit = max(limit, 3e-2)  # relu' jumps: a pre that rounds to the other side of 0 counts as a whole number
     for got, expected in zip(results_of(x, mode), want):
         error = (got.double() - expected).norm() / (expected.norm() + 1e-30)
         if not error <= limit:
