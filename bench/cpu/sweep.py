@@ -18,7 +18,9 @@ the caches:
 
 All take turns in one process; the ratio of epigrad's time to the fastest peer's is taken within a turn, and the
 median of the turns counts. Between turns threads of either side come to rest. Where an instruction set is capped
-(EPIGRAD_CPU_ISA), cap the peers too: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS."""
+(EPIGRAD_CPU_ISA), cap the peers too: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS.
+
+Beside the output, a line a layer and call, it writes OUTPUT-records.jsonl for tools/performance.py, and a plot."""
 
 import argparse
 import json
@@ -33,6 +35,7 @@ import torch
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cuda"))
 import epigrad_c as eg  # noqa: E402
+import machine  # noqa: E402
 
 DTYPES = {"f32": (torch.float32, eg.F32), "bf16": (torch.bfloat16, eg.BF16), "f16": (torch.float16, eg.F16),
           "f64": (torch.float64, eg.F64)}
@@ -306,6 +309,23 @@ def summary(rows):
     return "\n".join(lines) + "\n"
 
 
+def records(rows):
+    """The same for tools/performance.py."""
+    layers_are = ("K and N of GPT-2, Llama, BERT, ViT, recommenders, control networks and odd ones; M from 1 to "
+                  "4096; f32, bf16, f16, f64; five activations; drawn with a seed by bench/cpu/sweep.py")
+    for threads in sorted({row["threads"] for row in rows}):
+        for mode in MODES:
+            some = sorted((r for r in rows if r["mode"] == mode and r["threads"] == threads),
+                          key=lambda r: -r["ratio"])
+            if some:
+                yield {"kind": "sweep", "backend": "cpu", "machine": machine.processor_name(), "what": mode,
+                       "threads": threads, "peer": f"the faster of PyTorch {torch.__version__.split('+')[0]} and its "
+                       "oneDNN", "how": "In turn in one process over operands from beyond L2, medians of ratios",
+                       "layers_are": layers_are, "layers": len(some), "slower": sum(r["ratio"] > 1.03 for r in some),
+                       "geomean": round(math.exp(statistics.fmean(math.log(r["ratio"]) for r in some)), 3),
+                       "worst": [[r["layer"], round(r["ratio"], 2)] for r in some[:6]]}
+
+
 def plot(rows, path):
     import matplotlib
     matplotlib.use("svg")
@@ -353,6 +373,8 @@ def main():
         for threads in map(int, options.threads.split(",")):
             rows += sweep(options, threads, write)
     print(summary(rows), end="")
+    with open(os.path.splitext(options.output)[0] + "-records.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records(rows))
     try:
         plot(rows, os.path.splitext(options.output)[0] + ".svg")
     except ImportError:
