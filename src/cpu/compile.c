@@ -438,7 +438,7 @@ static void choose_way(compiler *c, int index, int threads) {
         try_way(c, op, left[i / rights], right[i % rights], threads, &best);
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
-    c->detail[index].streams = (int8_t)best.streams;
+    c->detail[index].streams = (uint8_t)best.streams;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }

@@ -41,7 +41,7 @@ typedef struct eg_cpu_step {
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool single_pass;     /* GEMM: the whole depth is summed in registers */
     bool non_temporal;    /* GEMM: stores of the result bypass the caches */
-    int8_t streams;       /* GEMM: eg_cpu_streams */
+    uint8_t streams;      /* GEMM: eg_cpu_streams */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 
