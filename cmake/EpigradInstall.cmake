@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `make install` leaves behind: the library (shared and static), the header, the two ways to find them, a
-# CMake package and a pkg-config file, both relocatable; and the command with what a shell completes it by. EPIGRAD_INSTALL=OFF, the default within
-# another project, leaves nothing.
+# CMake package and a pkg-config file, both relocatable; and the command with what a shell completes it by.
+# EPIGRAD_INSTALL=OFF, the default within another project, leaves nothing.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/epigrad)

@@ -4,24 +4,18 @@
 Build it first: cmake --build build/wasm --target bench
 """
 
-import functools
-import http.server
 import sys
-import threading
 import urllib.parse
 
-from conftest import CHROMIUM, FLAGS, PAGE, QuietHandler
+from conftest import CHROMIUM, FLAGS, PAGE, served
 from playwright.sync_api import sync_playwright
 
 arguments = sys.argv[1:] or ["256x256x256"]
 query = urllib.parse.urlencode([("arg", argument) for argument in arguments])
-handler = functools.partial(QuietHandler, directory=str(PAGE))
-with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as driver:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+with served(PAGE) as address, sync_playwright() as driver:
     browser = driver.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, "--enable-unsafe-webgpu"])
     page = browser.new_page()
-    page.goto(f"http://127.0.0.1:{server.server_port}/bench.html?{query}")
+    page.goto(f"{address}/bench.html?{query}")
     page.wait_for_function("document.querySelector('#end')?.textContent", timeout=570_000)
     print(page.inner_text("#out"), page.inner_text("#end"), sep="\n")
     browser.close()
-    server.shutdown()
