@@ -22,7 +22,7 @@ import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (1, 4), "f64": (2, 8), "f16": (3, 2), "bf16": (4, 2)}
-KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K STAGED FUSED_MAP BACKWARD TMA_F32 "
+KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K STAGED TMA_F32 "
          "TMA_F64 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 TO_A = ("d_a", "chain", "map+d_a", "backward")  # products whose result is as large as A
@@ -145,27 +145,16 @@ class Model:
     def function(self, dtype, shape, weight, operation, name):
         """What estimates a recorded time, and of what kind it is; None: nothing does."""
         if name not in self.rows:
-            return None  # record.py --whole: several kernels
+            return None  # a row that is no more
         row, kind = self.rows[name]
         first = product(dtype, shape, weight, operation)
-        if operation == "backward":
-            if KINDS[kind] != "BACKWARD":
-                return None
-            second = product(dtype, shape, weight, "d_b")
-            return kind, lambda: self.lib.eg_cuda_estimate_backward(
-                c.c_void_p(self.address), c.c_void_p(row), c.byref(first), c.byref(second))
-        if operation == "map+d_a" and KINDS[kind] != "FUSED_MAP" or operation == "map+d_bias":
-            return None
-        tiles = -(-first.rows // 256) * -(-first.cols // 256)
-        if KINDS[kind] == "FUSED_MAP" and (tiles < 3 * MULTIPROCESSORS // 2 or first.cols < 2048):
-            return None  # too few waves to make rows of the map beside
+        if operation in ("map+d_a", "map+d_bias", "backward"):
+            return None  # several kernels
         saved, clear = -1.0, 0.0
         if KINDS[kind] == "STREAM_K":
             saved, clear = self.tail_of(first, name, False), self.calibration.clear
             if saved < 0:
                 return None  # only by name: choose.c
-        if KINDS[kind] == "FUSED_MAP":
-            saved = self.tail_of(first, name, True)
         address = c.addressof(first)
         return kind, lambda keep=first: self.lib.eg_cuda_estimate(self.address, row, address, saved) + clear
 
@@ -233,7 +222,7 @@ def clear_time(lines):
         if operation != "map+d_a" or (dtype, shape) not in alone:
             continue
         one, two = ({("cut" if "_stream_k_" in name else "whole"): us for name, us in t.items()
-                     if "_stream_k_" in name or ("128x256" in name and "_map_" not in name)}
+                     if "_stream_k_" in name or "128x256" in name}
                     for t in (alone[dtype, shape], times))
         if len(one) == len(two) == 2:
             longer.append((one["cut"] - one["whole"]) - (two["cut"] - two["whole"]))

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records how long every usable kernel row takes for every operation of a seeded list of layers.
 
-    record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370] [--whole]
+    record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
 
 Each operation is one call, and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
 cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts. A line
@@ -10,10 +10,6 @@ is written as soon as it is measured:
 
     # rows: NAME NAME ...                          numbered from 0
     DTYPE MxKxN WEIGHT ACTIVATION OPERATION ROW:MICROSECONDS ...
-
---whole records calls of several kernels, on layers of many rows: rows that make a map's result inside a product
-against `separate`, the library's own choice of a kernel for each operation. Turns are long there, because those rows
-gain where the device's power is the limit, which times of single kernels do not show.
 
 WEIGHT is kn (row-major b) or nk (column-major). tests/cuda/test_regret.c judges the choice of rows by the
 recording, and tools/calibrate.py fits the constants of the estimate to it."""
@@ -45,9 +41,6 @@ MOST_FLOPS = {"bf16": 1.2e12, "f16": 1.2e12, "f32": 1.2e11, "f64": 4e10}
 OPERATIONS = ["y", "y+pre", "d_a", "chain", "d_b", "map", "map+d_bias", "recompute", "map+d_a", "backward"]
 ROTATED_BYTES, MOST_SETS, POOL_BYTES = 160 << 20, 16, 8 << 30
 TURNS, TURN_MS, MOST_MS = 5, 0.8, 12
-WHOLE_OPERATIONS, SEPARATE, WHOLE_TURN_MS, WHOLE_MOST_MS = ["map+d_a", "backward"], "separate", 10, 40
-TABLE = [(2048, 768, 3072), (8192, 768, 3072), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192),
-         (8192, 4096, 14336), (8192, 1024, 4096), (16384, 768, 3072)]  # bench/cuda/compare.py's, and two beside them
 
 
 def draw_layers(seed, count):
@@ -61,16 +54,6 @@ def draw_layers(seed, count):
         if 2.0 * m * k * n <= MOST_FLOPS[dtype] and layer not in layers:
             layers.append(layer)
     return layers
-
-
-def draw_whole_layers(seed, count):
-    """Those of the table, and such of the sweep's that have many rows and lie on 16 bytes."""
-    layers = [("bf16", *shape, "kn", "gelu") for shape in TABLE]
-    for dtype, m, k, n, weight, _ in draw_layers(seed, 20 * count):
-        layer = (dtype, m, k, n, weight, "gelu")
-        if dtype in ("bf16", "f16") and m >= 1024 and k % 8 == n % 8 == 0 and min(k, n) >= 512 and layer not in layers:
-            layers.append(layer)
-    return layers[:count]
 
 
 class Pool:
@@ -136,19 +119,9 @@ def arguments(pool, layer, operation):
     return args, sum(sizes)
 
 
-def is_fused(text):
-    return any(part in text for part in ("_map_", "_backward_"))
-
-
-def is_planned(name, plan):
-    return not is_fused(plan) if name == SEPARATE else name in plan
-
-
 def is_for(name, operation, layer):
     """Rows that could make the operation, without those that would take far too long."""
     dtype, m, k, n = layer[:4]
-    if name == SEPARATE:
-        return True
     if "act_grad" in name:
         return operation in ("map", "map+d_bias")
     if name.startswith(("column_sum", "copy")):
@@ -156,12 +129,9 @@ def is_for(name, operation, layer):
     if operation in ("map", "map+d_bias"):
         return False
     if operation == "map+d_a":
-        return dtype in ("bf16", "f16") and ("_map_" in name or "x256" in name or "cublaslt" in name) \
-            and "_backward_" not in name
+        return dtype in ("bf16", "f16") and ("x256" in name or "cublaslt" in name)
     if operation == "backward":
-        return dtype in ("bf16", "f16") and ("_backward_" in name or "cublaslt" in name)
-    if is_fused(name):
-        return False
+        return dtype in ("bf16", "f16") and "cublaslt" in name
     slow = 2.0 * m * k * n / (3e12 if dtype != "f64" else 2e12)
     return not name.startswith("ref_") or slow < 4e-3
 
@@ -197,7 +167,7 @@ class Graph:
         self.times.append(self.replay(self.repeats))
 
 
-def measure(libraries, pool, scratch, layer, operation, whole):
+def measure(libraries, pool, scratch, layer, operation):
     dtype, m, k, n, _, activation = layer
     sets, spanned = [], 0
     while len(sets) < 2 or (len(sets) < MOST_SETS and spanned < ROTATED_BYTES):
@@ -215,10 +185,10 @@ def measure(libraries, pool, scratch, layer, operation, whole):
                 continue
             text = c.create_string_buffer(4096)
             planned = library.call("_plan", struct, sets[0], text, 4096) == 0
-            if not planned or not is_planned(name, text.value.decode()):
+            if not planned or name not in text.value.decode():
                 continue
             try:
-                graphs[number] = Graph(library, struct, sets, WHOLE_TURN_MS if whole else TURN_MS)
+                graphs[number] = Graph(library, struct, sets, TURN_MS)
             except RuntimeError as error:
                 print(layer, operation, name, error, file=sys.stderr)
     if not graphs:
@@ -227,7 +197,7 @@ def measure(libraries, pool, scratch, layer, operation, whole):
     for turn in range(TURNS):
         random.shuffle(order)
         for graph in order:
-            if turn < 2 or statistics.median(graph.times) * graph.count < (WHOLE_MOST_MS if whole else MOST_MS):
+            if turn < 2 or statistics.median(graph.times) * graph.count < MOST_MS:
                 graph.turn()
     return {number: statistics.median(graph.times) * 1e3 for number, graph in graphs.items()}
 
@@ -239,30 +209,24 @@ def main():
     parser.add_argument("--layers", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=370)
-    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     begin = time.monotonic()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), open(options.out, "w") as out:
         pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
         names = eg.Library(options.library, stream.cuda_stream).kernels()
-        if options.whole:
-            names = [name for name in names if is_fused(name)]
         libraries = {name: eg.Library(options.library, stream.cuda_stream, name) for name in names}
-        if options.whole:
-            libraries[SEPARATE] = eg.Library(options.library, stream.cuda_stream)
         driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
                                 capture_output=True, text=True, check=False).stdout.strip()
         print(f"# {torch.cuda.get_device_name()}, driver {driver}, {datetime.date.today()}, seed {options.seed}: "
               "microseconds by row", file=out)
         print("# rows:", *libraries, file=out, flush=True)
         done = 0
-        draw = draw_whole_layers if options.whole else draw_layers
-        for layer in draw(options.seed, options.layers):
+        for layer in draw_layers(options.seed, options.layers):
             if time.monotonic() - begin > options.seconds:
                 break
-            for operation in WHOLE_OPERATIONS if options.whole else OPERATIONS:
-                times = measure(libraries, pool, scratch, layer, operation, options.whole)
+            for operation in OPERATIONS:
+                times = measure(libraries, pool, scratch, layer, operation)
                 if not times or (options.whole and len(times) < 2):
                     continue
                 dtype, m, k, n, weight, activation = layer

@@ -89,55 +89,12 @@ static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op
     return false;
 }
 
-/* ---- Products that make a map's last rows --------------------------------------------------------- */
-
-static bool reads(const eg_view *view, const eg_op *maker) {
-    return view->space == EG_TEMPORARY && maker->out.space == EG_TEMPORARY && view->id == maker->out.id;
-}
-
-/* The rows are those of one item, made just before by vectors, with room for the sums of all their chunks and
- * for the counters. */
-static bool may_fuse_map(const eg_cuda_compiler *c, int index, const eg_cuda_gemm *x) {
-    const eg_op_list *list = c->list;
-    const eg_op *map = &list->op[0];
-    if (index != 1 || map->kind != EG_MAP || c->row[0]->family != EG_CUDA_VECTORS ||
-        !reads(&list->op[1].left, map) || map->items != 1 || x->items != 1 || x->summed != 1)
-        return false;
-    const int64_t chunks = eg_ceil_div(map->rows, EG_CUDA_MAP_CHUNK),
-                  parts_of_chunk = eg_ceil_div(map->cols, 256);
-    const eg_temporary sums = {.items = 1, .rows = map->rows, .cols = map->cols};
-    return chunks < INT32_MAX / parts_of_chunk && eg_cuda_portions_of(list, &sums, 1, chunks, 1).total == 0 &&
-           eg_cuda_map_counters(map->rows) > 0 && c->program->region[EG_CUDA_COUNTERS].bytes > 0;
-}
-
-/* Whether nothing is in the list but a map, a product of its result to the left and one of it to the right,
- * and the sum of its columns: the persistent backward makes all of them. Its tiles are to be so deep. */
-static bool is_backward(const eg_cuda_compiler *c, const eg_cuda_kernel *row) {
-    const eg_op_list *list = c->list;
-    const eg_op *map = &list->op[0], *second = &list->op[2], *sum = &list->op[3];
-    const int64_t least = EG_CUDA_BACKWARD_K_BLOCKS * (int64_t)row->k_block;
-    const eg_term *sums = eg_term_of(map, EG_TERM_COLUMN_SUMS);
-    if (list->ops < 3 || list->ops > 4 || second->kind != EG_GEMM || !reads(&second->right, map) ||
-        map->rows < least || map->cols < least)
-        return false;
-    if ((sums != NULL) != (list->ops == 4)) return false;
-    if (sums != NULL && (sum->kind != EG_REDUCE || sum->left.id != sums->view.id)) return false;
-    eg_cuda_kernel of_second = *row;
-    of_second.takes &= ~(uint32_t)(EG_CUDA_LEFT_ROWS | EG_CUDA_RIGHT_COLS);
-    of_second.takes |= EG_CUDA_LEFT_COLS | EG_CUDA_RIGHT_ROWS;
-    const eg_cuda_binding nowhere = {.program = c->program};
-    const eg_cuda_gemm x = eg_cuda_gemm_of(&nowhere, 2);
-    return x.items == 1 && takes_product(&of_second, &x);
-}
-
 static bool takes(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index, const eg_cuda_gemm *x) {
     switch (kind_of(&c->list->op[index])) {
     case EG_MAP:
         return takes_map(row, x);
     case EG_GEMM:
-        if (!takes_product(row, x)) return false;
-        if ((row->takes & EG_CUDA_FUSES_MAP) != 0 && !may_fuse_map(c, index, x)) return false;
-        return row->family != EG_CUDA_BACKWARD || is_backward(c, row);
+        return takes_product(row, x);
     case EG_REDUCE:
     case EG_COPY:
         break;
@@ -176,12 +133,10 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
            (has_tail && index == 0 ? machine.calibration->clear : 0);
 }
 
-/* A row for split tails is none for a product that has no tail to split. Rows that make a map's result too
- * gain little, and on few layers. By name any row is used. */
+/* A row for split tails is none for a product that has no tail to split. By name any row is used. */
 static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     double saved;
     if (c->caps->only_kernel != NULL) return true;
-    if ((row->takes & EG_CUDA_FUSES_MAP) != 0) return false;
     return (row->takes & EG_CUDA_STREAM_K) == 0 || eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
 }
 

@@ -42,14 +42,7 @@ static bool may_have_tails(const eg_cuda_compiler *c) {
     return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
 }
 
-/* Whether a product right after a map reads its result to the left, and may make rows of it. */
-static bool may_share_map(const eg_op_list *list) {
-    return list->ops > 1 && list->op[0].kind == EG_MAP && list->op[1].kind == EG_GEMM &&
-           list->op[0].out.space == EG_TEMPORARY && list->op[1].left.space == EG_TEMPORARY;
-}
-
-/* Room for the library, for partial tiles, and for the counters of those and of a map that two kernels share.
- */
+/* Room for the library, for partial tiles, and for the counters of those. */
 static bool add_scratch(const eg_cuda_compiler *c) {
     const eg_op_list *list = c->list;
     const bool hopper = (c->caps->features & EG_CUDA_SM90A) != 0 && eg_size_of(list->dtype) == 2;
@@ -57,8 +50,7 @@ static bool add_scratch(const eg_cuda_compiler *c) {
     const int64_t library = may_use_library(c) ? library_scratch(list) : 0;
     const int64_t partial = tails ? (int64_t)eg_cuda_tail_bytes(c->multiprocessors) : 0;
     const int64_t bytes = partial > library ? partial : library;
-    const int64_t counters = (hopper && may_share_map(list) ? eg_cuda_map_counters(list->op[0].rows) : 0) +
-                             (tails ? EG_CUDA_MOST_PRODUCTS * eg_cuda_tail_counters(c->multiprocessors) : 0);
+    const int64_t counters = tails ? EG_CUDA_MOST_PRODUCTS * eg_cuda_tail_counters(c->multiprocessors) : 0;
     return (bytes == 0 || eg_add_region(c->program, EG_CUDA_SCRATCH, "scratch", 1, bytes, 1, 256)) &&
            (counters == 0 ||
             eg_add_region(c->program, EG_CUDA_COUNTERS, "counters", counters, 1, sizeof(uint32_t), 256));
@@ -95,20 +87,8 @@ static bool add_workspace(const eg_cuda_compiler *c) {
 
 /* ---- Kernels -------------------------------------------------------------------------------------- */
 
-static bool is_persistent_backward(const eg_cuda_compiler *c) {
-    return c->fused != EG_NO_OP && c->row[c->fused]->family == EG_CUDA_BACKWARD;
-}
-
-/* The persistent backward makes all operations that come after it, too. */
 static eg_status choose_rows(eg_cuda_compiler *c) {
-    for (int i = 0; i < c->list->ops; i++) {
-        if (is_persistent_backward(c)) {
-            c->row[i] = c->row[c->fused];
-            continue;
-        }
-        EG_TRY(eg_cuda_choose(c, i));
-        if ((c->row[i]->takes & EG_CUDA_FUSES_MAP) != 0) c->fused = i;
-    }
+    for (int i = 0; i < c->list->ops; i++) EG_TRY(eg_cuda_choose(c, i));
     return EG_OK;
 }
 
@@ -143,10 +123,7 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
     const eg_cuda_kernel *row = c->row[index];
     int64_t rows = op->rows, chunk_rows = eg_cuda_sum_rows(row);
-    if (row->family == EG_CUDA_VECTORS) {
-        const eg_cuda_map_rows map = eg_cuda_share_map(c, index);
-        rows = map.chunks + map.fused_chunks, chunk_rows = 1;
-    }
+    if (row->family == EG_CUDA_VECTORS) rows = eg_cuda_map_chunks(c, index), chunk_rows = 1;
     eg_cuda_portions portions = {op->items, rows, 0};
     *sum_rows = 0;
     if (sums == NULL) return portions;
@@ -158,7 +135,6 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
 /* Whether blocks of any launch tell each other something: what they count by is to begin at 0. */
 static bool counts(const eg_cuda_compiler *c) {
     double saved;
-    if (c->fused != EG_NO_OP) return true;
     for (int i = 0; i < c->list->ops; i++) {
         const eg_op *op = &c->list->op[i];
         if (op->kind != EG_GEMM || c->row[i]->family != EG_CUDA_TMA) continue;
@@ -197,85 +173,51 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
     return tail;
 }
 
-/* Of the rows of a map that its own kernel makes. */
-static double time_of_map(const eg_cuda_compiler *c, int op, const eg_cuda_map_rows *rows) {
-    const eg_cuda_gemm x = gemm_of(c, op);
-    const bool shared = rows->fused_chunks > 0 && x.rows > 0;
-    return eg_cuda_time_of(c, c->row[op], &x, op) * (shared ? (double)rows->rows / (double)x.rows : 1);
-}
+/* Rows of tiles in a wave: of 8 L2 has the least to read. */
+enum { RASTER = 8 };
 
 static void add_product(const eg_cuda_compiler *c, int op, bool clears) {
     const eg_cuda_kernel *row = c->row[op];
     const eg_cuda_gemm x = gemm_of(c, op);
-    eg_cuda_step detail = {.kernel = row, .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    eg_cuda_step detail = {.kernel = row};
     int64_t sum_rows;
     detail.portions = portions_of(c, op, &sum_rows);
     if (row->family == EG_CUDA_TMA) {
         detail.tail = tail_of(c, op, &x);
-        detail.raster = (uint8_t)eg_cuda_raster(c);
+        detail.raster = RASTER;
         detail.tma_cols = eg_cuda_tma_cols(row, &x);
         detail.clears = clears && detail.tail.tiles == 0;
-    }
-    if (op == c->fused) {
-        detail.map_op = 0;
-        detail.map = eg_cuda_share_map(c, 0);
     }
     eg_step *step = add_step(c, op, &detail);
     step->tail = detail.tail.tiles;
     step->microseconds = eg_cuda_time_of(c, row, &x, op);
     if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
-    if (op == c->fused) {
-        step->also = 1U;
-        step->microseconds -= time_of_map(c, 0, &detail.map);
-    }
     add_portions(c, op, step, &detail);
 }
 
 static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
-    eg_cuda_step detail = {.kernel = c->row[op], .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    const eg_cuda_gemm x = gemm_of(c, op);
+    eg_cuda_step detail = {.kernel = c->row[op]};
     int64_t sum_rows;
     detail.portions = portions_of(c, op, &sum_rows);
     if (c->row[op]->family == EG_CUDA_VECTORS) {
-        detail.map = eg_cuda_share_map(c, op);
+        detail.map_chunks = eg_cuda_map_chunks(c, op);
         detail.clears = clears;
     }
     eg_step *step = add_step(c, op, &detail);
-    step->microseconds = time_of_map(c, op, &detail.map);
+    step->microseconds = eg_cuda_time_of(c, c->row[op], &x, op);
     add_portions(c, op, step, &detail);
 }
 
 static eg_step *add_reduce(const eg_cuda_compiler *c, int op) {
     const eg_op *reduce = &c->list->op[op];
     const int maker = maker_of(c->list, reduce->left.id);
-    eg_cuda_step detail = {.kernel = c->row[op], .map_op = EG_NO_OP, .sums_op = EG_NO_OP};
+    eg_cuda_step detail = {.kernel = c->row[op]};
     if (maker != EG_NO_OP && reduce->depth > 0) detail.portions = portions_of(c, maker, &detail.sum_rows);
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     eg_step *step = add_step(c, op, &detail);
     step->microseconds = eg_cuda_estimate_sums(&machine, c->row[op], detail.sum_rows, reduce->cols);
     return step;
-}
-
-/* The last rows of a map, two products of its result and the sum of its columns. */
-static void add_backward(const eg_cuda_compiler *c) {
-    enum { MAP, FIRST, SECOND, SUM };
-    const eg_op_list *list = c->list;
-    const eg_cuda_kernel *row = c->row[FIRST];
-    const eg_cuda_gemm first = gemm_of(c, FIRST), second = gemm_of(c, SECOND);
-    eg_cuda_step detail = {.kernel = row,
-                           .map_op = MAP,
-                           .map = eg_cuda_share_map(c, MAP),
-                           .second = SECOND,
-                           .sums_op = list->ops > SUM ? SUM : EG_NO_OP,
-                           .raster = (uint8_t)eg_cuda_raster(c),
-                           .tma_cols = eg_cuda_tma_cols(row, &first),
-                           .second_tma_cols = eg_cuda_tma_cols(row, &second)};
-    detail.map_clusters = (int16_t)eg_cuda_map_clusters(c->multiprocessors, &list->op[SECOND]);
-    if (detail.sums_op != EG_NO_OP) detail.portions = portions_of(c, MAP, &detail.sum_rows);
-    const eg_cuda_machine machine = eg_cuda_machine_of(c);
-    eg_step *step = add_step(c, FIRST, &detail);
-    step->microseconds =
-        eg_cuda_estimate_backward(&machine, row, &first, &second) - time_of_map(c, MAP, &detail.map);
-    for (int i = 0; i < list->ops; i++) step->also |= i != FIRST ? 1U << i : 0;
 }
 
 static void add_clearing(const eg_cuda_compiler *c) {
@@ -286,11 +228,11 @@ static void add_clearing(const eg_cuda_compiler *c) {
     memcpy(step->detail, &detail, sizeof detail);
 }
 
-/* Sums that the first operation makes, or a product for it, are added up beside the products that follow:
- * after them that would cost its whole length. Those of a product wait for their place in the list. */
+/* Sums that the first operation makes are added up beside the products that follow: after them that would
+ * cost its whole length. Those of a product wait for their place in the list. */
 static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
-    const int maker = c->fused != EG_NO_OP ? c->fused : 0, reduce = reduce_of(c->list, 0);
-    if (done != maker || reduce == EG_NO_OP || reduce == maker + 1) return EG_NO_OP;
+    const int reduce = reduce_of(c->list, 0);
+    if (done != 0 || reduce == EG_NO_OP || reduce == 1) return EG_NO_OP;
     add_reduce(c, reduce)->beside = true;
     return reduce;
 }
@@ -311,10 +253,6 @@ static void add_steps(const eg_cuda_compiler *c) {
         switch (c->list->op[i].kind) {
         case EG_GEMM:
         case EG_COPY:
-            if (is_persistent_backward(c)) {
-                add_backward(c);
-                return;
-            }
             add_product(c, i, counting && i == 0);
             break;
         case EG_MAP:
@@ -345,8 +283,7 @@ eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program) {
     eg_cuda_compiler c = {.caps = caps,
                           .multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors,
                           .program = program,
-                          .list = &program->list,
-                          .fused = EG_NO_OP};
+                          .list = &program->list};
     if (!add_workspace(&c)) return eg_too_large(&program->list);
     EG_TRY(choose_rows(&c));
     add_steps(&c);

@@ -33,27 +33,17 @@ typedef struct eg_cuda_tail {
     int32_t counter;        /* the first of the product's, in their region */
 } eg_cuda_tail;
 
-/* How the rows of a map are shared: a kernel of its own makes the first, and a product the others. */
-typedef struct eg_cuda_map_rows {
-    int64_t rows, chunks; /* the first, and in how many chunks their sums are made */
-    int64_t fused_chunks; /* of the others; 0: there are none */
-} eg_cuda_map_rows;
-
 /* eg_step.detail */
 typedef struct eg_cuda_step {
     const eg_cuda_kernel *kernel;     /* NULL: the counters are cleared, by the driver */
     const eg_cuda_kernel *sum_kernel; /* of each portion's sums; NULL: all are made at once */
     eg_cuda_portions portions;
-    eg_cuda_map_rows map; /* MAP, and a product that makes a map's last rows */
     eg_cuda_tail tail;
-    int64_t sum_rows; /* REDUCE, or the persistent backward's: rows of sums, from row portions.total on */
-    int32_t tma_cols; /* columns of a product's results that TMA stores: threads store the others */
-    int32_t second_tma_cols; /* and of the second product in the persistent backward */
-    int16_t map_clusters;    /* persistent backward: clusters that make the map's rows before they multiply */
-    int8_t raster;           /* rows of tiles in the block that those of a wave form */
-    int8_t map_op;           /* the map whose last rows a product makes; EG_NO_OP: none */
-    int8_t second, sums_op;  /* persistent backward: the second product; the REDUCE, EG_NO_OP: none */
-    bool clears;             /* the kernel also sets all counters to 0 */
+    int64_t map_chunks; /* of the rows of a MAP, whose sums are made at once */
+    int64_t sum_rows;   /* REDUCE: rows of sums, from row portions.total on */
+    int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
+    int8_t raster;      /* rows of tiles in the block that those of a wave form */
+    bool clears;        /* the kernel also sets all counters to 0 */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
 
@@ -93,9 +83,7 @@ eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *
 /* A product, a copy, or a map as the kernels of any strides take it. */
 eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int op);
 
-/* The first rows of a map, and the others. */
 eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
-eg_cuda_act_grad eg_cuda_fused_rows_of(const eg_cuda_binding *binding, const eg_cuda_step *detail);
 
 eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
 
@@ -120,7 +108,6 @@ typedef struct eg_cuda_compiler {
     eg_program *program;
     const eg_op_list *list;
     const eg_cuda_kernel *row[EG_MAX_OPS];
-    int fused; /* the product that makes the last rows of the first operation, a map; EG_NO_OP: none */
 } eg_cuda_compiler;
 
 /* The row of an operation, those before it being decided. */
@@ -148,18 +135,11 @@ eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary 
                                      int64_t rows, int64_t chunk_rows);
 int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int64_t rows);
 
-/* How a map by rows of vectors is shared with the product c->fused, if there is one. */
-eg_cuda_map_rows eg_cuda_share_map(const eg_cuda_compiler *c, int op);
-/* Rows of tiles in the block that those of a wave form, in the persistent kernels. */
-int eg_cuda_raster(const eg_cuda_compiler *c);
-/* Numbers that a map's kernel and a product count in; 0 where they are too many. */
-int64_t eg_cuda_map_counters(int64_t rows);
-
-/* The persistent backward: clusters that make the map's rows first, for a second product of these shapes. */
-int64_t eg_cuda_map_clusters(int multiprocessors, const eg_op *second);
+/* In how many chunks a map by rows of vectors makes its rows. */
+int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op);
 
 /* How the last tiles of a product are split, where that is profitable or, with `always`, possible. `saved` is
- * what that saves, in waves of tiles. Counters of all products come after those of a map. */
+ * what that saves, in waves of tiles. */
 enum { EG_CUDA_MOST_PRODUCTS = 3 };
 eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                              bool always, double *saved);

@@ -15,7 +15,6 @@ static eg_cuda_kind by_type(const eg_cuda_kernel *row, eg_cuda_kind of_16, eg_cu
 }
 
 static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
-    if ((row->takes & EG_CUDA_FUSES_MAP) != 0) return EG_CUDA_KIND_FUSED_MAP;
     if ((row->takes & EG_CUDA_STAGED) != 0) return EG_CUDA_KIND_STAGED;
     if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
@@ -29,8 +28,6 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return kind_of_tma(row);
     case EG_CUDA_TMA_TILES:
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
-    case EG_CUDA_BACKWARD:
-        return EG_CUDA_KIND_BACKWARD;
     case EG_CUDA_VECTORS:
         return EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
@@ -167,10 +164,8 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double epilogue = (costs->tile + terms_of(costs, x)) * inside;
     const double hidden = (row->takes & EG_CUDA_STAGED) != 0 ? k_blocks * costs->k_block / slow_beside : 0;
     const double epilogues = epilogue + greatest(waves - 1, 0) * greatest(epilogue - hidden, 0);
-    const double memory = memory_time(machine, costs, x); /* a map's first rows are made before */
-    return costs->launch + (has_tail ? costs->tail : 0) + epilogues +
-           ((row->takes & EG_CUDA_FUSES_MAP) != 0 ? products * k_blocks + memory
-                                                  : beside(products * k_blocks, memory));
+    const double memory = memory_time(machine, costs, x);
+    return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
 }
 
 /* ---- The rest ------------------------------------------------------------------------------------- */
@@ -194,24 +189,4 @@ double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kerne
     const eg_cuda_costs *costs = costs_of(machine, row);
     const double waves = ceil_of((double)eg_ceil_div(cols, row->tile_cols) / (2 * machine->multiprocessors));
     return costs->launch + waves * (double)eg_ceil_div(rows, 32) * costs->latency;
-}
-
-/* Clusters take tiles of both products in turn, evenly; what the last ones leave idle is half a tile. */
-double eg_cuda_estimate_backward(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
-                                 const eg_cuda_gemm *first, const eg_cuda_gemm *second) {
-    const eg_cuda_costs *costs = costs_of(machine, row);
-    const eg_cuda_gemm *const products[] = {first, second};
-    const int whole = machine->multiprocessors / EG_CUDA_CLUSTER;
-    const double clusters = whole;
-    double time = 0, longest = 0, memory = 0;
-    for (int i = 0; i < 2; i++) {
-        const eg_cuda_gemm *x = products[i];
-        const double tiles = (double)eg_ceil_div(x->rows, (int64_t)EG_CUDA_CLUSTER * row->tile_rows) *
-                             (double)eg_ceil_div(x->cols, row->tile_cols);
-        const double each = (double)eg_ceil_div(x->depth, row->k_block) * costs->k_block + costs->tile;
-        time += tiles * each / clusters;
-        longest = greatest(longest, each);
-        memory += memory_time(machine, costs, x);
-    }
-    return costs->launch + beside(time + longest / 2, memory);
 }

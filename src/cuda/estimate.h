@@ -31,8 +31,6 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_STAGED,
-    EG_CUDA_KIND_FUSED_MAP,
-    EG_CUDA_KIND_BACKWARD,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_MMA_16,
@@ -69,16 +67,12 @@ bool eg_cuda_is_aligned(const eg_cuda_matrix *x);
 eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);
 
 /* Microseconds of a product, copy or map. A stream-K tail saves `saved` waves of tiles; below 0: there is
- * none. Of a row that makes rows of a map too, the time of all of the map is in it. Pure. */
+ * none. Pure. */
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved);
 
 /* Of the sums of `rows` rows of column sums. */
 double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row, int64_t rows,
                              int64_t cols);
-
-/* Of the persistent backward: a map, the first product, whose left it is, the second, and the sums. */
-double eg_cuda_estimate_backward(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
-                                 const eg_cuda_gemm *first, const eg_cuda_gemm *second);
 
 #endif

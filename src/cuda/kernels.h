@@ -80,11 +80,7 @@ typedef struct eg_cuda_counts {
 
 /* grad_pre = grad * act'(saved), element by element, with the column sums of `chunks` chunks of an item's
  * rows: row (item * chunks + chunk) of `sums` has those of a chunk.
- *
- * Two kernels may share the rows: one of its own makes the first, and the product that reads grad_pre makes
- * the remaining ones (hopper_map.cuh). `counts` then has a counter of the tiles of the map that have been
- * begun, one for each band of rows of the tiles finished there, and one for the tile scheduler of the
- * persistent backward. */
+ */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
     eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
@@ -94,11 +90,6 @@ typedef struct eg_cuda_act_grad {
     int64_t chunks;
     int32_t activation, source, propagate, unused;
 } eg_cuda_act_grad;
-
-enum {
-    EG_CUDA_MAP_CHUNK = 32, /* rows of a chunk, in a map that a product makes */
-    EG_CUDA_MAP_BAND = 256  /* rows of a band there: those of a cluster's tile */
-};
 
 /* A stream-K tail (hopper_stream_k.cuh): the last tiles of a product, of which there are fewer than clusters.
  * The k-blocks of each are shared between the cluster that owns the tile and some helpers. */
@@ -124,7 +115,6 @@ typedef struct eg_cuda_hopper {
     int32_t unused;
     eg_cuda_stream_k tail;
     eg_cuda_counts counts; /* to be set to 0 */
-    eg_cuda_act_grad map;  /* the last rows of left, where this kernel makes them */
 } eg_cuda_hopper;
 
 /* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`. */
@@ -134,17 +124,6 @@ typedef struct eg_cuda_column_sum {
     int64_t rows, cols;
     int32_t accumulate, unused;
 } eg_cuda_column_sum;
-
-/* The persistent backward: the last rows of grad_pre, d_b, d_a and d_bias in one launch
- * (hopper_backward.cuh). */
-typedef struct eg_cuda_backward {
-    eg_cuda_hopper d_b, d_a; /* a result each; d_a has the map */
-    eg_cuda_column_sum sum;  /* of d_bias; no `sums`: not wanted */
-    uint64_t next_tile; /* the tile scheduler's counter, 0 when the kernel begins: d_b's tiles, then d_a's */
-    int64_t map_clusters; /* clusters that make rows of grad_pre before they multiply */
-} eg_cuda_backward;
-
-enum { EG_CUDA_BACKWARD_K_BLOCKS = 8 /* in a tile of the persistent backward, at least */ };
 
 /* The parameter of the kernels that measure the peak: a number of each thread goes to `out`. */
 typedef struct eg_cuda_peak {

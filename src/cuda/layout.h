@@ -13,12 +13,10 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *
  *     stages of left and right                  STAGES
  *     TMA boxes of the epilogue                 for each consumer warp one for every 64 columns
- *     column sums of each consumer warp         without a fused map
- *     bias of each consumer                     without a fused map
- *     rows of the map, loaded ahead             with a fused map
+ *     column sums of each consumer warp
+ *     bias of each consumer
  *     barriers of the stages                    full, empty, read
  *     barriers of the boxes                     full
- *     tile scheduler                            of the persistent backward
  */
 enum {
     EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128 or 256 */
@@ -26,9 +24,7 @@ enum {
     EG_HOPPER_CONSUMERS = 2,
     EG_HOPPER_CONSUMER_WARPS = 4 * EG_HOPPER_CONSUMERS,
     EG_HOPPER_THREADS = 32 * EG_HOPPER_CONSUMER_WARPS + 128, /* and the producer's warp group */
-    EG_HOPPER_BOX_BYTES = 16 * 128,           /* 16 rows of 128 bytes: what a warp reads and stores at once */
-    EG_HOPPER_MAP_BYTES = 3 * 6 * 1024,       /* rows of the map, loaded ahead by three warps */
-    EG_HOPPER_SCHEDULER_BYTES = 2 * 8 + 2 * 4 /* two barriers, two tile numbers */
+    EG_HOPPER_BOX_BYTES = 16 * 128 /* 16 rows of 128 bytes: what a warp reads and stores at once */
 };
 #define EG_HOPPER_LEFT_BYTES        (EG_HOPPER_ROWS * EG_HOPPER_DEPTH * 2)
 #define EG_HOPPER_RIGHT_BYTES(cols) (EG_HOPPER_DEPTH * (cols)*2)
@@ -40,16 +36,12 @@ enum {
 #define EG_HOPPER_BOXES_AT(cols) (EG_HOPPER_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
 #define EG_HOPPER_SUMS_AT(cols)                                                                              \
     (EG_HOPPER_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_HOPPER_BOX_BYTES)
-#define EG_HOPPER_BIAS_AT(cols) (EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
-#define EG_HOPPER_BARRIERS_AT(cols, fuses_map)                                                               \
-    ((fuses_map) ? EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_MAP_BYTES                                             \
-                 : EG_HOPPER_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
-#define EG_HOPPER_BOX_BARRIERS_AT(cols, fuses_map)                                                           \
-    (EG_HOPPER_BARRIERS_AT(cols, fuses_map) + 3 * EG_HOPPER_STAGES(cols) * EG_BARRIER_BYTES)
-#define EG_HOPPER_SHARED(cols, fuses_map)                                                                    \
-    (EG_HOPPER_BOX_BARRIERS_AT(cols, fuses_map) +                                                            \
-     EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_BARRIER_BYTES)
-#define EG_HOPPER_BACKWARD_SHARED (EG_HOPPER_SHARED(256, 1) + EG_HOPPER_SCHEDULER_BYTES)
+#define EG_HOPPER_BIAS_AT(cols)     (EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
+#define EG_HOPPER_BARRIERS_AT(cols) (EG_HOPPER_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
+#define EG_HOPPER_BOX_BARRIERS_AT(cols)                                                                      \
+    (EG_HOPPER_BARRIERS_AT(cols) + 3 * EG_HOPPER_STAGES(cols) * EG_BARRIER_BYTES)
+#define EG_HOPPER_SHARED(cols)                                                                               \
+    (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_BARRIER_BYTES)
 
 /* ---- And with epilogue warps (kernels/hopper_staged.cuh): stages, staging buffers, barriers ---------- */
 

@@ -217,29 +217,15 @@ eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, con
                                  .saved = x.left,
                                  .out = x.out,
                                  .sums = x.sums,
-                                 .rows = detail->map.rows,
+                                 .rows = x.rows,
                                  .cols = x.cols,
                                  .items = x.items,
-                                 .chunks = detail->map.chunks,
+                                 .chunks = detail->map_chunks,
                                  .activation = x.activation,
                                  .source = x.source,
                                  .propagate = x.propagate};
     if (detail->clears) act_grad.counts = eg_cuda_counters_of(binding);
     return act_grad;
-}
-
-/* Their sums come after those of the first rows. */
-eg_cuda_act_grad eg_cuda_fused_rows_of(const eg_cuda_binding *binding, const eg_cuda_step *detail) {
-    const eg_cuda_map_rows *map = &detail->map;
-    eg_cuda_act_grad x = eg_cuda_act_grad_of(binding, detail->map_op, detail);
-    x.grad = eg_cuda_from(x.grad, 0, map->rows);
-    x.saved = eg_cuda_from(x.saved, 0, map->rows);
-    x.out = eg_cuda_from(x.out, 0, map->rows);
-    if (x.sums != 0) x.sums += (uint64_t)(map->chunks * x.cols) * sizeof(float);
-    x.rows = binding->program->list.op[detail->map_op].rows - map->rows;
-    x.chunks = map->fused_chunks;
-    x.counts = eg_cuda_counters_of(binding);
-    return x;
 }
 
 /* ---- Column sums ---------------------------------------------------------------------------------- */

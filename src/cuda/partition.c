@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How steps are divided: those with column sums into chunks, and into portions that the workspace has room
- * for; maps between two kernels; and the last tiles of a product along its depth. Pure. */
+ * for; maps; and the last tiles of a product along its depth. Pure. */
 #include "compile.h"
 
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
@@ -54,58 +54,16 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
-/* Of tiles begun, of bands finished, and of the tile scheduler of a persistent backward. */
-int64_t eg_cuda_map_counters(int64_t rows) {
-    const int64_t most_rows = 1 << 24;
-    return rows > most_rows ? 0 : 1 + eg_ceil_div(rows, EG_CUDA_MAP_BAND) + 1;
-}
-
-/* Of 8 L2 has the least to read; but what the first wave reads of a map must be made before it. */
-int eg_cuda_raster(const eg_cuda_compiler *c) {
-    enum { HIGH = 8 };
-    if (c->fused == EG_NO_OP) return HIGH;
-    return eg_ceil_div(c->list->op[c->fused].rows, EG_CUDA_MAP_BAND) >= 4 * (int64_t)HIGH ? HIGH : HIGH / 2;
-}
-
-/* The bands that the first wave of tiles reads, a cluster of two multiprocessors each making a tile; or those
- * that a persistent backward's first tiles read while the next rows are made. But not more than half. */
-static int64_t first_rows(const eg_cuda_compiler *c, const eg_op *map) {
-    if (c->fused == EG_NO_OP) return map->rows;
-    const eg_cuda_kernel *row = c->row[c->fused];
-    const int64_t across = eg_ceil_div(c->list->op[c->fused].cols, row->tile_cols), high = eg_cuda_raster(c);
-    const int64_t blocks = c->multiprocessors / EG_CUDA_CLUSTER / (high * across), of_backward = 6;
-    const int64_t bands = row->family == EG_CUDA_BACKWARD ? of_backward : high * (blocks > 0 ? blocks : 1);
-    return EG_CUDA_MAP_BAND * eg_least(bands, eg_ceil_div(map->rows, EG_CUDA_MAP_BAND) / 2);
-}
-
-/* As many chunks as make one wave: four blocks a multiprocessor, as act_grad.cu is built for. And none so
- * long that its sums in f32 lose much. */
-eg_cuda_map_rows eg_cuda_share_map(const eg_cuda_compiler *c, int op) {
+/* As many as make one wave: four blocks a multiprocessor, as act_grad.cu is built for. And none so long that
+ * its sums in f32 lose much. */
+int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op) {
     const eg_op *map = &c->list->op[op];
     const eg_cuda_kernel *row = c->row[op];
-    const int64_t rows = first_rows(c, map), columns = eg_ceil_div(map->cols, row->tile_cols) * map->items,
+    const int64_t columns = eg_ceil_div(map->cols, row->tile_cols) * map->items,
                   room = 4 * (int64_t)c->multiprocessors;
-    const int64_t wave = columns > 0 && room > columns ? room / columns : 1, few = eg_ceil_div(rows, 1 << 14);
-    const int64_t chunks = eg_least(wave > few ? wave : few, eg_ceil_div(rows, row->tile_rows));
-    return (eg_cuda_map_rows){rows, chunks, eg_ceil_div(map->rows - rows, EG_CUDA_MAP_CHUNK)};
-}
-
-/* ---- The persistent backward (kernels/hopper_backward.cuh) ----------------------------------------------
- */
-
-static int64_t large_tiles(int64_t rows, int64_t cols) {
-    return eg_ceil_div(rows, 256) * eg_ceil_div(cols, 256);
-}
-
-/* As many as make the map's rows before d_b's tiles come to need them. */
-static int64_t least_map_clusters(const eg_op *d_b) { return eg_ceil_div(d_b->cols, 136); }
-
-/* And those that d_b has no tile for. */
-int64_t eg_cuda_map_clusters(int multiprocessors, const eg_op *d_b) {
-    const int64_t clusters = multiprocessors / EG_CUDA_CLUSTER, tiles = large_tiles(d_b->rows, d_b->cols);
-    const int64_t idle = tiles < clusters ? clusters - tiles : 0, least = least_map_clusters(d_b);
-    const int64_t wanted = idle > least ? idle : least;
-    return wanted < clusters ? wanted : clusters - 1;
+    const int64_t wave = columns > 0 && room > columns ? room / columns : 1;
+    const int64_t few = eg_ceil_div(map->rows, 1 << 14);
+    return eg_least(wave > few ? wave : few, eg_ceil_div(map->rows, row->tile_rows));
 }
 
 /* ---- Stream-K tails (kernels/hopper_scheduler.cuh) ------------------------------------------------- */

@@ -82,7 +82,6 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
                                          .owner_k_blocks = tail->owner_k_blocks};
     }
     if (detail->clears) hopper.counts = eg_cuda_counters_of(&run->binding);
-    if (detail->map_op != EG_NO_OP) hopper.map = eg_cuda_fused_rows_of(&run->binding, detail);
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     return enqueue(run, run->main, row, blocks, &hopper);
 }
@@ -113,31 +112,6 @@ static eg_status run_library(const eg_cuda_run *run, const eg_step *step) {
                               eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
                               program->region[EG_CUDA_SCRATCH].bytes, run->main));
     return wait_if_checked(run, run->main, step->kernel);
-}
-
-/* ---- The persistent backward ---------------------------------------------------------------------- */
-
-static eg_status prepare_product(const eg_cuda_run *run, const eg_cuda_step *detail, int op, int32_t tma_cols,
-                                 eg_cuda_hopper *hopper) {
-    int64_t blocks;
-    hopper->gemm = eg_cuda_gemm_of(&run->binding, op);
-    hopper->raster = (int64_t)detail->raster;
-    hopper->tma_cols = tma_cols;
-    return eg_cuda_hopper_prepare(run->device, detail->kernel, hopper, &blocks);
-}
-
-static eg_status run_backward(const eg_cuda_run *run, const eg_step *step) {
-    const eg_cuda_step *detail = eg_cuda_detail(step);
-    const eg_cuda_counts counters = eg_cuda_counters_of(&run->binding);
-    const int64_t last = eg_cuda_map_counters(run->binding.program->list.op[detail->map_op].rows) - 1;
-    eg_cuda_backward x = {.next_tile = counters.data + (uint64_t)last * sizeof(uint32_t),
-                          .map_clusters = detail->map_clusters};
-    EG_TRY(prepare_product(run, detail, detail->second, detail->second_tma_cols, &x.d_b));
-    EG_TRY(prepare_product(run, detail, step->op, detail->tma_cols, &x.d_a));
-    x.d_a.map = eg_cuda_fused_rows_of(&run->binding, detail);
-    if (detail->sums_op != EG_NO_OP) x.sum = eg_cuda_column_sum_of(&run->binding, detail->sums_op, detail);
-    return enqueue(run, run->main, detail->kernel,
-                   run->device->caps.multiprocessors / EG_CUDA_CLUSTER * EG_CUDA_CLUSTER, &x);
 }
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
@@ -193,8 +167,6 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
     case EG_CUDA_TMA:
     case EG_CUDA_TMA_TILES:
         return run_gemm(run, step);
-    case EG_CUDA_BACKWARD:
-        return run_backward(run, step);
     case EG_CUDA_VECTORS:
         return run_vectors(run, step);
     case EG_CUDA_SUMS:

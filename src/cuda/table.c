@@ -35,22 +35,14 @@
 
 /* One tile of output after another: kernels/hopper_gemm.cuh. */
 #define HOPPER(type, storage, layout, cols, terms)                                                           \
-    HOPPER_ROW(#type, storage, layout, cols, EG_HOPPER_SHARED(cols, 0), terms, EG_CUDA_TMA, 64, 0)
+    HOPPER_ROW(#type, storage, layout, cols, EG_HOPPER_SHARED(cols), terms, EG_CUDA_TMA, 64, 0)
 #define HOPPER_WIDTHS(type, storage, layout, terms)                                                          \
     HOPPER(type, storage, layout, 256, terms)                                                                \
     HOPPER(type, storage, layout, 128, terms)
 /* With a stream-K tail: kernels/hopper_stream_k.cuh. */
 #define HOPPER_STREAM_K(type, storage, layout, terms)                                                        \
-    HOPPER_ROW(#type "_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256, 0), terms, EG_CUDA_TMA, 64,    \
+    HOPPER_ROW(#type "_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256), terms, EG_CUDA_TMA, 64,       \
                EG_CUDA_STREAM_K)
-/* With a fused map, whose last rows the product makes that reads them: kernels/hopper_map.cuh. */
-#define HOPPER_MAP(type, storage, layout)                                                                    \
-    HOPPER_ROW(#type "_map", storage, layout, 256, EG_HOPPER_SHARED(256, 1), STORES, EG_CUDA_TMA, 64,        \
-               EG_CUDA_STREAM_K | EG_CUDA_FUSES_MAP)
-/* The persistent backward, a map and two products: kernels/hopper_backward.cuh. The layout is d_a's. */
-#define HOPPER_BACKWARD(type, storage, layout)                                                               \
-    HOPPER_ROW(#type "_backward", storage, layout, 256, EG_HOPPER_BACKWARD_SHARED, STORES, EG_CUDA_BACKWARD, \
-               0, EG_CUDA_NO_REDUCTION | EG_CUDA_FUSES_MAP)
 /* With epilogue warps, which read staged accumulators: kernels/hopper_staged.cuh. */
 #define HOPPER_STAGED(type, storage, layout)                                                                 \
     HOPPER_ROW(#type "_staged", storage, layout, 256, EG_HOPPER_STAGED_SHARED, 1U << EG_CUDA_ACT_GRAD,       \
@@ -115,11 +107,9 @@ static const eg_cuda_kernel rows[] = {
      .epilogues = STORES,
      .takes = EG_CUDA_NO_REDUCTION},
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
-    HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16) HOPPER_16_STREAM_K(
-        f16, EG_F16) HOPPER_MAP(bf16, EG_BF16, nn) HOPPER_MAP(bf16, EG_BF16, nt) HOPPER_MAP(f16, EG_F16, nn)
-        HOPPER_MAP(f16, EG_F16, nt) HOPPER_BACKWARD(bf16, EG_BF16, nn) HOPPER_BACKWARD(bf16, EG_BF16, nt)
-            HOPPER_BACKWARD(f16, EG_F16, nn) HOPPER_BACKWARD(f16, EG_F16, nt) HOPPER_STAGED(bf16, EG_BF16, nn)
-                HOPPER_STAGED(bf16, EG_BF16, nt) HOPPER_STAGED(f16, EG_F16, nn) HOPPER_STAGED(f16, EG_F16, nt)
+    HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
+        HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_STAGED(bf16, EG_BF16, nn) HOPPER_STAGED(bf16, EG_BF16, nt)
+            HOPPER_STAGED(f16, EG_F16, nn) HOPPER_STAGED(f16, EG_F16, nt)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

@@ -19,8 +19,6 @@ typedef enum eg_cuda_family {
     EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
     EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
-    EG_CUDA_BACKWARD,  /* eg_cuda_backward: the last rows of a map, two products of its result and its column
-                          sums; persistent */
     EG_CUDA_VECTORS,   /* eg_cuda_act_grad: rows of 16-byte vectors */
     EG_CUDA_SUMS       /* eg_cuda_column_sum */
 } eg_cuda_family;
@@ -36,12 +34,11 @@ enum {
     EG_CUDA_LEFT_COLS = 1U << 5,    /* left is column-major */
     EG_CUDA_RIGHT_ROWS = 1U << 6,
     EG_CUDA_RIGHT_COLS = 1U << 7,
-    EG_CUDA_SMALL = 1U << 8,      /* sizes below 2^31 */
-    EG_CUDA_STREAM_K = 1U << 9,   /* can have a stream-K tail: clusters share the depth of the last tiles */
-    EG_CUDA_FUSES_MAP = 1U << 10, /* left is a map's result, of which the kernel makes the last rows itself */
-    EG_CUDA_COPY = 1U << 11,      /* depth 0, and out = in: no bias, activation or second */
-    EG_CUDA_STAGED = 1U << 12     /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
-                                     during the next tile's products */
+    EG_CUDA_SMALL = 1U << 8,    /* sizes below 2^31 */
+    EG_CUDA_STREAM_K = 1U << 9, /* can have a stream-K tail: clusters share the depth of the last tiles */
+    EG_CUDA_COPY = 1U << 10,    /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_STAGED = 1U << 11   /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
+                                   during the next tile's products */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

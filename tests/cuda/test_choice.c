@@ -268,104 +268,6 @@ static void tiles_of_deep_layers_are_finished_beside_the_next(void **state) {
     close_session(&s);
 }
 
-/* ---- The pass in two kernels -------------------------------------------------------------------- */
-
-/* Only by name; d_b has no kernel of that name. */
-static void a_map_is_shared_by_name(void **state) {
-    static const char kernel[] = "hopper_bf16_map_nt_128x256";
-    (void)state;
-    session s, named;
-    open_session(&s);
-    named = s;
-    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = kernel};
-    assert_ok(eg_open(&info, &named.context));
-    s.layer.m = s.layer.k = s.layer.n = 4096;
-    eg_backward_args args = far_away();
-    args.source = EG_SOURCE_PRE, args.d_b.data = NULL;
-    args.pre.data = (void *)((uintptr_t)100 << 40);
-    assert_false(takes_kernel(&s, &s.layer, &args, kernel));
-    assert_true(takes_kernel(&named, &s.layer, &args, kernel));
-    driver->kernels = 0;
-    assert_ok(eg_backward(named.context, &s.layer, &args));
-    assert_int_equal(driver->kernels, 3);
-
-    char text[4096];
-    eg_layer linear = s.layer, many = s.layer;
-    linear.activation = EG_ACT_NONE, many.batch = 2;
-    assert_int_equal(eg_backward_plan(named.context, &linear, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    args.a.batch_stride = args.grad.batch_stride = args.pre.batch_stride = args.d_a.batch_stride =
-        4096 * 4096;
-    assert_true(takes_kernel(&named, &many, &args, kernel)); /* one b: a layer of twice the rows */
-    args.b.batch_stride = 4096 * 4096;
-    assert_int_equal(eg_backward_plan(named.context, &many, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    args.pre.offset = 2; /* not of whole vectors */
-    assert_int_equal(eg_backward_plan(named.context, &s.layer, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    args.source = EG_SOURCE_RECOMPUTE;
-    args.pre = (eg_matrix){.data = NULL};
-    assert_int_equal(eg_backward_plan(named.context, &s.layer, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    eg_close(named.context);
-    close_session(&s);
-}
-
-/* ---- All in one launch -------------------------------------------------------------------------- */
-
-/* By name: one kernel for the first rows of grad_pre, one for all else. */
-static void a_whole_backward_is_one_launch_by_name(void **state) {
-    (void)state;
-    session s;
-    open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_backward_nt_128x256"};
-    session named = s;
-    assert_ok(eg_open(&info, &named.context));
-    s.layer.m = 8192, s.layer.k = 768, s.layer.n = 3072;
-    eg_backward_args args = far_away();
-    args.source = EG_SOURCE_PRE;
-    args.pre.data = (void *)((uintptr_t)100 << 40);
-    assert_true(takes_kernel(&named, &s.layer, &args, info.kernel));
-    driver->kernels = 0;
-    assert_ok(eg_backward(named.context, &s.layer, &args));
-    assert_int_equal(driver->kernels, 2);
-    args.accumulate = true;
-    assert_true(takes_kernel(&named, &s.layer, &args, info.kernel));
-
-    eg_layer linear = s.layer, many = s.layer, tiny = s.layer;
-    char text[4096];
-    linear.activation = EG_ACT_NONE, many.batch = 2, tiny.m = 511, tiny.n = 511;
-    assert_int_equal(eg_backward_plan(named.context, &linear, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    assert_int_equal(eg_backward_plan(named.context, &tiny, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    args.b.batch_stride = args.d_b.batch_stride = 768 * 3072;
-    args.a.batch_stride = args.d_a.batch_stride = 8192 * 768;
-    args.grad.batch_stride = args.pre.batch_stride = 8192 * 3072;
-    assert_int_equal(eg_backward_plan(named.context, &many, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    args.d_a.data = NULL;
-    assert_int_equal(eg_backward_plan(named.context, &s.layer, &args, text, sizeof text), EG_ERR_UNSUPPORTED);
-    eg_close(named.context);
-    close_session(&s);
-}
-
-/* Not even by name: there is nothing to share. Without columns of grad_pre d_a is a product of nothing. */
-static void empty_layers_share_no_pass(void **state) {
-    (void)state;
-    session s;
-    open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_map_nt_128x256"};
-    eg_context *named;
-    assert_ok(eg_open(&info, &named));
-    s.backward.d_b.data = s.backward.d_bias.data = NULL;
-    for (int empty = 0; empty < 3; empty++) {
-        int64_t *sizes[] = {&s.layer.m, &s.layer.k, &s.layer.n};
-        *sizes[empty] = 0;
-        driver->last_kernel[0] = '\0';
-        assert_int_equal(eg_backward(named, &s.layer, &s.backward), empty == 2 ? EG_ERR_UNSUPPORTED : EG_OK);
-        assert_null(strstr(driver->last_kernel, "_pass_"));
-        *sizes[empty] = 64;
-    }
-    eg_close(named);
-    close_session(&s);
-}
-
 /* ---- What the copy engine stores ---------------------------------------------------------------- */
 
 /* Results leave in boxes of 16 rows; operands of a product come in larger ones. */
@@ -459,9 +361,6 @@ int main(void) {
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(tiles_of_deep_layers_are_finished_beside_the_next),
-        cmocka_unit_test(a_map_is_shared_by_name),
-        cmocka_unit_test(empty_layers_share_no_pass),
-        cmocka_unit_test(a_whole_backward_is_one_launch_by_name),
         cmocka_unit_test(the_copy_engine_stores_no_end_of_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,30 +121,6 @@ static void replays_give_the_same_bits(void **state) {
     close_session(&s);
 }
 
-static bool is_hopper(void) {
-    CUdevice device;
-    int major = 0;
-    assert_int_equal(cuda->cuDeviceGet(&device, 0), CUDA_SUCCESS);
-    cuda->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-    return major == 9;
-}
-
-/* grad_pre by one kernel, and its last rows by that of d_a, which waits for them: the same bits each time. */
-static void a_shared_pass_gives_the_bits_of_one_kernel(void **state) {
-    static const char *const kernels[] = {"hopper_bf16_nt_128x256", "hopper_bf16_map_nt_128x256"};
-    session s[2];
-    (void)state;
-    if (!is_hopper()) skip();
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(open_session_on(&s[i], NULL, kernels[i]), 0);
-        s[i].args.grad_pre = s[i].args.d_b;
-        s[i].args.d_b.data = NULL;
-        assert_int_equal(calls_that_differ(&s[i], EG_SOURCE_PRE), 0);
-    }
-    assert_memory_equal(s[0].bits, s[1].bits, (size_t)2 * ROOM); /* d_bias has its sums in other portions */
-    for (int i = 0; i < 2; i++) close_session(&s[i]);
-}
-
 /* Capture in the global mode fails on any allocation and on any wait. */
 static void a_caller_captures(void **state) {
     (void)state;
@@ -242,7 +218,6 @@ int main(int argc, char **argv) {
     if (status != 0) return status;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_same_bits),
-        cmocka_unit_test(a_shared_pass_gives_the_bits_of_one_kernel),
         cmocka_unit_test(a_caller_captures),
         cmocka_unit_test_prestate(a_context_for_each_thread, context),
     };

@@ -28,18 +28,6 @@ static const layer_case tail_cases[] = {
     {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
 };
 
-/* Tiles of d_b and d_a: */
-static const layer_case persistent_cases[] = {
-    {520, 8, 520, .batch = 1},                         /* 3 and 3, as short as they may be */
-    {8192, 768, 3072, .batch = 1},                     /* 36 and 96 */
-    {4100, 520, 1032, .batch = 1, .accumulate = true}, /* 15 and 51; rows and columns that fill no tile */
-    {600, 4104, 2056, .batch = 1,
-     .accumulate = true}, /* 153 and 51: clusters that make the map make tiles of d_b too */
-    {3000, 1032, 1544, .batch = 1, .f32 = true},  /* 35 and 60 */
-    {520, 264, 16392, .batch = 1},                /* all but one cluster pass */
-    {1100, 523, 1032, .batch = 1, .apart = true}, /* d_a's rows end anywhere */
-};
-
 /* Tiles of A·B, of which a cluster finishes all but the last beside its products: */
 static const layer_case staged_cases[] = {
     {2312, 8, 2568, .batch = 1},   /* 110; the sums wait for who finishes */
@@ -64,10 +52,6 @@ static const product tail_products[] = {
     {"hopper_bf16_stream_k_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_nt_128x256", D_A, D_A, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_tn_128x256", D_B, D_B, EG_ROW_MAJOR},
-};
-static const product persistent[] = {
-    {"hopper_bf16_backward_nt_128x256", GRAD_PRE, D_B, EG_ROW_MAJOR},
-    {"hopper_bf16_backward_nn_128x256", GRAD_PRE, D_B, EG_COL_MAJOR},
 };
 static const product staged[] = {
     {"hopper_bf16_staged_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
@@ -204,13 +188,6 @@ static void split_tiles_have_the_bits_of_whole_ones(void **state) {
         for (size_t j = 0; j < LENGTH(tail_products); j++) check(&tail_cases[i], &tail_products[j]);
 }
 
-static void a_persistent_backward_has_the_bits_of_a_kernel_for_each_step(void **state) {
-    (void)state;
-    const size_t cases = short_run() ? 1 : LENGTH(persistent_cases);
-    for (size_t i = 0; i < cases; i++)
-        for (size_t j = 0; j < LENGTH(persistent); j++) check(&persistent_cases[i], &persistent[j]);
-}
-
 static void staged_epilogues_have_the_bits_of_unstaged_ones(void **state) {
     (void)state;
     const size_t cases = short_run() ? 1 : LENGTH(staged_cases);
@@ -304,11 +281,9 @@ static int start(void) {
 
 int main(int argc, char **argv) {
     const int status = start();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_tiles_have_the_bits_of_whole_ones),
-        cmocka_unit_test(a_persistent_backward_has_the_bits_of_a_kernel_for_each_step),
-        cmocka_unit_test(staged_epilogues_have_the_bits_of_unstaged_ones),
-        cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(split_tiles_have_the_bits_of_whole_ones),
+                                       cmocka_unit_test(staged_epilogues_have_the_bits_of_unstaged_ones),
+                                       cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* d_bias from the column sums of chunks. A block takes 32 columns. Each of its 32 warps adds every 32nd row,
  * and the first warp adds their results in order. */
-#include "column_sum.cuh"
+#include "matrix.cuh"
 #include "order.cuh"
 
 enum { WARPS = 32 };
+
+/* The sum of every `step`-th row from `first` on, with compensation (Neumaier), so that the error does not
+ * grow with their number. */
+template <typename T>
+EG_DEVICE T sum_column(const eg_cuda_column_sum &p, int64_t col, int64_t first, int64_t step) {
+    const T *from = (const T *)p.sums + col;
+    T total = 0, lost = 0;
+    for (int64_t row = first; row < p.rows; row += step) {
+        const T x = from[row * p.cols], sum = total + x;
+        const T error = eg_abs(total) < eg_abs(x) ? (x - sum) + total : (total - sum) + x;
+        lost += eg_is_nan(error) ? (T)0 : error; /* NaN where the sum is infinite */
+        total = sum;
+    }
+    return total + lost;
+}
+
+template <typename T> EG_DEVICE void put_sum(const eg_cuda_column_sum &p, int64_t col, T total) {
+    const int64_t at = col * p.out.col_stride;
+    T old = 0;
+    if (p.accumulate) eg_load(p.out, at, old);
+    eg_store(p.out, at, old + total);
+}
 
 template <typename T> EG_DEVICE void run(const eg_cuda_column_sum &p) {
     __shared__ T shared[WARPS][33];
@@ -12,13 +34,13 @@ template <typename T> EG_DEVICE void run(const eg_cuda_column_sum &p) {
     eg_wait_for_predecessor();
     for (int64_t first = (int64_t)blockIdx.x * 32; first < p.cols; first += (int64_t)gridDim.x * 32) {
         const int64_t col = first + lane;
-        shared[warp][lane] = col < p.cols ? eg_sum_column<T>(p, col, warp, WARPS) : (T)0;
+        shared[warp][lane] = col < p.cols ? sum_column<T>(p, col, warp, WARPS) : (T)0;
         __syncthreads();
         if (warp == 0 && col < p.cols) {
             T total = 0;
 #pragma unroll
             for (int i = 0; i < WARPS; i++) total += shared[i][lane];
-            eg_put_sum(p, col, total);
+            put_sum(p, col, total);
         }
         __syncthreads();
     }

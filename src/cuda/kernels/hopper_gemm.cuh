@@ -9,17 +9,15 @@
  * cluster, which makes a tile of 256 x COLS. It is put together from
  *
  *   hopper_mainloop.cuh     the ring of stages, what the producer loads and the consumers multiply
- *   hopper_scheduler.cuh    which tile comes next: static, with a stream-K tail, or from a counter
+ *   hopper_scheduler.cuh    which tile comes next: static, or with a stream-K tail
  *   hopper_stream_k.cuh     the partial tiles of a tail
  *   hopper_epilogue.cuh     the epilogue: each warp of a consumer finishes its 16 rows of the tile alone
- *   hopper_map.cuh          a fused map: three idle warps of the producer's group make the last rows of left
  *
  * What overlaps. TMA loads k-blocks ahead, also those of the next tile. What an epilogue reads (`in`: grad,
  * saved, residual) arrives in TMA boxes of its own during the products. Results are written over it and
  * stored from there, during the next tile's products. The epilogue's arithmetic is not overlapped: shared
  * memory has no bandwidth left for two consumers on different tiles, nor are there registers for the
  * accumulators of two tiles. Where tiles are deep enough, epilogue warps do it instead (hopper_staged.cuh).
- * The persistent backward runs two such products and a map in one launch (hopper_backward.cuh).
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
@@ -31,7 +29,6 @@ enum { EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */ };
 
 #include "hopper_stream_k.cuh"
 #include "hopper_epilogue.cuh"
-#include "hopper_map.cuh"
 
 /* ---- The producer ------------------------------------------------------------------------------------- */
 
@@ -41,7 +38,6 @@ template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t s
     eg_ring_of<K> ring(shared, rank);
     for (eg_scheduler<K> work(p, tiles.total); work.next();) {
         const eg_hopper_tile tile = tiles.at(work.tile, rank);
-        if (K::FUSES_MAP) eg_wait_for_rows(p, tile.row);
         int s = work.first / k_blocks, k_block = work.first % k_blocks; /* 0, but in a partial tile */
         for (int i = work.first; i < work.last; i++, ring.advance()) {
             eg_barrier_wait(ring.empty(), ring.parity ^ 1);
@@ -122,7 +118,6 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         eg_fewer_registers<K::PRODUCER_REGISTERS>();
         if (warp == 8) eg_produce<K>(p, shared, rank);
         if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
-        if (K::FUSES_MAP && warp > 8) eg_make_fused_rows<K>(p.map, shared, warp - 9);
     } else {
         eg_more_registers<K::CONSUMER_REGISTERS>();
         eg_consume_any<K>(p, memory, shared, rank, warp);
@@ -144,10 +139,5 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     EG_HOPPER_KERNEL(hopper_##type##_tn_128x##cols, bf16, true, true, cols, false, stream_k)
 #define EG_HOPPER_KERNELS(type, bf16, cols)    EG_HOPPER_LAYOUTS(type, bf16, cols, false)
 #define EG_HOPPER_STREAM_K_KERNELS(type, bf16) EG_HOPPER_LAYOUTS(type##_stream_k, bf16, 256, true)
-
-/* d_a, with a fused map. */
-#define EG_HOPPER_MAP_KERNELS(type, bf16)                                                                    \
-    EG_HOPPER_KERNEL(hopper_##type##_map_nn_128x256, bf16, false, true, 256, false, true, true)              \
-    EG_HOPPER_KERNEL(hopper_##type##_map_nt_128x256, bf16, false, false, 256, false, true, true)
 
 #endif

@@ -29,22 +29,19 @@ template <int COLS_> struct eg_ring_shape {
     static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_HOPPER_STAGES(COLS);
 };
 
-/* And the rest of it (../layout.h), by the width of the tile and by whether the producer's group also makes
- * rows of a fused map (hopper_map.cuh). */
-template <int COLS_, bool FUSES_MAP_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
-    static constexpr bool FUSES_MAP = FUSES_MAP_;
+/* And the rest of it (../layout.h), by the width of the tile. */
+template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
     /* The three warp groups have 168 registers a thread, and divide them. */
-    static constexpr int PRODUCER_REGISTERS = FUSES_MAP ? 104 : 40,
-                         CONSUMER_REGISTERS = FUSES_MAP ? 200 : 232;
+    static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
     static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
     static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_);
     static constexpr int STAGING = EG_HOPPER_BOXES_AT(COLS_);
     static constexpr int SUMS = EG_HOPPER_SUMS_AT(COLS_);
     static constexpr int BIAS = EG_HOPPER_BIAS_AT(COLS_);
-    static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_, FUSES_MAP);
-    static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_, FUSES_MAP);
-    static constexpr int SHARED_BYTES = EG_HOPPER_SHARED(COLS_, FUSES_MAP);
-    static_assert(SHARED_BYTES + EG_HOPPER_SCHEDULER_BYTES <= 227 * 1024, "the shared memory of a block");
+    static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_);
+    static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_);
+    static constexpr int SHARED_BYTES = EG_HOPPER_SHARED(COLS_);
+    static_assert(SHARED_BYTES <= 227 * 1024, "the shared memory of a block");
 };
 
 /* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
@@ -52,9 +49,9 @@ template <int COLS_, bool FUSES_MAP_> struct eg_hopper_shape : eg_ring_shape<COL
  * operand is K-major where the depth is contiguous in memory, else MN-major: M-major left is column-major,
  * N-major right is row-major. */
 template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_,
-          bool STREAM_K_ = false, bool FUSES_MAP_ = false>
-struct eg_hopper : eg_hopper_shape<COLS_, FUSES_MAP_> {
-    using shape = eg_hopper_shape<COLS_, FUSES_MAP_>;
+          bool STREAM_K_ = false>
+struct eg_hopper : eg_hopper_shape<COLS_> {
+    using shape = eg_hopper_shape<COLS_>;
     static constexpr bool BF16 = BF16_; /* else f16 */
     static constexpr bool LEFT_MN_MAJOR = LEFT_MN_MAJOR_;
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;

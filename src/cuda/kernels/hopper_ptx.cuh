@@ -46,18 +46,6 @@ EG_DEVICE void eg_barrier_arrive(uint32_t barrier, uint32_t rank) {
                  : "memory");
 }
 
-/* Sends a number to the same address in block `rank` of the cluster, as 4 of the bytes that its barrier
- * expects. */
-EG_DEVICE void eg_send(uint32_t to, uint32_t barrier, uint32_t rank, uint32_t number) {
-    asm volatile("{\n"
-                 ".reg .b32 there, bell;\n"
-                 "mapa.shared::cluster.u32 there, %0, %2;\n"
-                 "mapa.shared::cluster.u32 bell, %1, %2;\n"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [there], %3, [bell];\n"
-                 "}" ::"r"(to),
-                 "r"(barrier), "r"(rank), "r"(number)
-                 : "memory");
-}
 EG_DEVICE uint32_t eg_load_number(uint32_t from) {
     uint32_t number;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(number) : "r"(from) : "memory");
@@ -132,24 +120,6 @@ EG_DEVICE uint32_t eg_count_now(const uint32_t *count) {
     return value;
 }
 
-/* ---- Copies by threads (cp.async) --------------------------------------------------------------------- */
-
-/* For what is read only once: it leaves L2 first. */
-EG_DEVICE uint64_t eg_read_once() {
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-/* 16 bytes, of which the first `there` are read and the others are 0. A commit closes a group of copies. */
-EG_DEVICE void eg_copy_vector(uint32_t to, const void *from, int there, uint64_t policy) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-                 "r"(there), "l"(policy)
-                 : "memory");
-}
-EG_DEVICE void eg_copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> EG_DEVICE void eg_copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 EG_DEVICE uint4 eg_load_vector(uint32_t from) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -2,8 +2,7 @@
 /* The schedulers of the 16-bit kernels on Hopper: which cluster makes which tile, and in what order.
  *
  *   static      cluster c of C makes tiles c, c + C, c + 2 C, ...
- *   stream-K    the same; but where the last wave would leave clusters idle, they share the depth of its
- * tiles dynamic     a counter in device memory hands tiles out, to whichever cluster asks next
+ *   stream-K    the same; but clusters that the last wave would leave idle share the depth of its tiles
  *
  * The producer and the consumers of a block each go through the same tiles in the same order. */
 #ifndef EG_CUDA_HOPPER_SCHEDULER_CUH
@@ -128,43 +127,6 @@ template <class K> struct eg_scheduler<K, true> {
     }
     __device__ uint32_t *count(uint32_t partial, uint32_t rank) const {
         return (uint32_t *)tail.counts + partial * 2 + rank;
-    }
-};
-
-/* ---- Dynamic: a tile scheduler -------------------------------------------------------------------------
- *
- * The producer of a cluster's first block takes the next tile from a counter, some k-blocks before the last
- * of this one, and sends its number to both blocks of the cluster. Each block has two words in shared
- * memory, used in turn. When a number is sent, all have read that of the present tile, for its first k-blocks
- * have been multiplied; so the message before it has been read. That needs tiles deeper than the ring:
- * EG_CUDA_BACKWARD_K_BLOCKS. */
-struct eg_tile_scheduler {
-    uint32_t shared, turn = 0; /* two barriers, two tile numbers */
-
-    __device__ explicit eg_tile_scheduler(uint32_t at) : shared(at) {}
-    __device__ uint32_t barrier() const { return shared + turn % 2 * 8; }
-    __device__ uint32_t number() const { return shared + 16 + turn % 2 * 4; }
-
-    /* By one thread. */
-    __device__ void init() const {
-        for (int i = 0; i < 2; i++) eg_barrier_init(shared + i * 8, 1);
-    }
-    /* By each producer: a number is on its way. */
-    __device__ void expect() const {
-        if (eg_elect()) eg_barrier_expect(barrier(), 4);
-    }
-    /* By the first block's producer: the next number, to both blocks. */
-    __device__ void publish_next(uint64_t counter) const {
-        if (!eg_elect()) return;
-        const uint32_t tile = atomicAdd((uint32_t *)counter, 1U);
-        for (uint32_t rank = 0; rank < EG_CUDA_CLUSTER; rank++) eg_send(number(), barrier(), rank, tile);
-    }
-    /* By all warps that take part in a tile. */
-    __device__ uint32_t take() {
-        eg_barrier_wait(barrier(), turn / 2 & 1);
-        const uint32_t tile = eg_load_number(number());
-        turn++;
-        return tile;
     }
 };
 

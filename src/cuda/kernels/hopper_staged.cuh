@@ -51,7 +51,7 @@ struct eg_staged_shape : eg_ring_shape<256> {
 template <bool BF16_, bool RIGHT_MN_MAJOR_> struct eg_staged : eg_staged_shape {
     using shape = eg_staged_shape;
     static constexpr bool BF16 = BF16_, LEFT_MN_MAJOR = false, RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
-    static constexpr bool STREAM_K = false, FUSES_MAP = false;
+    static constexpr bool STREAM_K = false;
 };
 
 /* ---- Accumulator staging ------------------------------------------------------------------------------ */
@@ -164,7 +164,10 @@ template <bool BF16> struct eg_lane_columns {
             eg_widen_pair<BF16>(grad[i].z, g[4], g[5]), eg_widen_pair<BF16>(grad[i].w, g[6], g[7]);
 #pragma unroll
             for (int j = 0; j < 8; j++) g[j] *= d_act[i * 8 + j], sums[j] += g[j];
-            if (out != nullptr) eg_store_row<BF16>(out + row[i] * p.out.row_stride * 2, g);
+            if (out != nullptr)
+                *(uint4 *)(out + row[i] * p.out.row_stride * 2) =
+                    make_uint4(eg_round_pair<BF16>(g[0], g[1]), eg_round_pair<BF16>(g[2], g[3]),
+                               eg_round_pair<BF16>(g[4], g[5]), eg_round_pair<BF16>(g[6], g[7]));
         }
     }
 };
