@@ -126,17 +126,6 @@ static void want(check_case *c, eg_source source, unsigned outputs) {
     c->pack = CHECK_PACK_NONE;
 }
 
-/* d_a, and d_b too where `both`, of a kernel that makes grad_pre beside them. */
-static void want_pass(check_case *c, oracle_random *random, bool both) {
-    want(c, EG_SOURCE_PRE, CHECK_BIT(CHECK_D_A) | (both ? CHECK_BIT(CHECK_D_B) : 0));
-    c->present &= ~(CHECK_BIT(CHECK_BELOW) | CHECK_BIT(CHECK_D_BIAS_BELOW));
-    c->batch = 1;
-    c->activation = EG_ACT_GELU;
-    c->m = 512 + oracle_random_below(random, 60);
-    c->n = 512 + 8 * oracle_random_below(random, 4);
-    c->limit = CHECK_LIMIT_NONE;
-}
-
 /* The residual and nothing else, which rows may have that multiply nothing. */
 static void want_copy(check_case *c) {
     c->backward = c->in_place = false;
@@ -160,8 +149,7 @@ static check_case case_of(eg_dtype compute, uint64_t seed) {
     if (c.limit != CHECK_LIMIT_NONE) c.m += 152;
     if (c.batch == 0) c.batch = 1;
     const int kind = (int)oracle_random_below(&random, 32);
-    if (kind < 2) want_pass(&c, &random, kind == 1);
-    if (kind >= 2 && kind < 8) want(&c, EG_SOURCE_PRE, CHECK_BIT(CHECK_D_A));
+    if (kind < 8) want(&c, EG_SOURCE_PRE, CHECK_BIT(CHECK_D_A));
     if (kind >= 8 && kind < 14) want(&c, EG_SOURCE_PRE, CHECK_BIT(CHECK_D_B));
     if (kind >= 14 && kind < 20)
         want(&c, EG_SOURCE_RECOMPUTE, CHECK_BIT(CHECK_GRAD_PRE) | CHECK_BIT(CHECK_D_BIAS));

@@ -124,6 +124,8 @@ def is_for(name, operation, layer):
     dtype, m, k, n = layer[:4]
     if "act_grad" in name:
         return operation in ("map", "map+d_bias")
+    if name.startswith("map_"):
+        return operation not in ("d_a", "d_b", "map+d_a", "backward")
     if name.startswith(("column_sum", "copy")):
         return False
     if operation in ("map", "map+d_bias"):
@@ -227,7 +229,7 @@ def main():
                 break
             for operation in OPERATIONS:
                 times = measure(libraries, pool, scratch, layer, operation)
-                if not times or (options.whole and len(times) < 2):
+                if not times:
                     continue
                 dtype, m, k, n, weight, activation = layer
                 print(dtype, f"{m}x{k}x{n}", weight, activation, operation,

@@ -41,7 +41,8 @@ eg_status eg_program_make(const eg_caps *caps, const eg_problem *problem, eg_pro
 
 eg_step *eg_add_step(eg_program *program, int op, const char *kernel) {
     eg_step *step = &program->step[program->steps++];
-    *step = (eg_step){.op = op, .kernel = kernel, .launches = 1, .splits = 1};
+    const eg_op_kind kind = op == EG_NO_OP ? EG_COPY : program->list.op[op].kind;
+    *step = (eg_step){.op = op, .kind = kind, .kernel = kernel, .launches = 1, .splits = 1};
     return step;
 }
 
@@ -152,17 +153,17 @@ static void put_work(eg_text *out, const eg_op_list *list, const eg_step *step) 
     }
 }
 
-static const char *step_kind(const eg_program *program, const eg_step *step) {
+static const char *step_kind(const eg_step *step) {
     static const char *const kinds[] = {
         [EG_GEMM] = "gemm", [EG_MAP] = "map", [EG_REDUCE] = "reduce", [EG_COPY] = "copy"};
-    return step->op == EG_NO_OP ? kinds[EG_COPY] : kinds[program->list.op[step->op].kind];
+    return kinds[step->kind];
 }
 
 static void put_step(eg_text *out, const eg_program *program, int number) {
     const eg_step *step = &program->step[number];
     char what[128];
     put_work(&(eg_text){what, sizeof what}, &program->list, step);
-    eg_put(out, "%2d  %-6s  %-48s  %s", number + 1, step_kind(program, step), what, step->kernel);
+    eg_put(out, "%2d  %-6s  %-48s  %s", number + 1, step_kind(step), what, step->kernel);
     if (step->tile_rows > 0) {
         eg_put(out, "  block %lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols);
         if (step->k_block > 0) eg_put(out, "x%lld", (long long)step->k_block);

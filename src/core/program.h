@@ -20,6 +20,7 @@ enum { EG_NO_OP = -1, EG_MAX_STEPS = 16, EG_MAX_REGIONS = 12, EG_STEP_DETAIL = 2
 /* One kernel, or one that goes over parts of an operation in turn. Steps run in order. */
 typedef struct eg_step {
     int op;             /* whose result it makes, in the program's list; EG_NO_OP: only what others need */
+    eg_op_kind kind;    /* the operation's; EG_NO_OP: copy, unless it is a part of a product */
     unsigned also;      /* a bit for each further operation that it does at the same time */
     const char *what;   /* EG_NO_OP: what it does, such as "pack a" */
     const char *kernel; /* the name of the row */

@@ -34,18 +34,27 @@ static bool suits_library(const eg_cuda_gemm *x) {
     return has_lines_apart(&x->left, x->rows, x->depth) && has_lines_apart(&x->right, x->depth, x->cols);
 }
 
+static bool has_row_stores(const eg_cuda_gemm *x) {
+    return is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second);
+}
+
+/* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols); epilogue warps store vectors.
+ */
+static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right) || !eg_cuda_is_aligned(&x->in))
+        return false;
+    if (row->family == EG_CUDA_TMA && (row->takes & EG_CUDA_STAGED) == 0)
+        return !eg_cuda_reads_out(x) || eg_cuda_is_aligned(&x->out);
+    return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
+}
+
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
     if (row->family == EG_CUDA_LIBRARY && !suits_library(x)) return false;
     if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
     if (row->family != EG_CUDA_STRIDED && x->depth == 0) return false;
-    if ((takes & EG_CUDA_ALIGNED) != 0 &&
-        !(eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&x->in) &&
-          eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second)))
-        return false;
-    if ((takes & EG_CUDA_ROW_STORES) != 0 &&
-        !(is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second)))
-        return false;
+    if ((takes & EG_CUDA_ALIGNED) != 0 && !is_aligned(row, x)) return false;
+    if ((takes & EG_CUDA_ROW_STORES) != 0 && !has_row_stores(x)) return false;
     if ((takes & EG_CUDA_LEFT_ROWS) != 0 && x->left.col_stride != 1) return false;
     if ((takes & EG_CUDA_LEFT_COLS) != 0 && x->left.row_stride != 1) return false;
     if ((takes & EG_CUDA_RIGHT_ROWS) != 0 && x->right.col_stride != 1) return false;
@@ -57,19 +66,22 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 }
 
 static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    if (row->family != EG_CUDA_VECTORS) return true;
+    if (row->family != EG_CUDA_VECTORS) return (row->takes & EG_CUDA_ROW_STORES) == 0 || has_row_stores(x);
     return x->cols % (row->tile_cols / 32) == 0 && is_row_major(&x->in) && is_row_major(&x->left) &&
            is_row_major(&x->out) && eg_cuda_is_aligned(&x->in) && eg_cuda_is_aligned(&x->left) &&
            eg_cuda_is_aligned(&x->out);
 }
 
-/* A copy is a product of nothing. */
-static eg_op_kind kind_of(const eg_op *op) { return op->kind == EG_COPY ? EG_GEMM : op->kind; }
+/* A copy is a product of nothing, and what finishes a product is a map. */
+static eg_op_kind kind_of(const eg_op *op, eg_cuda_part part) {
+    if (part == EG_CUDA_FINISH) return EG_MAP;
+    return op->kind == EG_COPY ? EG_GEMM : op->kind;
+}
 
 /* What a device and a layer allow, whatever the operands are like. */
-static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_op *op) {
+static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, eg_op_kind kind) {
     const eg_op_list *list = c->list;
-    if (row->kind != kind_of(op) || row->compute != list->compute) return false;
+    if (row->kind != kind || row->compute != list->compute) return false;
     if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != list->dtype) return false;
     if ((row->needs & c->caps->features) != row->needs) return false;
     if (row->shared > ((const eg_cuda_caps *)c->caps->detail)->shared) return false;
@@ -89,10 +101,11 @@ static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op
     return false;
 }
 
-static bool takes(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index, const eg_cuda_gemm *x) {
-    switch (kind_of(&c->list->op[index])) {
+/* Of its vectors only, a map's fast rows take no term but a gradient. */
+static bool takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    switch (row->kind) {
     case EG_MAP:
-        return takes_map(row, x);
+        return takes_map(row, x) && (part != EG_CUDA_FINISH || row->family == EG_CUDA_STRIDED);
     case EG_GEMM:
         return takes_product(row, x);
     case EG_REDUCE:
@@ -140,20 +153,74 @@ static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const 
     return (row->takes & EG_CUDA_STREAM_K) == 0 || eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
 }
 
+const eg_cuda_kernel *eg_cuda_copy_row(void) {
+    const eg_cuda_kernel *row;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if ((row->takes & EG_CUDA_COPY) != 0) return row;
+    }
+    return NULL;
+}
+
+/* The row of the least estimated time for a part of an operation, NULL where there is none. */
+static const eg_cuda_kernel *least_of(const eg_cuda_compiler *c, int index, eg_cuda_part part,
+                                      double *least) {
+    const eg_op *op = &c->list->op[index];
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = c->aligned};
+    const eg_op_kind kind = kind_of(op, part);
+    const eg_cuda_kernel *row, *chosen = NULL;
+    eg_cuda_gemm x = {0};
+    *least = 0;
+    if (kind != EG_REDUCE) x = eg_cuda_gemm_of_part(&nowhere, index, part);
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (!allows(c, row, kind) || !is_named(c->caps, row, op) || !takes(row, part, &x)) continue;
+        if (!has_use(c, row, &x)) continue;
+        const double time = kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index);
+        if (chosen == NULL || time < *least) chosen = row, *least = time;
+    }
+    return chosen;
+}
+
+size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op) {
+    size_t bytes = eg_size_of(list->compute);
+    if (!eg_cuda_has_unfinished(list, op)) return 0;
+    if (__builtin_mul_overflow(bytes, op->items, &bytes) || __builtin_mul_overflow(bytes, op->rows, &bytes) ||
+        __builtin_mul_overflow(bytes, eg_cuda_unfinished_ld(op->cols), &bytes))
+        return SIZE_MAX;
+    return bytes;
+}
+
+/* Whether a product may be made alone, and finished by a map. One that waits in a region of its own is to
+ * fit into L2, or it would cost more than it saves. */
+static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
+    const size_t most = 32 << 20, bytes = eg_cuda_unfinished_bytes(c->list, op);
+    if (op->kind != EG_GEMM || op->terms == 0 || op->depth == 0) return false;
+    return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
+}
+
+/* Whether parts are better than the whole. A row that is asked for by name is used wherever it is possible:
+ * one for maps in parts, one for products as a whole. */
+static bool prefers_parts(const eg_cuda_compiler *c, double whole, double parts) {
+    const eg_cuda_kernel *row;
+    if (c->caps->only_kernel == NULL) return parts < whole;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (strcmp(c->caps->only_kernel, row->name) == 0) return row->kind == EG_MAP;
+    }
+    return false;
+}
+
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
-    const eg_cuda_binding nowhere = {.program = c->program};
-    const eg_cuda_kernel *row;
-    eg_cuda_gemm x = {0};
-    double least = 0;
-    if (op->kind != EG_REDUCE) x = eg_cuda_gemm_of(&nowhere, index);
-    c->row[index] = NULL;
-    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (!allows(c, row, op) || !is_named(c->caps, row, op) || !takes(c, row, index, &x)) continue;
-        if (!has_use(c, row, &x)) continue;
-        const double time = op->kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index);
-        if (c->row[index] == NULL || time < least) c->row[index] = row, least = time;
+    double whole, product, finish;
+    c->row[index] = least_of(c, index, EG_CUDA_WHOLE, &whole);
+    c->product[index] = NULL;
+    if (may_be_split(c, op)) {
+        const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_PRODUCT, &product),
+                             *map = least_of(c, index, EG_CUDA_FINISH, &finish);
+        const bool wins = c->row[index] == NULL || prefers_parts(c, whole, product + finish);
+        if (alone != NULL && map != NULL && wins)
+            c->product[index] = alone, c->row[index] = map, whole = product + finish;
     }
+    c->microseconds += whole;
     if (c->row[index] != NULL) return EG_OK;
     return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
                    c->caps->only_kernel != NULL ? c->caps->only_kernel : "any",

@@ -19,17 +19,9 @@ static double flops_of(const eg_op_list *list) {
  * are mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_op_list *list) {
     const double flops = flops_of(list);
-    const bool large =
-        eg_size_of(list->dtype) == 2 && flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
-    return flops < 1e6 ? 0 : (flops < 1e9 || large ? 4 << 20 : 32 << 20);
-}
-
-static bool may_use_library(const eg_cuda_compiler *c) {
-    if ((c->caps->features & EG_CUDA_LT) == 0 || c->caps->refused) return false;
-    for (int i = 0; i < c->list->ops && c->list->backward; i++) {
-        if (c->list->op[i].kind == EG_GEMM && c->list->op[i].terms == 0) return true;
-    }
-    return false;
+    const bool narrow = eg_size_of(list->dtype) == 2,
+               large = flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
+    return flops < 1e6 ? 0 : (narrow && (flops < 1e9 || large) ? 4 << 20 : 32 << 20);
 }
 
 /* Whether products may have tails: partial tiles are not to take more room than the layer's weights, or half
@@ -39,21 +31,50 @@ static bool may_have_tails(const eg_cuda_compiler *c) {
     const double result = 2.0 * (double)list->m * (double)list->n * (double)list->batch,
                  weights = 2.0 * (double)list->k * (double)list->n;
     const double room = (double)eg_cuda_tail_bytes(c->multiprocessors);
+    if ((c->caps->features & EG_CUDA_SM90A) == 0 || eg_size_of(list->dtype) != 2) return false;
+    if (eg_first_gemm(list) == NULL) return false;
     return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
 }
 
-/* Room for the library, for partial tiles, and for the counters of those. */
+/* What the choice of kernels asks: whether there is room for partial tiles, and for their counters. */
+static void promise_tails(const eg_cuda_compiler *c) {
+    const bool tails = may_have_tails(c);
+    c->program->region[EG_CUDA_SCRATCH].bytes = tails ? eg_cuda_tail_bytes(c->multiprocessors) : 0;
+    c->program->region[EG_CUDA_COUNTERS].bytes =
+        tails ? EG_CUDA_MOST_PRODUCTS * (size_t)eg_cuda_tail_counters(c->multiprocessors) * sizeof(uint32_t)
+              : 0;
+}
+
+static bool is_of_library(const eg_cuda_kernel *row) { return row != NULL && row->family == EG_CUDA_LIBRARY; }
+
+/* The scratch memory of kernels that are chosen, products that wait to be finished, and padded copies. */
 static bool add_scratch(const eg_cuda_compiler *c) {
     const eg_op_list *list = c->list;
-    const bool hopper = (c->caps->features & EG_CUDA_SM90A) != 0 && eg_size_of(list->dtype) == 2;
-    const bool tails = hopper && eg_first_gemm(list) != NULL && may_have_tails(c);
-    const int64_t library = may_use_library(c) ? library_scratch(list) : 0;
-    const int64_t partial = tails ? (int64_t)eg_cuda_tail_bytes(c->multiprocessors) : 0;
-    const int64_t bytes = partial > library ? partial : library;
-    const int64_t counters = tails ? EG_CUDA_MOST_PRODUCTS * eg_cuda_tail_counters(c->multiprocessors) : 0;
-    return (bytes == 0 || eg_add_region(c->program, EG_CUDA_SCRATCH, "scratch", 1, bytes, 1, 256)) &&
+    eg_program *program = c->program;
+    const eg_cuda_program *detail = eg_cuda_program_of(program);
+    const int64_t counters = (int64_t)(program->region[EG_CUDA_COUNTERS].bytes / sizeof(uint32_t));
+    int64_t scratch = (int64_t)program->region[EG_CUDA_SCRATCH].bytes, unfinished = 0;
+    for (int i = 0; i < list->ops; i++) {
+        const bool library = is_of_library(c->row[i]) || is_of_library(c->product[i]);
+        const int64_t wanted = library ? library_scratch(list) : 0;
+        if (wanted > scratch) scratch = wanted;
+        if (c->product[i] == NULL) continue;
+        const int64_t bytes = (int64_t)eg_cuda_unfinished_bytes(list, &list->op[i]);
+        if (bytes > unfinished) unfinished = bytes;
+    }
+    for (int i = 0; i < detail->pads; i++) {
+        int64_t lines, pitch, items;
+        eg_cuda_padded_shape(list, detail->pad[i], &lines, &pitch, &items);
+        if (__builtin_mul_overflow(lines, items, &lines) ||
+            !eg_add_region(program, EG_CUDA_PADDED + i, "padded copy", lines, pitch, eg_size_of(list->dtype),
+                           256))
+            return false;
+    }
+    return (scratch == 0 || eg_add_region(program, EG_CUDA_SCRATCH, "scratch", 1, scratch, 1, 256)) &&
            (counters == 0 ||
-            eg_add_region(c->program, EG_CUDA_COUNTERS, "counters", counters, 1, sizeof(uint32_t), 256));
+            eg_add_region(program, EG_CUDA_COUNTERS, "counters", counters, 1, sizeof(uint32_t), 256)) &&
+           (unfinished == 0 ||
+            eg_add_region(program, EG_CUDA_UNFINISHED, "unfinished product", 1, unfinished, 1, 256));
 }
 
 /* Rows begin on 16 bytes. */
@@ -88,15 +109,74 @@ static bool add_workspace(const eg_cuda_compiler *c) {
 /* ---- Kernels -------------------------------------------------------------------------------------- */
 
 static eg_status choose_rows(eg_cuda_compiler *c) {
+    c->microseconds = 0;
     for (int i = 0; i < c->list->ops; i++) EG_TRY(eg_cuda_choose(c, i));
     return EG_OK;
 }
 
+/* Operands whose rows do not begin on 16 bytes, which kernels for vectors and TMA cannot take as they are. */
+static void pad_operands(const eg_cuda_compiler *c, eg_cuda_program *detail) {
+    static const eg_operand_id inputs[] = {EG_OP_A, EG_OP_B, EG_OP_GRAD, EG_OP_BELOW, EG_OP_RESIDUAL};
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && detail->pads < EG_CUDA_PADS; i++) {
+        const eg_view *view = eg_cuda_read_by_product(c->list, inputs[i]);
+        if (view == NULL || eg_size_of(view->dtype) == 8) continue;
+        const eg_cuda_matrix x = eg_cuda_matrix_of(&nowhere, view);
+        if (!eg_cuda_is_aligned(&x)) detail->pad[detail->pads++] = (int8_t)inputs[i];
+    }
+}
+
+/* With padded copies, where they save more than they cost. */
+static eg_status choose_pads(eg_cuda_compiler *c) {
+    eg_cuda_program none = {0}, padded = {0};
+    eg_status status = choose_rows(c);
+    const double without = c->microseconds;
+    pad_operands(c, &padded);
+    if (padded.pads == 0) return status;
+    memcpy(c->program->detail, &padded, sizeof padded);
+    const eg_status with = choose_rows(c);
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    for (int i = 0; i < padded.pads && with == EG_OK; i++) {
+        const eg_cuda_gemm copy = eg_cuda_gemm_of_part(&nowhere, i, EG_CUDA_PAD);
+        c->microseconds += eg_cuda_estimate(&machine, eg_cuda_copy_row(), &copy, -1);
+    }
+    if (with == EG_OK && (status != EG_OK || c->microseconds < without)) return EG_OK;
+    memcpy(c->program->detail, &none, sizeof none);
+    return choose_rows(c);
+}
+
+static bool is_aligned(const eg_view *view) { return view->space != EG_OPERAND || view->align >= 16; }
+
+/* Whether kernels can take all operands as if they began where kernels like it best. */
+static bool all_are_aligned(const eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        if (!is_aligned(&op->left) || !is_aligned(&op->right) || !is_aligned(&op->out)) return false;
+        for (int j = 0; j < op->terms; j++) {
+            if (!is_aligned(&op->term[j].view)) return false;
+        }
+    }
+    return true;
+}
+
+/* What takes memory is decided as if every operand began on 256 bytes: a workspace can be asked for before
+ * operands are there. Then kernels are chosen for those that are. */
+static eg_status choose(eg_cuda_compiler *c, bool *fits) {
+    *fits = true;
+    promise_tails(c);
+    c->aligned = true;
+    EG_TRY(choose_pads(c));
+    *fits = add_workspace(c);
+    c->aligned = false;
+    return !*fits || all_are_aligned(c->list) ? EG_OK : choose_rows(c);
+}
+
 /* ---- Steps ---------------------------------------------------------------------------------------- */
 
-static eg_cuda_gemm gemm_of(const eg_cuda_compiler *c, int op) {
+static eg_cuda_gemm gemm_of(const eg_cuda_compiler *c, int op, eg_cuda_part part) {
     const eg_cuda_binding nowhere = {.program = c->program};
-    return eg_cuda_gemm_of(&nowhere, op);
+    return eg_cuda_gemm_of_part(&nowhere, op, part);
 }
 
 /* By what operation a temporary of column sums is made. */
@@ -132,14 +212,21 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     return portions;
 }
 
+static const eg_cuda_kernel *product_row(const eg_cuda_compiler *c, int op) {
+    return c->product[op] != NULL ? c->product[op] : c->row[op];
+}
+static eg_cuda_part product_part(const eg_cuda_compiler *c, int op) {
+    return c->product[op] != NULL ? EG_CUDA_PRODUCT : EG_CUDA_WHOLE;
+}
+
 /* Whether blocks of any launch tell each other something: what they count by is to begin at 0. */
 static bool counts(const eg_cuda_compiler *c) {
     double saved;
     for (int i = 0; i < c->list->ops; i++) {
-        const eg_op *op = &c->list->op[i];
-        if (op->kind != EG_GEMM || c->row[i]->family != EG_CUDA_TMA) continue;
-        const eg_cuda_gemm x = gemm_of(c, i);
-        if (eg_cuda_choose_tail(c, c->row[i], &x, &saved).tiles > 0) return true;
+        const eg_cuda_kernel *row = product_row(c, i);
+        if (row->family != EG_CUDA_TMA) continue;
+        const eg_cuda_gemm x = gemm_of(c, i, product_part(c, i));
+        if (eg_cuda_choose_tail(c, row, &x, &saved).tiles > 0) return true;
     }
     return false;
 }
@@ -163,41 +250,43 @@ static void add_portions(const eg_cuda_compiler *c, int op, eg_step *step, eg_cu
     memcpy(step->detail, detail, sizeof *detail);
 }
 
-/* Each product has counters of its own, the last of all. */
+/* Each product has counters of its own. */
 static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x) {
-    const int64_t each = eg_cuda_tail_counters(c->multiprocessors),
-                  all = (int64_t)(c->program->region[EG_CUDA_COUNTERS].bytes / sizeof(uint32_t));
+    const int64_t each = eg_cuda_tail_counters(c->multiprocessors);
     double saved;
-    eg_cuda_tail tail = eg_cuda_choose_tail(c, c->row[op], x, &saved);
-    if (tail.tiles > 0) tail.counter = (int32_t)(all - (EG_CUDA_MOST_PRODUCTS - op) * each);
+    eg_cuda_tail tail = eg_cuda_choose_tail(c, product_row(c, op), x, &saved);
+    if (tail.tiles > 0) tail.counter = (int32_t)(op * each);
     return tail;
 }
 
 /* Rows of tiles in a wave: of 8 L2 has the least to read. */
 enum { RASTER = 8 };
 
-static void add_product(const eg_cuda_compiler *c, int op, bool clears) {
-    const eg_cuda_kernel *row = c->row[op];
-    const eg_cuda_gemm x = gemm_of(c, op);
-    eg_cuda_step detail = {.kernel = row};
+/* All of a product, or a part of it: what finishes a product is a map that takes any strides. */
+static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bool clears) {
+    const eg_cuda_kernel *row = part == EG_CUDA_PRODUCT ? c->product[op] : c->row[op];
+    const eg_cuda_gemm x = gemm_of(c, op, part);
+    eg_cuda_step detail = {.kernel = row, .part = (uint8_t)part, .op = (int8_t)op};
     int64_t sum_rows;
-    detail.portions = portions_of(c, op, &sum_rows);
+    if (part != EG_CUDA_PRODUCT) detail.portions = portions_of(c, op, &sum_rows);
     if (row->family == EG_CUDA_TMA) {
         detail.tail = tail_of(c, op, &x);
         detail.raster = RASTER;
         detail.tma_cols = eg_cuda_tma_cols(row, &x);
         detail.clears = clears && detail.tail.tiles == 0;
     }
-    eg_step *step = add_step(c, op, &detail);
+    eg_step *step = add_step(c, part == EG_CUDA_PRODUCT ? EG_NO_OP : op, &detail);
+    if (part == EG_CUDA_PRODUCT) step->what = "product alone", step->kind = EG_GEMM;
+    if (part == EG_CUDA_FINISH) step->kind = EG_MAP;
     step->tail = detail.tail.tiles;
     step->microseconds = eg_cuda_time_of(c, row, &x, op);
     if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
-    add_portions(c, op, step, &detail);
+    if (part != EG_CUDA_PRODUCT) add_portions(c, op, step, &detail);
 }
 
 static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
-    const eg_cuda_gemm x = gemm_of(c, op);
-    eg_cuda_step detail = {.kernel = c->row[op]};
+    const eg_cuda_gemm x = gemm_of(c, op, EG_CUDA_WHOLE);
+    eg_cuda_step detail = {.kernel = c->row[op], .op = (int8_t)op};
     int64_t sum_rows;
     detail.portions = portions_of(c, op, &sum_rows);
     if (c->row[op]->family == EG_CUDA_VECTORS) {
@@ -207,6 +296,26 @@ static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
     eg_step *step = add_step(c, op, &detail);
     step->microseconds = eg_cuda_time_of(c, c->row[op], &x, op);
     add_portions(c, op, step, &detail);
+}
+
+static void add_pads(const eg_cuda_compiler *c) {
+    static const char *const what[EG_OPERANDS] = {[EG_OP_A] = "pad a",
+                                                  [EG_OP_B] = "pad b",
+                                                  [EG_OP_GRAD] = "pad grad",
+                                                  [EG_OP_BELOW] = "pad below",
+                                                  [EG_OP_RESIDUAL] = "pad residual"};
+    const eg_cuda_program *program = eg_cuda_program_of(c->program);
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    for (int i = 0; i < program->pads; i++) {
+        const eg_cuda_gemm x = gemm_of(c, i, EG_CUDA_PAD);
+        const eg_cuda_step detail = {.kernel = eg_cuda_copy_row(),
+                                     .part = EG_CUDA_PAD,
+                                     .op = (int8_t)i,
+                                     .portions = {x.items, x.rows, 0}};
+        eg_step *step = add_step(c, EG_NO_OP, &detail);
+        step->what = what[program->pad[i]];
+        step->microseconds = eg_cuda_estimate(&machine, detail.kernel, &x, -1);
+    }
 }
 
 static eg_step *add_reduce(const eg_cuda_compiler *c, int op) {
@@ -242,18 +351,20 @@ static void add_steps(const eg_cuda_compiler *c) {
     int beside = EG_NO_OP;
     double saved;
     if (counting) {
-        const eg_cuda_kernel *first = c->row[0];
-        const eg_cuda_gemm x = gemm_of(c, 0);
+        const eg_cuda_kernel *first = product_row(c, 0);
+        const eg_cuda_gemm x = gemm_of(c, 0, product_part(c, 0));
         const bool clears =
             first->family == EG_CUDA_VECTORS ||
             (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
         if (!clears) add_clearing(c);
     }
+    add_pads(c);
     for (int i = 0; i < c->list->ops; i++) {
         switch (c->list->op[i].kind) {
         case EG_GEMM:
         case EG_COPY:
-            add_product(c, i, counting && i == 0);
+            add_product(c, i, product_part(c, i), counting && i == 0);
+            if (c->product[i] != NULL) add_product(c, i, EG_CUDA_FINISH, false);
             break;
         case EG_MAP:
             add_map(c, i, counting && i == 0);
@@ -269,7 +380,7 @@ static void add_steps(const eg_cuda_compiler *c) {
 static uint32_t name_of(const eg_view *view) { return view->space == EG_OPERAND ? 1U << view->id : 0; }
 
 static void note_names(const eg_op_list *list, eg_program *program) {
-    eg_cuda_program detail = {0};
+    eg_cuda_program detail = *eg_cuda_program_of(program);
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];
         detail.names |= name_of(&op->left) | name_of(&op->right) | name_of(&op->out);
@@ -284,8 +395,9 @@ eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program) {
                           .multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors,
                           .program = program,
                           .list = &program->list};
-    if (!add_workspace(&c)) return eg_too_large(&program->list);
-    EG_TRY(choose_rows(&c));
+    bool fits;
+    EG_TRY(choose(&c, &fits));
+    if (!fits) return eg_too_large(&program->list);
     add_steps(&c);
     note_names(c.list, program);
     return EG_OK;

@@ -15,9 +15,26 @@ typedef struct eg_cuda_caps {
     const eg_cuda_calibration *calibration;
 } eg_cuda_caps;
 
+/* Operands of which a program may have a padded copy. */
+enum { EG_CUDA_PADS = 4 };
+
 /* Regions of every program: temporaries by their number, then these. */
-enum { EG_CUDA_SCRATCH = EG_MAX_TEMPORARIES, EG_CUDA_COUNTERS };
-_Static_assert((int)EG_CUDA_COUNTERS < (int)EG_MAX_REGIONS, "room for the regions");
+enum {
+    EG_CUDA_SCRATCH = EG_MAX_TEMPORARIES,
+    EG_CUDA_COUNTERS,
+    EG_CUDA_UNFINISHED, /* a product before its epilogue, in the compute type */
+    EG_CUDA_PADDED,     /* copies of operands, one region each */
+    EG_CUDA_REGIONS = EG_CUDA_PADDED + EG_CUDA_PADS
+};
+_Static_assert((int)EG_CUDA_REGIONS <= (int)EG_MAX_REGIONS, "room for the regions");
+
+/* What a step makes of an operation. */
+typedef enum eg_cuda_part {
+    EG_CUDA_WHOLE,   /* all of it */
+    EG_CUDA_PRODUCT, /* its product alone, which a step that finishes it reads */
+    EG_CUDA_FINISH,  /* the terms of its epilogue, from that product */
+    EG_CUDA_PAD      /* a copy of an operand, in rows that begin on 16 bytes */
+} eg_cuda_part;
 
 /* Items and rows that a kernel takes at once which makes column sums. Where that is not all of them, the sums
  * of a portion are added to row `total` of their region before the next portion; else `total` is 0. */
@@ -43,6 +60,8 @@ typedef struct eg_cuda_step {
     int64_t sum_rows;   /* REDUCE: rows of sums, from row portions.total on */
     int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
     int8_t raster;      /* rows of tiles in the block that those of a wave form */
+    int8_t op;          /* the operation; PAD: which copy */
+    uint8_t part;       /* eg_cuda_part */
     bool clears;        /* the kernel also sets all counters to 0 */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
@@ -53,8 +72,15 @@ static inline const eg_cuda_step *eg_cuda_detail(const eg_step *step) {
 
 /* eg_program.detail */
 typedef struct eg_cuda_program {
-    uint32_t names; /* of operands that the operations read or write, a bit each */
+    uint32_t names;           /* of operands that the operations read or write, a bit each */
+    int8_t pads;              /* copies of operands */
+    int8_t pad[EG_CUDA_PADS]; /* of which operand each is: products read the copy in its place */
 } eg_cuda_program;
+
+static inline const eg_cuda_program *eg_cuda_program_of(const eg_program *program) {
+    return (const eg_cuda_program *)program->detail;
+}
+
 _Static_assert(sizeof(eg_cuda_program) <= EG_PROGRAM_DETAIL && (int)EG_NAMES <= 32,
                "the detail of a program");
 
@@ -66,6 +92,11 @@ typedef struct eg_cuda_pack {
 } eg_cuda_pack;
 _Static_assert(sizeof(eg_cuda_pack) <= EG_PACKED_DETAIL, "the detail of a pack");
 
+/* Whether results are read before they are added to, by TMA. */
+static inline bool eg_cuda_reads_out(const eg_cuda_gemm *x) {
+    return x->epilogue == EG_CUDA_STORE && x->accumulate && x->out.dtype != EG_F32;
+}
+
 /* ---- Kernel parameters (parameters.c) ------------------------------------------------------------- */
 
 /* Where the views of a program are. Without a call, as when it is compiled, each view's address is the power
@@ -73,6 +104,7 @@ _Static_assert(sizeof(eg_cuda_pack) <= EG_PACKED_DETAIL, "the detail of a pack")
 typedef struct eg_cuda_binding {
     const eg_program *program;
     const eg_call *call; /* NULL: no addresses yet */
+    bool aligned;        /* without a call: every operand is taken to begin where kernels like it best */
 } eg_cuda_binding;
 
 /* Where a temporary's numbers are stored for the caller, too: it has no region then. NULL: nowhere. */
@@ -82,6 +114,20 @@ eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *
 
 /* A product, a copy, or a map as the kernels of any strides take it. */
 eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int op);
+/* And a part of it. */
+eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cuda_part part);
+
+/* Whether a product waits in a region of its own to be finished: its result's memory would round it, or may
+ * be an input's, which is not known before the call. */
+bool eg_cuda_has_unfinished(const eg_op_list *list, const eg_op *op);
+/* Bytes of that region for an operation, SIZE_MAX where memory could not hold them. */
+size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op);
+/* Elements from row to row there, and of a padded copy: its rows of the operand's contiguous dimension. */
+int64_t eg_cuda_unfinished_ld(int64_t cols);
+void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, int64_t *pitch,
+                          int64_t *items);
+/* The first product's view of an operand; NULL: no product reads it. */
+const eg_view *eg_cuda_read_by_product(const eg_op_list *list, int operand);
 
 eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
 
@@ -107,11 +153,17 @@ typedef struct eg_cuda_compiler {
     int multiprocessors;
     eg_program *program;
     const eg_op_list *list;
-    const eg_cuda_kernel *row[EG_MAX_OPS];
+    const eg_cuda_kernel *row[EG_MAX_OPS];     /* of the operation, or of what finishes it */
+    const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
+    bool aligned;                              /* eg_cuda_binding */
+    double microseconds;                       /* of all operations that are decided */
 } eg_cuda_compiler;
 
-/* The row of an operation, those before it being decided. */
+/* The row of an operation, or those of its parts, those before it being decided. */
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int op);
+
+/* The row that makes padded copies. */
+const eg_cuda_kernel *eg_cuda_copy_row(void);
 
 /* The tail of a product that a row makes, with `saved`, in waves of tiles. */
 eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,

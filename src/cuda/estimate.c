@@ -35,7 +35,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_STRIDED:
         break;
     }
-    if (row->kind == EG_MAP) return EG_CUDA_KIND_MAP_ANY;
+    if (row->kind == EG_MAP)
+        return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
     if (row->dtype == EG_DTYPE_DEFAULT)
         return by_type(row, EG_CUDA_KIND_ANY_F32, EG_CUDA_KIND_ANY_F32, EG_CUDA_KIND_ANY_F64);
     return by_type(row, EG_CUDA_KIND_MMA_16, EG_CUDA_KIND_FMA_F32, EG_CUDA_KIND_MMA_F64);

@@ -52,8 +52,10 @@ static eg_status encode_lines(const eg_cuda_device *device, const eg_cuda_kernel
 }
 
 /* TMA stores whole vectors of 16 bytes. Where a row ends inside one, it would write zeros over what follows
- * the row. So TMA stores the columns before that vector, and threads store the others (eg_store_row_ends). */
+ * the row. So TMA stores the columns before that vector, and threads store the others (eg_store_columns): all
+ * of them where rows do not begin on a vector. */
 int32_t eg_cuda_tma_cols(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    if (!eg_cuda_is_aligned(&x->out) || !eg_cuda_is_aligned(&x->second)) return 0;
     const eg_dtype dtype = x->out.data != 0 ? (eg_dtype)x->out.dtype : row->dtype;
     const int64_t vector = 16 / (int64_t)eg_dtype_size(dtype);
     return (int32_t)(x->cols / vector * vector);
@@ -89,8 +91,7 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     if (row->family == EG_CUDA_TMA_TILES) return prepare_tiles(device, row, hopper);
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     const bool right_cols = x->right.col_stride != 1;
-    const eg_cuda_matrix *in = &x->in;
-    if (x->epilogue == EG_CUDA_STORE && x->accumulate) in = &x->out;
+    const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
     EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources, x->left.col_stride == 1 ? 128 : 64,
                         &hopper->left));
     EG_TRY(encode_lines(device, row, &x->right, x->depth, x->cols, sources,

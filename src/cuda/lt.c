@@ -190,11 +190,14 @@ static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *produc
     return &found[0];
 }
 
-/* Split-K sums stay in the compute type and are added in a fixed order. */
+/* Split-K sums stay in the compute type and are added in a fixed order; in place only where the result is of
+ * that type. */
 static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     const lt_key *key = &product->key;
     const uint64_t scratch = (uint64_t)key->scratch;
-    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const bool narrow = key->result_dtype == EG_F16 || key->result_dtype == EG_BF16;
+    const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                                (narrow ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_INPLACE);
     const uint32_t alignment = 1U << key->alignment;
     cublasLtMatmulPreference_t wish = NULL;
     if (lt_table.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;

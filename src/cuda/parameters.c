@@ -11,7 +11,7 @@ uint64_t eg_cuda_region_of(const eg_cuda_binding *binding, int region) {
 }
 
 static uint64_t operand_at(const eg_cuda_binding *binding, const eg_view *view) {
-    if (binding->call == NULL) return (uint64_t)view->align;
+    if (binding->call == NULL) return binding->aligned ? EG_MOST_ALIGN : (uint64_t)view->align;
     const eg_address *operand = &binding->call->operand[view->id];
     return (uint64_t)(uintptr_t)operand->data + operand->offset +
            (uint64_t)view->offset * eg_size_of(view->dtype);
@@ -54,6 +54,46 @@ static eg_cuda_matrix pack_of(const eg_cuda_binding *binding) {
                             .dtype = (int32_t)list->dtype};
 }
 
+/* ---- Padded copies -------------------------------------------------------------------------------- */
+
+/* The view that an operand has in a product, or a gradient in its epilogue. */
+const eg_view *eg_cuda_read_by_product(const eg_op_list *list, int operand) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        if (op->kind != EG_GEMM) continue;
+        if (op->left.space == EG_OPERAND && op->left.id == operand) return &op->left;
+        if (op->right.space == EG_OPERAND && op->right.id == operand) return &op->right;
+        for (int j = 0; j < op->terms; j++) {
+            const eg_term_kind kind = op->term[j].kind;
+            const bool reads =
+                kind == EG_TERM_ADD || kind == EG_TERM_GRAD_AT_VALUE || kind == EG_TERM_GRAD_AT_SAVED;
+            if (reads && op->term[j].view.id == operand) return &op->term[j].view;
+        }
+    }
+    return NULL;
+}
+
+static eg_view untransposed(const eg_view *view) { return view->transposed ? eg_transposed(*view) : *view; }
+
+static bool is_by_rows(const eg_view *x) { return x->col_stride == 1 || x->row_stride != 1; }
+
+void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, int64_t *pitch,
+                          int64_t *items) {
+    const eg_view x = untransposed(eg_cuda_read_by_product(list, operand));
+    const int64_t each = 16 / (int64_t)eg_dtype_size(x.dtype), length = is_by_rows(&x) ? x.cols : x.rows;
+    *lines = is_by_rows(&x) ? x.rows : x.cols;
+    *pitch = eg_ceil_div(length, each) * each;
+    *items = x.batch_stride != 0 ? list->batch : 1;
+}
+
+static int pad_of(const eg_program *program, const eg_view *view) {
+    const eg_cuda_program *detail = eg_cuda_program_of(program);
+    for (int i = 0; i < detail->pads; i++) {
+        if (view->space == EG_OPERAND && detail->pad[i] == view->id) return i;
+    }
+    return -1;
+}
+
 static eg_cuda_matrix turned(eg_cuda_matrix x, bool turn) {
     const int64_t stride = x.row_stride;
     if (!turn) return x;
@@ -62,16 +102,34 @@ static eg_cuda_matrix turned(eg_cuda_matrix x, bool turn) {
     return x;
 }
 
+static eg_cuda_matrix operand_of(const eg_cuda_binding *binding, const eg_view *view) {
+    return (eg_cuda_matrix){.data = operand_at(binding, view),
+                            .row_stride = view->row_stride,
+                            .col_stride = view->col_stride,
+                            .item_stride = view->batch_stride,
+                            .dtype = (int32_t)view->dtype};
+}
+
+static eg_cuda_matrix padded_of(const eg_cuda_binding *binding, const eg_view *view) {
+    const eg_view x = untransposed(view);
+    int64_t lines, pitch, items;
+    eg_cuda_padded_shape(&binding->program->list, view->id, &lines, &pitch, &items);
+    const eg_cuda_matrix by_rows = {
+        .data = eg_cuda_region_of(binding, EG_CUDA_PADDED + pad_of(binding->program, view)),
+        .row_stride = pitch,
+        .col_stride = 1,
+        .item_stride = x.batch_stride != 0 ? lines * pitch : 0,
+        .dtype = (int32_t)view->dtype};
+    return turned(by_rows, view->transposed == is_by_rows(&x));
+}
+
 eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *view) {
     switch (view->space) {
     case EG_ABSENT:
         break;
     case EG_OPERAND:
-        return (eg_cuda_matrix){.data = operand_at(binding, view),
-                                .row_stride = view->row_stride,
-                                .col_stride = view->col_stride,
-                                .item_stride = view->batch_stride,
-                                .dtype = (int32_t)view->dtype};
+        if (pad_of(binding->program, view) >= 0) return padded_of(binding, view);
+        return operand_of(binding, view);
     case EG_PACKED_B:
         return turned(pack_of(binding), view->transposed);
     case EG_TEMPORARY:
@@ -98,13 +156,11 @@ eg_cuda_counts eg_cuda_counters_of(const eg_cuda_binding *binding) {
 
 /* ---- Products ------------------------------------------------------------------------------------- */
 
-/* A product without terms of A and B as they are has the kernels, and so the bits, of one with terms. */
 static eg_cuda_epilogue epilogue_of(const eg_op *op) {
-    const bool transposes = op->axis == EG_AXIS_DEPTH || op->right.transposed;
     if (op->kind == EG_COPY) return EG_CUDA_FORWARD;
     if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
     if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
-    return op->terms == 0 && transposes ? EG_CUDA_STORE : EG_CUDA_FORWARD;
+    return op->terms == 0 ? EG_CUDA_STORE : EG_CUDA_FORWARD;
 }
 
 static void take_activation(const eg_term *term, eg_cuda_gemm *x) {
@@ -179,6 +235,59 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     x.summed = op->summed;
     x.right = eg_cuda_matrix_of(binding, &op->right);
     join_summands(&x);
+    return x;
+}
+
+/* ---- Parts of an operation ------------------------------------------------------------------------ */
+
+/* y may be in the residual's memory, and grad_pre in that of grad; pre and d_a are in no input's. */
+bool eg_cuda_has_unfinished(const eg_op_list *list, const eg_op *op) {
+    const bool has_pre = eg_term_of(op, EG_TERM_STORE) != NULL, adds = eg_term_of(op, EG_TERM_ADD) != NULL;
+    if (list->dtype != list->compute || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return true;
+    return !has_pre && (adds || !eg_is_present(&op->out));
+}
+
+int64_t eg_cuda_unfinished_ld(int64_t cols) { return eg_ceil_div(cols, 4) * 4; }
+
+static eg_cuda_matrix unfinished_of(const eg_cuda_binding *binding, int op, const eg_cuda_gemm *x) {
+    const eg_op_list *list = &binding->program->list;
+    const int64_t ld = eg_cuda_unfinished_ld(x->cols);
+    if (!eg_cuda_has_unfinished(list, &list->op[op])) return x->second.data != 0 ? x->second : x->out;
+    return (eg_cuda_matrix){.data = eg_cuda_region_of(binding, EG_CUDA_UNFINISHED),
+                            .row_stride = ld,
+                            .col_stride = 1,
+                            .item_stride = x->rows * ld,
+                            .dtype = (int32_t)list->compute};
+}
+
+/* out = a copy of an operand */
+static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
+    const eg_op_list *list = &binding->program->list;
+    const eg_view x =
+        untransposed(eg_cuda_read_by_product(list, eg_cuda_program_of(binding->program)->pad[pad]));
+    return (eg_cuda_gemm){.rows = x.rows,
+                          .cols = x.cols,
+                          .items = x.batch_stride != 0 ? list->batch : 1,
+                          .summed = 1,
+                          .epilogue = EG_CUDA_FORWARD,
+                          .in = operand_of(binding, &x),
+                          .out = padded_of(binding, &x)};
+}
+
+eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cuda_part part) {
+    const eg_cuda_matrix absent = {0};
+    if (part == EG_CUDA_PAD) return pad_of_operand(binding, op);
+    eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
+    if (part == EG_CUDA_WHOLE) return x;
+    const eg_cuda_matrix product = unfinished_of(binding, op, &x);
+    if (part == EG_CUDA_FINISH) {
+        x.left = product, x.right = absent;
+        x.depth = 0, x.summed = 1;
+        return x;
+    }
+    x.out = product, x.second = x.in = x.bias = absent;
+    x.sums = 0;
+    x.epilogue = EG_CUDA_STORE;
     return x;
 }
 

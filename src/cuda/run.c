@@ -65,6 +65,11 @@ static eg_status sum_portion(const eg_cuda_run *run, const eg_cuda_step *detail,
 
 /* ---- Products ------------------------------------------------------------------------------------- */
 
+static eg_cuda_gemm gemm_of_step(const eg_cuda_binding *binding, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    return eg_cuda_gemm_of_part(binding, detail->op, (eg_cuda_part)detail->part);
+}
+
 static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {
     const eg_cuda_kernel *row = detail->kernel;
     const eg_cuda_tail *tail = &detail->tail;
@@ -90,7 +95,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
 static eg_status run_gemm(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
     const eg_cuda_portions *by = &detail->portions;
-    const eg_cuda_gemm x = eg_cuda_gemm_of(&run->binding, step->op);
+    const eg_cuda_gemm x = gemm_of_step(&run->binding, step);
     const int64_t chunk = eg_cuda_sum_rows(detail->kernel);
     if (step->launches == 1) return run_tiles(run, detail, x);
     for (int64_t item = 0; item < x.items; item += by->items) {
@@ -107,7 +112,7 @@ static eg_status run_gemm(const eg_cuda_run *run, const eg_step *step) {
 
 static eg_status run_library(const eg_cuda_run *run, const eg_step *step) {
     const eg_program *program = run->binding.program;
-    const eg_cuda_gemm x = eg_cuda_gemm_of(&run->binding, step->op);
+    const eg_cuda_gemm x = gemm_of_step(&run->binding, step);
     EG_TRY(eg_cuda_lt_enqueue(run->device, &x, program->list.math,
                               eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
                               program->region[EG_CUDA_SCRATCH].bytes, run->main));
@@ -159,7 +164,7 @@ static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
 }
 
 static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
-    if (step->op == EG_NO_OP) return clear_counters(run, step);
+    if (eg_cuda_detail(step)->kernel == NULL) return clear_counters(run, step);
     switch (eg_cuda_detail(step)->kernel->family) {
     case EG_CUDA_LIBRARY:
         return run_library(run, step);
@@ -179,8 +184,9 @@ bool eg_cuda_library_takes(eg_cuda_device *device, const eg_program *program, co
     const eg_cuda_binding binding = {.program = program, .call = call};
     for (int i = 0; i < program->steps && program->may_refuse; i++) {
         const eg_step *step = &program->step[i];
-        if (step->op == EG_NO_OP || eg_cuda_detail(step)->kernel->family != EG_CUDA_LIBRARY) continue;
-        const eg_cuda_gemm x = eg_cuda_gemm_of(&binding, step->op);
+        const eg_cuda_kernel *row = eg_cuda_detail(step)->kernel;
+        if (row == NULL || row->family != EG_CUDA_LIBRARY) continue;
+        const eg_cuda_gemm x = gemm_of_step(&binding, step);
         if (!eg_cuda_lt_takes(device, &x, program->list.math, program->region[EG_CUDA_SCRATCH].bytes))
             return false;
     }

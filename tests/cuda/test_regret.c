@@ -85,19 +85,25 @@ static bool runs(const char *plan, const char *row) {
     return false;
 }
 
+/* Whether the plan makes an operation by a row: in parts by what finishes its product, or else as a whole. */
+static bool is_by(const char *plan, const char *row) {
+    const bool in_parts = has(plan, "product alone");
+    return runs(plan, row) && (!in_parts || strncmp(row, "map_", 4) == 0 || strncmp(row, "ref_act", 7) == 0);
+}
+
 /* The times of a line, and which of them is the plan's. For several operations not all rows are recorded. */
 static void judge(recording *r, const char *operation, const char *line, const char *times,
                   const char *plan) {
     double best = 0, chosen = 0, time;
     int row, length, best_row = 0, chosen_row = 0;
-    const bool whole = strcmp(operation, "backward") == 0; /* by one kernel, or by several */
     for (; sscanf(times, " %d:%lf%n", &row, &time, &length) == 2; times += length) {
         assert_in_range(row, 0, r->rows - 1);
         if (best == 0 || time < best) best = time, best_row = row;
-        if (runs(plan, r->row[row]) && (!whole || has(r->row[row], "_backward_")))
-            chosen = time, chosen_row = row;
+        if (is_by(plan, r->row[row])) chosen = time, chosen_row = row;
     }
-    if (chosen == 0 && (whole || strcmp(operation, "map+d_a") == 0)) return;
+    if (strcmp(operation, "backward") == 0 || strcmp(operation, "map+d_a") == 0)
+        return; /* several operations */
+    if (chosen == 0 && has(plan, "product alone")) return; /* by a row that is newer than the recording */
     if (chosen == 0) fail_msg("no recorded row makes\n%s%s", line, plan);
     assert_in_range(r->operations, 0, MOST_OPERATIONS - 1);
     judged *x = &r->operation[r->operations++];

@@ -64,19 +64,22 @@ EG_DEVICE void eg_put(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row,
     }
 }
 
-/* Four accumulators become four results. v returns the numbers that are summed over the columns. */
+/* Of four columns, of which `count` are there; 0 where there is none. */
+template <typename T>
+EG_DEVICE void eg_load_bias(const eg_cuda_gemm &p, int64_t col, int count, T (&bias)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        bias[i] = 0;
+        if (p.bias.data != 0 && i < count) eg_load(p.bias, (col + i) * p.bias.col_stride, bias[i]);
+    }
+}
+
+/* Four values, to which the bias is added, become four results. v returns the numbers that are summed over
+ * the columns. */
 template <typename T>
 EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lane &second, const eg_lane &in,
                          bool down, int64_t row, int64_t col, int count, T (&v)[4]) {
     T other[4];
-    if (p.bias.data != 0) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            T b = 0;
-            if (i < count) eg_load(p.bias, (down ? col : col + i) * p.bias.col_stride, b);
-            v[i] += b;
-        }
-    }
     switch (p.epilogue) {
     case EG_CUDA_STORE:
         if (p.accumulate) {
@@ -147,7 +150,13 @@ EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
         T v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = from[i * step];
-        if (count > 0) eg_finish(p, out, second, in, down, row, col, count, v);
+        if (count > 0) {
+            T bias[4];
+            eg_load_bias(p, col, down ? 1 : count, bias);
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] += bias[down ? 0 : i];
+            eg_finish(p, out, second, in, down, row, col, count, v);
+        }
         if (p.sums != 0) {
 #pragma unroll
             for (int i = 0; i < 4; i++) from[i * step] = i < count ? v[i] : (T)0;

@@ -177,20 +177,21 @@ EG_DEVICE int eg_sum_column() {
 
 /* ---- The ends of rows ---------------------------------------------------------------------------------- */
 
-/* Stores the last columns of a box, from `col` on, which is `right` columns into the box: less than 16 bytes
- * a row, which TMA cannot store alone. By a warp. */
+/* Stores what TMA cannot store of a box, its columns from `first` on: rows that end inside a vector of 16
+ * bytes, or that do not begin on one. By a warp, row by row, so that what it writes at once is dense. */
 template <typename T>
-EG_DEVICE void eg_store_row_ends(const eg_cuda_gemm &p, const eg_cuda_matrix &to, uint32_t box, int right,
-                                 int item, int row, int col, bool adds) {
-    const int line = threadIdx.x % 16, vector = right * (int)sizeof(T) / 16;
-    const uint32_t from = box + line * 128 + ((vector ^ (line & 7)) << 4);
-    if (row + line < p.rows) {
-        T *const end = (T *)to.data + eg_index(to, item, row + line, col);
+EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to, uint32_t box, int first,
+                                int item, int row, int col, bool adds) {
+    constexpr int WIDE = 128 / (int)sizeof(T), VECTOR = 16 / (int)sizeof(T);
+    const int end = min((int)p.cols - col, WIDE), lines = min((int)p.rows - row, 16);
 #pragma unroll 1
-        for (int i = threadIdx.x % 32 / 16; col + i < p.cols; i += 2) {
+    for (int line = 0; line < lines; line++) {
+        T *const out = (T *)to.data + eg_index(to, item, row + line, col);
+        for (int i = first + threadIdx.x % 32; i < end; i += 32) {
             T x;
-            eg_load_shared(from + i * (int)sizeof(T), x);
-            end[i] = adds ? end[i] + x : x;
+            eg_load_shared(box + line * 128 + ((i / VECTOR ^ (line & 7)) << 4) + i % VECTOR * (int)sizeof(T),
+                           x);
+            out[i] = adds ? out[i] + x : x;
         }
     }
     __syncwarp(); /* the box has been read */
@@ -247,8 +248,8 @@ template <class K> struct eg_boxes {
         const int by_tma = p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
         eg_fence_async();
         __syncwarp();
-        if (p.tma_cols < p.gemm.cols && by_tma >= 0 && by_tma < wide)
-            eg_store_row_ends<T>(p.gemm, to, box(n % K::BOXES), by_tma, item, row, p.tma_cols, adds);
+        if (p.tma_cols < p.gemm.cols && by_tma < wide)
+            eg_store_columns<T>(p.gemm, to, box(n % K::BOXES), max(by_tma, 0), item, row, col + right, adds);
         if (!elected()) return;
         if (by_tma > 0 && adds) {
             eg_add_box(tensor_map, box(n % K::BOXES), col + right, row, item);
