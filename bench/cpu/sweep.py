@@ -36,9 +36,8 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cuda"))
 import epigrad_c as eg  # noqa: E402
 import machine  # noqa: E402
+from operators import DTYPES, act_grad, activate  # noqa: E402
 
-DTYPES = {"f32": (torch.float32, eg.F32), "bf16": (torch.bfloat16, eg.BF16), "f16": (torch.float16, eg.F16),
-          "f64": (torch.float64, eg.F64)}
 SIZES = {  # K, N of a layer, or N, K
     "gpt2": [(768, 2304), (768, 768), (768, 3072), (1024, 4096), (1280, 5120), (768, 50257)],
     "llama": [(2048, 5632), (2048, 2048), (4096, 4096), (4096, 14336), (896, 4864)],
@@ -87,30 +86,6 @@ class Set:
 
     def bytes(self):
         return sum(x.numel() * x.element_size() for x in vars(self).values())
-
-
-def activate(activation, pre, out):
-    aten = torch.ops.aten
-    if activation == "gelu":
-        aten.gelu.out(pre, approximate="tanh", out=out)
-    elif activation == "relu":
-        torch.clamp_min(pre, 0, out=out)
-    elif activation == "silu":
-        aten.silu.out(pre, out=out)
-    elif activation == "tanh":
-        torch.tanh(pre, out=out)
-
-
-def act_grad(activation, grad, pre, out):
-    aten = torch.ops.aten
-    if activation == "gelu":
-        aten.gelu_backward.grad_input(grad, pre, approximate="tanh", grad_input=out)
-    elif activation == "relu":
-        aten.threshold_backward.grad_input(grad, pre, 0, grad_input=out)
-    elif activation == "silu":
-        aten.silu_backward.grad_input(grad, pre, grad_input=out)
-    elif activation == "tanh":
-        aten.tanh_backward.grad_input(grad, torch.tanh(pre, out=out), grad_input=out)
 
 
 def torch_forward(activation, x, pre):

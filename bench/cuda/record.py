@@ -18,7 +18,6 @@ import argparse
 import ctypes as c
 import datetime
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -26,34 +25,14 @@ import time
 import torch
 
 import epigrad_c as eg
+from graphs import Graph
+from layers import draw_layers
+from operators import DTYPES
 
-WIDTHS = [(768, 3072), (3072, 768), (768, 2304), (768, 768), (768, 50257), (1280, 5120), (1600, 6400),  # GPT-2
-          (4096, 14336), (14336, 4096), (4096, 4096), (4096, 6144), (2048, 8192), (8192, 28672),  # Llama
-          (3584, 18944), (18944, 3584), (896, 4864), (2048, 11008),  # Qwen
-          (2304, 9216), (3072, 24576), (2048, 16384),  # Gemma
-          (384, 1536), (192, 768), (320, 1280), (1024, 4096), (4096, 1024), (1024, 1024),  # ViT, BERT
-          (256, 128), (128, 256), (512, 512), (784, 512), (30, 50), (2048, 2048), (2048, 5632),  # small
-          (1000, 10), (513, 1025), (1000, 1000), (4095, 4097), (4100, 4100), (50257, 768)]  # odd
-ROWS = [1, 2, 4, 8, 16, 32, 64, 100, 128, 197, 256, 512, 1000, 1024, 1576, 2048, 3000, 4096, 8192, 16384]
-DTYPES = {"bf16": (torch.bfloat16, eg.BF16), "f16": (torch.float16, eg.F16), "f32": (torch.float32, eg.F32),
-          "f64": (torch.float64, eg.F64)}
-MOST_FLOPS = {"bf16": 1.2e12, "f16": 1.2e12, "f32": 1.2e11, "f64": 4e10}
+ACTIVATIONS = ["gelu", "gelu", "gelu", "relu", "silu"]
 OPERATIONS = ["y", "y+pre", "d_a", "chain", "d_b", "map", "map+d_bias", "recompute", "map+d_a", "backward"]
 ROTATED_BYTES, MOST_SETS, POOL_BYTES = 160 << 20, 16, 8 << 30
 TURNS, TURN_MS, MOST_MS = 5, 0.8, 12
-
-
-def draw_layers(seed, count):
-    draw = random.Random(seed)
-    layers = []
-    while len(layers) < count:
-        k, n = draw.choice(WIDTHS)
-        m = draw.choice(ROWS)
-        dtype = draw.choices(list(DTYPES), [68, 12, 15, 5])[0]
-        layer = (dtype, m, k, n, draw.choice(["kn", "nk"]), draw.choice(["gelu", "gelu", "gelu", "relu", "silu"]))
-        if 2.0 * m * k * n <= MOST_FLOPS[dtype] and layer not in layers:
-            layers.append(layer)
-    return layers
 
 
 class Pool:
@@ -138,35 +117,9 @@ def is_for(name, operation, layer):
     return not name.startswith("ref_") or slow < 4e-3
 
 
-class Graph:
+def graph_of(library, layer, sets):
     """All sets of a call, by the row of a context."""
-
-    def __init__(self, library, layer, sets, turn_ms):
-        for args in sets:
-            library.check(library.call("", layer, args))
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        self.graph.capture_begin()
-        try:
-            for args in sets:
-                library.check(library.call("", layer, args))
-        finally:
-            self.graph.capture_end()
-        self.count, self.times = len(sets), []
-        self.replay(1)
-        self.repeats = max(1, int(turn_ms / max(1e-3, self.replay(1) * self.count)))
-
-    def replay(self, repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(repeats):
-            self.graph.replay()
-        end.record()
-        end.synchronize()
-        return begin.elapsed_time(end) / repeats / self.count
-
-    def turn(self):
-        self.times.append(self.replay(self.repeats))
+    return Graph(lambda i: library.check(library.call("", layer, sets[i])), len(sets), TURN_MS)
 
 
 def measure(libraries, pool, scratch, layer, operation):
@@ -190,7 +143,7 @@ def measure(libraries, pool, scratch, layer, operation):
             if not planned or name not in text.value.decode():
                 continue
             try:
-                graphs[number] = Graph(library, struct, sets, TURN_MS)
+                graphs[number] = graph_of(library, struct, sets)
             except RuntimeError as error:
                 print(layer, operation, name, error, file=sys.stderr)
     if not graphs:
@@ -199,9 +152,9 @@ def measure(libraries, pool, scratch, layer, operation):
     for turn in range(TURNS):
         random.shuffle(order)
         for graph in order:
-            if turn < 2 or statistics.median(graph.times) * graph.count < MOST_MS:
+            if turn < 2 or graph.median() * graph.count < MOST_MS:
                 graph.turn()
-    return {number: statistics.median(graph.times) * 1e3 for number, graph in graphs.items()}
+    return {number: graph.median() * 1e3 for number, graph in graphs.items()}
 
 
 def main():
@@ -224,7 +177,7 @@ def main():
               "microseconds by row", file=out)
         print("# rows:", *libraries, file=out, flush=True)
         done = 0
-        for layer in draw_layers(options.seed, options.layers):
+        for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
             if time.monotonic() - begin > options.seconds:
                 break
             for operation in OPERATIONS:

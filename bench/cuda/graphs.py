@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls captured as a CUDA graph and timed by its replays, in turns with others."""
+
+import functools
+import random
+import statistics
+
+import torch
+
+
+@functools.cache
+def pool():
+    """One for all graphs: what a graph allocates is free again when it is captured, and they never run at once."""
+    return torch.cuda.graph_pool_handle()
+
+
+class Graph:
+    """run(0) to run(count - 1). A turn replays them for about `turn_ms` milliseconds."""
+
+    def __init__(self, run, count, turn_ms):
+        for i in range(count):
+            run(i)
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        self.graph.capture_begin(pool=pool())
+        try:
+            for i in range(count):
+                run(i)
+        finally:
+            self.graph.capture_end()
+        self.count, self.repeats, self.times = count, 1, []
+        if turn_ms:
+            self.replay(1)
+            self.repeats = max(1, int(turn_ms / max(1e-3, self.replay(1) * count)))
+
+    def replay(self, repeats):
+        """Milliseconds of one run."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(repeats):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / repeats / self.count
+
+    def turn(self):
+        self.times.append(self.replay(self.repeats))
+
+    def median(self):
+        return statistics.median(self.times)
+
+
+def take_turns(graphs, turns):
+    """A turn gains by what the one before it left of the power limit: the order is drawn anew each time."""
+    for _ in range(turns):
+        for graph in random.sample(graphs, len(graphs)):
+            graph.turn()
