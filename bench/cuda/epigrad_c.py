@@ -2,6 +2,7 @@
 """epigrad's C interface through ctypes: what the benchmarks call."""
 
 import ctypes as c
+import re
 
 F32, F64, F16, BF16 = 1, 2, 3, 4
 CPU, CUDA = 0, 1
@@ -89,6 +90,16 @@ class Library:
         text = c.create_string_buffer(4096)
         self.check(self.lib.eg_backward_plan(self.context, c.byref(layer), c.byref(args), text, 4096))
         return text.value.decode()
+
+    def steps(self, layer, args):
+        """The plan's steps as "what: kernel", without those for where a number or a library refuses."""
+        text, steps = c.create_string_buffer(8192), []
+        self.check(self.call("_plan", layer, args, text, len(text)))
+        for line in text.value.decode().partition("\nwhere ")[0].splitlines():
+            found = re.match(r" *\d+ +\w+ +(.*?) {2,}(\S+)", line)
+            if found:
+                steps.append(": ".join(found.groups()))
+        return steps
 
     def call(self, what, layer, args, *rest):
         """eg_forward or eg_backward, and what follows that in the name of a function; the status."""

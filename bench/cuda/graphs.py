@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls captured as a CUDA graph and timed by its replays, in turns with others."""
+"""Calls captured as a CUDA graph and timed by its replays, in turns with others; and what a run says of itself."""
 
+import datetime
 import functools
 import random
 import statistics
+import subprocess
 
 import torch
 
@@ -55,3 +57,12 @@ def take_turns(graphs, turns):
     for _ in range(turns):
         for graph in random.sample(graphs, len(graphs)):
             graph.turn()
+
+
+def header(script, seed):
+    """The first line of a run's file."""
+    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                            capture_output=True, text=True, check=False).stdout.strip()
+    return {"device": torch.cuda.get_device_name(), "driver": driver, "date": str(datetime.date.today()),
+            "torch": torch.__version__.split("+")[0], "seed": seed,
+            "command": f"python3 bench/cuda/{script} build/src/libepigrad.so --seed {seed}"}

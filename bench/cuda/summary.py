@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The summary of a sweep: tables in Markdown, and a plot. Also for tools/performance.py, so without PyTorch.
+
+    summary.py SWEEP.jsonl          writes SWEEP.md and SWEEP.svg (with matplotlib) beside it"""
+
+import json
+import math
+import statistics
+import sys
+
+OVERVIEW = ["call", "measured", "geometric mean", "at most 1.03", "above 1.10", "worst"]
+WORST = ["times as long", "call", "layer", "epigrad, µs", "fastest peer, µs", "epigrad's plan"]
+
+
+def geometric_mean(ratios):
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def share(ratios, is_counted):
+    return f"{sum(map(is_counted, ratios)) / len(ratios):.0%}"
+
+
+def overview(rows):
+    """A line an operation, in the order in which they were measured, and one for all."""
+    timed, lines = [row for row in rows if "ratio" in row], []
+    for operation in [*dict.fromkeys(row["operation"] for row in timed), "all"]:
+        ratios = [row["ratio"] for row in timed if operation in (row["operation"], "all")]
+        if ratios:
+            lines.append([operation, len(ratios), f"{geometric_mean(ratios):.3f}", share(ratios, lambda r: r <= 1.03),
+                          share(ratios, lambda r: r > 1.10), f"{max(ratios):.2f}"])
+    return lines
+
+
+def by_dtype(rows):
+    """Geometric means."""
+    timed = [row for row in rows if "ratio" in row]
+    dtypes = sorted({row["layer"].split()[0] for row in timed})
+    lines = []
+    for operation in dict.fromkeys(row["operation"] for row in timed):
+        cells = []
+        for dtype in dtypes:
+            ratios = [r["ratio"] for r in timed if r["operation"] == operation and r["layer"].startswith(dtype + " ")]
+            cells.append(f"{geometric_mean(ratios):.3f} ({len(ratios)})" if ratios else "")
+        lines.append([operation, *cells])
+    return ["call", *dtypes], lines
+
+
+def worst(rows, count):
+    timed = sorted((row for row in rows if "ratio" in row), key=lambda row: -row["ratio"])
+    return [[f"**{row['ratio']:.2f}**", row["operation"], row["layer"], f"{row['us']['epigrad']:.1f}",
+             f"{row['us'][row['peer']]:.1f} ({row['peer']})", "; ".join(f"`{step}`" for step in row["steps"])]
+            for row in timed[:count]]
+
+
+def table(columns, rows):
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows] + [""]
+
+
+def markdown(head, rows, count=60):
+    layers = len({row["layer"] for row in rows})
+    wrong = [row for row in rows if "wrong" in row]
+    columns, means = by_dtype(rows)
+    lines = [f"# {layers} layers drawn with seed {head['seed']} on CUDA", "",
+             f"{head['date']}, {head['device']}, driver {head['driver']}; time over that of the faster of PyTorch "
+             f"{head['torch']} and cublasLt.", "", f"    {head['command']}", ""]
+    if wrong:
+        lines += ["## Wrong", "", *table(["call", "layer", "what"], [[r["operation"], r["layer"], r["wrong"]]
+                                                                     for r in wrong])]
+    lines += [*table(OVERVIEW, overview(rows)), "Geometric means by dtype (and of how many):", ""]
+    lines += [*table(columns, means), "## The worst", "", *table(WORST, worst(rows, count))]
+    return "\n".join(lines)
+
+
+STEP_LABELS = {"epigrad": "epigrad, chained", "torch": "PyTorch", "compile": "torch.compile", "jax": "JAX",
+               "cublasLt fused": "cublasLt with its epilogues"}
+
+
+def steps_table(rows):
+    """Of step.py's rows: epigrad's worst first."""
+    timed = sorted((row for row in rows if "ratio" in row), key=lambda row: -row["ratio"]["epigrad"])
+    names = [name for name in STEP_LABELS if any(name in row["ratio"] for row in timed)]
+    lines = []
+    for row in timed:
+        ratios = [f"{row['ratio'][name]:.3f}" if name in row["ratio"] else "" for name in names]
+        ratios[0] = f"**{ratios[0]}**"
+        lines.append([row["dtype"], row["shape"].replace("x", " x "), f"{row['ms']['bare']:.4f}", *ratios])
+    return ["dtype", "M x D x H", "six products, ms", *(STEP_LABELS[name] for name in names)], lines
+
+
+def steps_markdown(head, rows):
+    lines = ["# A training step of an MLP block D to H to D on CUDA", "",
+             f"{head['date']}, {head['device']}, driver {head['driver']}, PyTorch {head['torch']}; GELU, biases, "
+             "[N, K] weights; multiples of the six bare products by cublasLt (best of 16 algorithms).", "",
+             f"    {head['command']}", ""]
+    for row in rows:
+        if "wrong" in row:
+            lines += [f"**Wrong**: {row['dtype']} {row['shape']}: {row['wrong']}", ""]
+    return "\n".join(lines + table(*steps_table(rows)))
+
+
+def plot(rows, path):
+    import matplotlib
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+    plt.rcParams["svg.fonttype"] = "none"  # text stays text: small, and the same bytes from run to run
+    plt.rcParams["svg.hashsalt"] = "epigrad"
+    timed = [row for row in rows if "ratio" in row]
+    figure, axes = plt.subplots(figsize=(9, 5))
+    for operation in dict.fromkeys(row["operation"] for row in timed):
+        some = [row for row in timed if row["operation"] == operation]
+        axes.scatter([row["flops"] for row in some], [row["ratio"] for row in some], s=9, label=operation)
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="floating-point operations of the call's products",
+             ylabel="time, as a multiple of the fastest peer's")
+    ticks = [t for t in (0.125, 0.25, 0.5, 0.7, 1, 1.4, 2, 4, 8, 16, 32)
+             if min(r["ratio"] for r in timed) / 1.5 <= t <= max(r["ratio"] for r in timed) * 1.5]
+    axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+
+
+def write(path):
+    """Writes the summary of the rows at `path` and the plot beside them; the summary."""
+    with open(path, encoding="utf-8") as file:
+        head, *rows = [json.loads(line) for line in file]
+    text, base = markdown(head, rows), path.removesuffix(".jsonl")
+    with open(base + ".md", "w", encoding="utf-8") as file:
+        file.write(text)
+    try:
+        plot(rows, base + ".svg")
+    except ImportError:
+        print("summary: no plot, as there is no matplotlib", file=sys.stderr)
+    return text
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print(write(sys.argv[1]), end="")
