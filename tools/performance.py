@@ -7,7 +7,8 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py --check    fails if it is not what the runs say
 
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
-bench_webgpu's output, DATE-layers*.jsonl of sweeps and other tables. Of each kind the newest counts."""
+bench_webgpu's output, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by bench/cuda/sweep.py and step.py, which take the
+place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA. Of each kind the newest counts."""
 
 import argparse
 import glob
@@ -17,6 +18,9 @@ import re
 import sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
+sys.path.insert(0, os.path.join(ROOT, "bench", "cuda"))
+import summary  # noqa: E402
+
 PAGE = os.path.join(ROOT, "docs", "PERFORMANCE.md")
 
 
@@ -132,6 +136,33 @@ def cpu_run(date, path):
     return lines
 
 
+def cuda_sweep(date, path):
+    head, *rows = read(path)
+    layers = len({row["layer"] for row in rows})
+    lines = ["### Layers drawn with a seed", "",
+             f"Time over that of the faster of PyTorch {head['torch']} and cublasLt; below 1 epigrad is faster.", ""]
+    lines += table(summary.OVERVIEW, summary.overview(rows))
+    lines += ["The worst:", "", *table(summary.WORST, summary.worst(rows, 20))]
+    lines += plot(path, "Ratio to the fastest peer against the floating-point operations of the call")
+    return lines + [f"    {head['command']}", "",
+                    f"{date}, one {head['device']}; {layers} layers: K and N of GPT-2, Llama, Qwen, Gemma, Mixtral, "
+                    "ViT, BERT, small networks and odd ones, M from 1 to 32768, both layouts of the weight, four "
+                    "activations and none. cublasLt's products are the best of 16 algorithms, with its epilogues or PyTorch's "
+                    "element-wise kernels. CUDA-graph replays in turn in one process, operands from beyond L2, medians "
+                    f"of ratios ({run_link(path)}).", ""]
+
+
+def cuda_step(date, path):
+    head, *rows = read(path)
+    lines = ["### A training step of an MLP block", "",
+             "D to H to D with biases and GELU, forward and backward: multiples of its six bare products.", ""]
+    return lines + table(*summary.steps_table(rows)) + [
+        f"    {head['command']}", "",
+        f"{date}, one {head['device']}, PyTorch {head['torch']}; [N, K] weights; the products by cublasLt (the best of "
+        f"16 algorithms). CUDA-graph replays in turn in one process, operands from beyond L2 ({run_link(path)}).", ""]
+
+
+CUDA_RUNS = {"sweep-cuda": cuda_sweep, "step-cuda": cuda_step}
 CUDA_PEERS = [("pass", "cublasLt + element-wise kernels"), ("torch", "PyTorch"), ("compile", "torch.compile"),
               ("jax", "JAX")]
 
@@ -175,7 +206,10 @@ def page():
              "by hand. Each section begins with where the library is slow. What was tried is in "
              "[the lab](lab/README.md).", ""]
     for backend, title, make in (("cuda", "CUDA", cuda_run), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run)):
-        lines += [f"## {title}", ""] + layers_of(backend, found)
+        lines += [f"## {title}", ""]
+        newer = [make_section(*found[kind]) for kind, make_section in CUDA_RUNS.items()
+                 if backend == "cuda" and kind in found]
+        lines += sum(newer, []) if newer else layers_of(backend, found)
         for kind, (date, path) in found.items():
             if kind.split("-")[0] == backend:
                 name = kind.partition("-")[2].replace("-", " ")

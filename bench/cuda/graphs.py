@@ -2,18 +2,11 @@
 """Calls captured as a CUDA graph and timed by its replays, in turns with others; and what a run says of itself."""
 
 import datetime
-import functools
 import random
 import statistics
 import subprocess
 
 import torch
-
-
-@functools.cache
-def pool():
-    """One for all graphs: what a graph allocates is free again when it is captured, and they never run at once."""
-    return torch.cuda.graph_pool_handle()
 
 
 class Graph:
@@ -24,7 +17,7 @@ class Graph:
             run(i)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        self.graph.capture_begin(pool=pool())
+        self.graph.capture_begin()
         try:
             for i in range(count):
                 run(i)

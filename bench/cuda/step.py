@@ -148,6 +148,8 @@ class Jax:
     def __init__(self, s, turn_ms):
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         import jax
+        jax.config.update("jax_enable_x64", s.x.dtype == torch.float64)
+        jax.config.update("jax_default_matmul_precision", "highest")  # no TF32
         self.block = jax.block_until_ready
 
         @jax.jit
@@ -216,12 +218,12 @@ def graphs_of(runs, sets, frameworks):
         except Exception as error:  # a compiler's, of any kind
             if name == "epigrad":
                 raise
-            print(f"step: no {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+            print(f"step: no {name}: {error!r:.300}", file=sys.stderr)
     if frameworks:
         try:
             graphs["jax"] = Jax(sets[0], TURN_MS)
         except Exception as error:
-            print(f"step: no jax: {str(error).splitlines()[0]}", file=sys.stderr)
+            print(f"step: no jax: {error!r:.300}", file=sys.stderr)
     return graphs
 
 

@@ -281,8 +281,10 @@ def reference(operation, layer, x):
 
 
 def errors_of(run, operation, x, want):
-    """Of the results of a run into poisoned memory."""
+    """Of the results of a run into poisoned memory; not of the first run, which may tune products."""
     before = x.sum.clone()
+    run(0)
+    x.sum.copy_(before)
     for result in results(operation, x):
         if operation != "accumulate":
             result.fill_(float("nan"))
@@ -303,6 +305,8 @@ def checked(operation, layer, ours, peers):
         except RuntimeError as error:
             if name == "epigrad":
                 wrong = str(error)
+            else:
+                print(f"sweep: no {name}: {label(layer)} {operation}: {error}", file=sys.stderr)
             continue
         if all(error <= limit for error in errors):
             good[name] = run
@@ -328,7 +332,10 @@ def flops(layer, operation):
 
 
 def measure(library, layer, operation, sets, peers):
-    ours = Epigrad(library, layer, operation, sets)
+    try:
+        ours = Epigrad(library, layer, operation, sets)
+    except RuntimeError as error:
+        return {"operation": operation, "layer": label(layer), "wrong": str(error)}
     row = {"operation": operation, "layer": label(layer), "flops": flops(layer, operation), "sets": len(sets),
            "steps": library.steps(ours.struct, ours.calls[0])}
     runs, wrong = checked(operation, layer, ours, peers)
@@ -365,7 +372,7 @@ def sweep(options, library, lt):
             try:
                 yield measure(library, layer, operation, sets, peers)
             except RuntimeError as error:
-                yield {"operation": operation, "layer": label(layer), "wrong": str(error)}
+                yield {"operation": operation, "layer": label(layer), "wrong": f"not measured: {error}"}
 
 
 def plans(options, library):
