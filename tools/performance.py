@@ -147,9 +147,9 @@ def cuda_sweep(date, path):
     return lines + [f"    {head['command']}", "",
                     f"{date}, one {head['device']}; {layers} layers: K and N of GPT-2, Llama, Qwen, Gemma, Mixtral, "
                     "ViT, BERT, small networks and odd ones, M from 1 to 32768, both layouts of the weight, four "
-                    "activations and none. cublasLt's products are the best of 16 algorithms, with its epilogues or PyTorch's "
-                    "element-wise kernels. CUDA-graph replays in turn in one process, operands from beyond L2, medians "
-                    f"of ratios ({run_link(path)}).", ""]
+                    "activations and none. cublasLt's products are the best of 16 algorithms, with its epilogues or "
+                    "PyTorch's element-wise kernels. CUDA-graph replays in turn in one process, operands from beyond "
+                    f"L2, medians of ratios ({run_link(path)}).", ""]
 
 
 def cuda_step(date, path):

@@ -272,7 +272,7 @@ def main():
     torch.set_default_device("cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
     stream, begin, rows = torch.cuda.Stream(), time.monotonic(), []
-    head = header("step.py", options.seed)
+    head = header(f"step.py build/src/libepigrad.so{' --frameworks' * options.frameworks}", options.seed)
     os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
     with torch.cuda.stream(stream), open(options.out + ".jsonl", "w", encoding="utf-8") as file:
         library, lt = eg.Library(options.library, stream.cuda_stream), cublaslt.CublasLt()

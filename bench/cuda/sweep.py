@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times epigrad on CUDA beside PyTorch and cublasLt on layers drawn with a seed: six calls of each layer.
 
-    sweep.py LIBEPIGRAD [--layers 300] [--seed 1] [--seconds N] [--only SUBSTRING] [--out build/cuda-sweep] [--plans]
+    sweep.py LIBEPIGRAD [--layers 300] [--seed 1] [--seconds N] [--only SUBSTRING] [--operations forward,chain,...]
+             [--out build/cuda-sweep] [--plans]
 
     forward        y                                backward recompute   the same, act' from a.b + bias
     forward+pre    y and pre                        chain                d_a times act' of the layer below, its d_bias
@@ -321,9 +322,9 @@ def label(layer):
     return f"{layer.dtype} {layer.m}x{layer.k}x{layer.n} {layer.activation} {layer.weight}"
 
 
-def operations_of(layer):
+def operations_of(layer, wanted):
     """Without those that an absent activation makes the same as others."""
-    return [o for o in OPERATIONS if layer.activation != "none" or o not in ("forward+pre", "backward recompute")]
+    return [o for o in wanted if layer.activation != "none" or o not in ("forward+pre", "backward recompute")]
 
 
 def flops(layer, operation):
@@ -368,7 +369,7 @@ def sweep(options, library, lt):
             return
         sets = sets_of(layer)
         peers = Peers(lt, layer, sets)
-        for operation in operations_of(layer):
+        for operation in operations_of(layer, options.operations):
             try:
                 yield measure(library, layer, operation, sets, peers)
             except RuntimeError as error:
@@ -378,7 +379,7 @@ def sweep(options, library, lt):
 def plans(options, library):
     for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
         if options.only in label(layer):
-            for operation in operations_of(layer):
+            for operation in operations_of(layer, options.operations):
                 ours = Epigrad(library, layer, operation, [Operands(layer, fill=False)])
                 print(f"== {operation} {label(layer)}\n{ours.plan()}", end="")
 
@@ -390,6 +391,7 @@ def parse():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--only", default="", help="layers whose name has this, such as 'f32 1x' or nk")
+    parser.add_argument("--operations", type=lambda text: text.split(","), default=OPERATIONS)
     parser.add_argument("--out", default="build/cuda-sweep")
     parser.add_argument("--plans", action="store_true")
     return parser.parse_args()
@@ -410,7 +412,7 @@ def main():
         rows = []
         os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
         with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
-            file.write(json.dumps(header("sweep.py", options.seed)) + "\n")
+            file.write(json.dumps(header("sweep.py build/src/libepigrad.so", options.seed)) + "\n")
             for row in sweep(options, library, cublaslt.CublasLt()):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
