@@ -105,7 +105,7 @@ def is_for(name, operation, layer):
         return operation in ("map", "map+d_bias")
     if name.startswith("map_"):
         return operation not in ("d_a", "d_b", "map+d_a", "backward")
-    if name.startswith(("column_sum", "copy")):
+    if name.startswith(("column_sum", "copy", "pad")):
         return False
     if operation in ("map", "map+d_bias"):
         return False

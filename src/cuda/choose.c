@@ -28,8 +28,13 @@ static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols)
     return x->col_stride == 1 ? x->row_stride >= cols : x->col_stride >= rows;
 }
 
-/* The library rounds some products of 16 bits before it adds them to what is there. */
+/* The library rounds some products of 16 bits before it adds them to what is there, or a bias to them. Its
+ * activations are not held to our errors, nor to what we say of NaN. */
 static bool suits_library(const eg_cuda_gemm *x) {
+    if (x->epilogue == EG_CUDA_FORWARD &&
+        (x->activation != EG_ACT_NONE || x->second.data != 0 || x->in.data != 0 || x->bias.col_stride != 1 ||
+         x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype != EG_F32))
+        return false;
     if (x->accumulate && eg_dtype_size((eg_dtype)x->out.dtype) == 2) return false;
     return has_lines_apart(&x->left, x->rows, x->depth) && has_lines_apart(&x->right, x->depth, x->cols);
 }
@@ -65,11 +70,20 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
 
+/* Rows of whole vectors, of which only a product that is to be finished may be of the compute type. */
+static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const eg_cuda_matrix *const all[] = {&x->in, &x->out, &x->second, &x->left};
+    const int64_t each = 16 / (int64_t)eg_size_of(row->dtype);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const bool value = all[i] == &x->left && all[i]->dtype == (int32_t)row->compute;
+        if (!is_row_major(all[i]) || !eg_cuda_is_aligned(all[i])) return false;
+        if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype && !value) return false;
+    }
+    return x->cols % each == 0 && (x->bias.data == 0 || (x->bias.data % 16 == 0 && x->bias.col_stride == 1));
+}
+
 static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    if (row->family != EG_CUDA_VECTORS) return (row->takes & EG_CUDA_ROW_STORES) == 0 || has_row_stores(x);
-    return x->cols % (row->tile_cols / 32) == 0 && is_row_major(&x->in) && is_row_major(&x->left) &&
-           is_row_major(&x->out) && eg_cuda_is_aligned(&x->in) && eg_cuda_is_aligned(&x->left) &&
-           eg_cuda_is_aligned(&x->out);
+    return row->dtype == EG_DTYPE_DEFAULT || is_of_vectors(row, x);
 }
 
 /* A copy is a product of nothing, and what finishes a product is a map. */
@@ -153,12 +167,11 @@ static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const 
     return (row->takes & EG_CUDA_STREAM_K) == 0 || eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
 }
 
-const eg_cuda_kernel *eg_cuda_copy_row(void) {
+const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype) {
     const eg_cuda_kernel *row;
-    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if ((row->takes & EG_CUDA_COPY) != 0) return row;
-    }
-    return NULL;
+    const char *name = eg_size_of(dtype) == 2 ? "pad_16" : "pad_32";
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL && strcmp(row->name, name) != 0;) i++;
+    return row;
 }
 
 /* The row of the least estimated time for a part of an operation, NULL where there is none. */

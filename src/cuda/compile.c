@@ -139,7 +139,7 @@ static eg_status choose_pads(eg_cuda_compiler *c) {
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     for (int i = 0; i < padded.pads && with == EG_OK; i++) {
         const eg_cuda_gemm copy = eg_cuda_gemm_of_part(&nowhere, i, EG_CUDA_PAD);
-        c->microseconds += eg_cuda_estimate(&machine, eg_cuda_copy_row(), &copy, -1);
+        c->microseconds += eg_cuda_estimate(&machine, eg_cuda_pad_row(c->list->dtype), &copy, -1);
     }
     if (with == EG_OK && (status != EG_OK || c->microseconds < without)) return EG_OK;
     memcpy(c->program->detail, &none, sizeof none);
@@ -308,7 +308,7 @@ static void add_pads(const eg_cuda_compiler *c) {
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     for (int i = 0; i < program->pads; i++) {
         const eg_cuda_gemm x = gemm_of(c, i, EG_CUDA_PAD);
-        const eg_cuda_step detail = {.kernel = eg_cuda_copy_row(),
+        const eg_cuda_step detail = {.kernel = eg_cuda_pad_row(c->list->dtype),
                                      .part = EG_CUDA_PAD,
                                      .op = (int8_t)i,
                                      .portions = {x.items, x.rows, 0}};

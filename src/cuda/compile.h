@@ -163,7 +163,7 @@ typedef struct eg_cuda_compiler {
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int op);
 
 /* The row that makes padded copies. */
-const eg_cuda_kernel *eg_cuda_copy_row(void);
+const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype);
 
 /* The tail of a product that a row makes, with `saved`, in waves of tiles. */
 eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,

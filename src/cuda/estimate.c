@@ -35,6 +35,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_STRIDED:
         break;
     }
+    if (row->kind == EG_COPY) return EG_CUDA_KIND_PAD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
     if (row->dtype == EG_DTYPE_DEFAULT)
@@ -178,7 +179,7 @@ static const eg_cuda_costs *costs_of(const eg_cuda_machine *machine, const eg_cu
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved) {
     const eg_cuda_costs *costs = costs_of(machine, row);
-    if (row->kind == EG_MAP || (row->takes & EG_CUDA_COPY) != 0)
+    if (row->kind == EG_MAP || row->kind == EG_COPY || (row->takes & EG_CUDA_COPY) != 0)
         return costs->launch + memory_time(machine, costs, x);
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
     return estimate_tiles(machine, row, costs, x, saved);

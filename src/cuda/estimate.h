@@ -40,6 +40,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_ANY_F64,
     EG_CUDA_KIND_MAP,
     EG_CUDA_KIND_MAP_ROWS,
+    EG_CUDA_KIND_PAD,
     EG_CUDA_KIND_MAP_ANY,
     EG_CUDA_KIND_SUMS,
     EG_CUDA_KINDS

@@ -72,6 +72,7 @@ typedef struct lt_key {
     int64_t scratch;
     int32_t dtype, result_dtype, math;
     uint8_t transposed[2], accumulate, alignment; /* of all addresses: 256 bytes, or log2 of less */
+    uint64_t has_bias;                            /* 0 or 1 */
 } lt_key;
 
 typedef struct lt_product {
@@ -151,6 +152,11 @@ static bool lt_describe(lt_product *product) {
                                                         &operation[0], sizeof operation[0]) == 0;
     good = good && lt_table.cublasLtMatmulDescSetAttribute(product->multiply, CUBLASLT_MATMUL_DESC_TRANSB,
                                                            &operation[1], sizeof operation[1]) == 0;
+    if (key->has_bias != 0) {
+        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+        good = good && lt_table.cublasLtMatmulDescSetAttribute(
+                           product->multiply, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) == 0;
+    }
     for (int i = 0; i < 3 && good; i++) {
         cublasLtMatrixLayout_t *matrix = &product->matrix[i];
         good = lt_table.cublasLtMatrixLayoutCreate(matrix, lt_type(i < 2 ? key->dtype : key->result_dtype),
@@ -297,6 +303,7 @@ static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) 
     key->scratch = bytes > LT_LOST ? (int64_t)bytes - LT_LOST : 0;
     key->dtype = x->dtype, key->result_dtype = out->dtype, key->math = (int32_t)math;
     key->accumulate = gemm->accumulate != 0;
+    key->has_bias = gemm->bias.data != 0;
     key->alignment = alignment_of(x, y, out);
     return view;
 }
@@ -315,8 +322,12 @@ eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, e
     const float one32 = 1, scale32 = gemm->accumulate ? 1 : 0;
     const bool wide = view.x.dtype == EG_F64;
     void *to = (void *)(uintptr_t)view.out.data;
+    const void *bias = (const void *)(uintptr_t)gemm->bias.data;
+    const bool bound = bias == NULL || !product->possible ||
+                       lt_table.cublasLtMatmulDescSetAttribute(
+                           product->multiply, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias) == 0;
     const cublasStatus_t status =
-        !product->possible
+        !product->possible || !bound
             ? CUBLAS_STATUS_NOT_SUPPORTED
             : lt_table.cublasLtMatmul(device->lt->handle, product->multiply,
                                       wide ? (const void *)&one64 : (const void *)&one32,

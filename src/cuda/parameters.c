@@ -210,6 +210,21 @@ static void join_summands(eg_cuda_gemm *x) {
     x->summed = 1;
 }
 
+/* A column-major result of nothing but a product is the row-major one of the transposes: d_b of [N, K]
+ * weights. Kernels that store rows make it, too. */
+static bool is_turned(const eg_cuda_gemm *x) {
+    return x->epilogue == EG_CUDA_STORE && x->out.row_stride == 1 && x->out.col_stride != 1;
+}
+
+static eg_cuda_gemm turned_gemm(eg_cuda_gemm x) {
+    const eg_cuda_matrix left = turned(x.right, true);
+    const int64_t rows = x.cols;
+    x.right = turned(x.left, true), x.left = left;
+    x.cols = x.rows, x.rows = rows;
+    x.out = turned(x.out, true);
+    return x;
+}
+
 /* A map is left * 1, or right's gradient at left; a copy is nothing with what is added to it. */
 eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     const eg_op *op = &binding->program->list.op[index];
@@ -235,7 +250,7 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     x.summed = op->summed;
     x.right = eg_cuda_matrix_of(binding, &op->right);
     join_summands(&x);
-    return x;
+    return is_turned(&x) ? turned_gemm(x) : x;
 }
 
 /* ---- Parts of an operation ------------------------------------------------------------------------ */
@@ -247,7 +262,7 @@ bool eg_cuda_has_unfinished(const eg_op_list *list, const eg_op *op) {
     return !has_pre && (adds || !eg_is_present(&op->out));
 }
 
-int64_t eg_cuda_unfinished_ld(int64_t cols) { return eg_ceil_div(cols, 4) * 4; }
+int64_t eg_cuda_unfinished_ld(int64_t cols) { return eg_ceil_div(cols, 8) * 8; }
 
 static eg_cuda_matrix unfinished_of(const eg_cuda_binding *binding, int op, const eg_cuda_gemm *x) {
     const eg_op_list *list = &binding->program->list;
@@ -260,18 +275,19 @@ static eg_cuda_matrix unfinished_of(const eg_cuda_binding *binding, int op, cons
                             .dtype = (int32_t)list->compute};
 }
 
-/* out = a copy of an operand */
+/* out = a copy of an operand, whose contiguous dimension is that of rows */
 static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
     const eg_op_list *list = &binding->program->list;
     const eg_view x =
         untransposed(eg_cuda_read_by_product(list, eg_cuda_program_of(binding->program)->pad[pad]));
-    return (eg_cuda_gemm){.rows = x.rows,
-                          .cols = x.cols,
+    const bool turns = !is_by_rows(&x);
+    return (eg_cuda_gemm){.rows = turns ? x.cols : x.rows,
+                          .cols = turns ? x.rows : x.cols,
                           .items = x.batch_stride != 0 ? list->batch : 1,
                           .summed = 1,
                           .epilogue = EG_CUDA_FORWARD,
-                          .in = operand_of(binding, &x),
-                          .out = padded_of(binding, &x)};
+                          .in = turned(operand_of(binding, &x), turns),
+                          .out = turned(padded_of(binding, &x), turns)};
 }
 
 eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cuda_part part) {
@@ -288,7 +304,7 @@ eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cud
     x.out = product, x.second = x.in = x.bias = absent;
     x.sums = 0;
     x.epilogue = EG_CUDA_STORE;
-    return x;
+    return is_turned(&x) ? turned_gemm(x) : x;
 }
 
 int64_t eg_cuda_count_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {

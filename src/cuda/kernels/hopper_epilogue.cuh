@@ -177,6 +177,16 @@ EG_DEVICE int eg_sum_column() {
 
 /* ---- The ends of rows ---------------------------------------------------------------------------------- */
 
+/* No other thread adds to a number, so that the order of additions is fixed. */
+EG_DEVICE void eg_store_or_add(float *to, float x, bool adds) {
+    if (adds) {
+        atomicAdd(to, x);
+    } else {
+        *to = x;
+    }
+}
+EG_DEVICE void eg_store_or_add(uint16_t *to, uint16_t x, bool) { *to = x; }
+
 /* Stores what TMA cannot store of a box, its columns from `first` on: rows that end inside a vector of 16
  * bytes, or that do not begin on one. By a warp, row by row, so that what it writes at once is dense. */
 template <typename T>
@@ -191,7 +201,7 @@ EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to,
             T x;
             eg_load_shared(box + line * 128 + ((i / VECTOR ^ (line & 7)) << 4) + i % VECTOR * (int)sizeof(T),
                            x);
-            out[i] = adds ? out[i] + x : x;
+            eg_store_or_add(out + i, x, adds);
         }
     }
     __syncwarp(); /* the box has been read */

@@ -82,7 +82,7 @@ EG_DEVICE void eg_store(const eg_cuda_matrix &x, int64_t index, float value) {
 EG_DEVICE bool eg_vectors(const eg_cuda_matrix &x, int64_t stride, int64_t other) {
     const int64_t each = x.dtype == EG_F64 ? 2 : 4; /* elements a vector needs to be aligned to */
     const uint64_t bytes = x.dtype == EG_F64 || x.dtype == EG_F32 ? 16 : 8;
-    return stride == 1 && other % each == 0 && x.item_stride % each == 0 && x.data % bytes == 0;
+    return stride == 1 && ((other | x.item_stride) & (each - 1)) == 0 && (x.data & (bytes - 1)) == 0;
 }
 
 EG_DEVICE void eg_load4(const eg_cuda_matrix &x, int64_t index, double (&v)[4]) {
