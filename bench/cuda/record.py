@@ -3,13 +3,17 @@
 """Records how long every usable kernel row takes for every operation of a seeded list of layers.
 
     record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
+    record.py LIBEPIGRAD --add RECORDING [--out FILE] [--again cublaslt_f32] [--seconds 370]
 
 Each operation is one call, and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
-cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts. A line
-is written as soon as it is measured:
+cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts:
 
     # rows: NAME NAME ...                          numbered from 0
     DTYPE MxKxN WEIGHT ACTIVATION OPERATION ROW:MICROSECONDS ...
+
+--add times what a recording lacks, rows that are newer than it or take more than they did, and writes it with
+both; --again names a row that has changed. Rows that are no more are left out. Lines are taken in a random order:
+those that there is no time for stay as they were.
 
 WEIGHT is kn (row-major b) or nk (column-major). tests/cuda/test_regret.c judges the choice of rows by the
 recording, and tools/calibrate.py fits the constants of the estimate to it."""
@@ -134,7 +138,7 @@ def measure(libraries, pool, scratch, layer, operation):
     struct = eg.Layer(size=c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
                       activation=0 if plain else eg.ACTIVATIONS.index(activation))
     graphs, size = {}, c.c_size_t()
-    for number, (name, library) in enumerate(libraries.items()):
+    for name, library in libraries.items():
         if is_for(name, operation, layer) and library.call("_workspace", struct, sets[0], c.byref(size)) == 0:
             if size.value > scratch.numel():
                 continue
@@ -143,7 +147,7 @@ def measure(libraries, pool, scratch, layer, operation):
             if not planned or name not in text.value.decode():
                 continue
             try:
-                graphs[number] = graph_of(library, struct, sets)
+                graphs[name] = graph_of(library, struct, sets)
             except RuntimeError as error:
                 print(layer, operation, name, error, file=sys.stderr)
     if not graphs:
@@ -154,7 +158,50 @@ def measure(libraries, pool, scratch, layer, operation):
         for graph in order:
             if turn < 2 or graph.median() * graph.count < MOST_MS:
                 graph.turn()
-    return {number: graph.median() * 1e3 for number, graph in graphs.items()}
+    return {name: graph.median() * 1e3 for name, graph in graphs.items()}
+
+
+class Recording:
+    """Times in microseconds by row, of each layer and operation."""
+
+    def __init__(self, names):
+        self.names, self.lines = list(names), {}
+
+    @classmethod
+    def read(cls, path, names):
+        """Without rows that are no more."""
+        recording, old = cls(names), []
+        for line in open(path):
+            if line.startswith("# rows:"):
+                old = line.split()[2:]
+            elif not line.startswith("#"):
+                dtype, shape, weight, activation, operation, *times = line.split()
+                layer = (dtype, *(int(x) for x in shape.split("x")), weight, activation)
+                by_row = {old[int(number)]: float(us) for number, us in (time.split(":") for time in times)}
+                recording.lines[layer, operation] = {name: us for name, us in by_row.items() if name in names}
+        return recording
+
+    def write(self, path, title):
+        with open(path, "w") as out:
+            print(title, file=out)
+            print("# rows:", *self.names, file=out)
+            for ((dtype, m, k, n, weight, activation), operation), times in self.lines.items():
+                by_number = sorted((self.names.index(name), us) for name, us in times.items())
+                print(dtype, f"{m}x{k}x{n}", weight, activation, operation,
+                      *(f"{number}:{us:.4g}" for number, us in by_number), file=out)
+
+
+def fill(recording, libraries, again, seconds):
+    """Times what is lacking; returns how many lines it came to."""
+    begin, done = time.monotonic(), 0
+    pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    for (layer, operation), times in sorted(recording.lines.items(), key=lambda _: random.random()):
+        if time.monotonic() - begin > seconds:
+            break
+        wanted = {name: library for name, library in libraries.items() if name not in times or name in again}
+        times.update(measure(wanted, pool, scratch, layer, operation))
+        done += 1
+    return done
 
 
 def main():
@@ -164,31 +211,27 @@ def main():
     parser.add_argument("--layers", type=int, default=250)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=370)
+    parser.add_argument("--add")
+    parser.add_argument("--again", default="")
     options = parser.parse_args()
-    begin = time.monotonic()
     stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream), open(options.out, "w") as out:
-        pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
+    random.seed(options.seed)
+    with torch.cuda.stream(stream):
         names = eg.Library(options.library, stream.cuda_stream).kernels()
         libraries = {name: eg.Library(options.library, stream.cuda_stream, name) for name in names}
+        if options.add:
+            recording = Recording.read(options.add, names)
+        else:
+            recording = Recording(names)
+            for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
+                recording.lines.update({(tuple(layer), operation): {} for operation in OPERATIONS})
+        done = fill(recording, libraries, options.again.split(","), options.seconds)
+        recording.lines = {line: times for line, times in recording.lines.items() if times}
         driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
                                 capture_output=True, text=True, check=False).stdout.strip()
-        print(f"# {torch.cuda.get_device_name()}, driver {driver}, {datetime.date.today()}, seed {options.seed}: "
-              "microseconds by row", file=out)
-        print("# rows:", *libraries, file=out, flush=True)
-        done = 0
-        for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
-            if time.monotonic() - begin > options.seconds:
-                break
-            for operation in OPERATIONS:
-                times = measure(libraries, pool, scratch, layer, operation)
-                if not times:
-                    continue
-                dtype, m, k, n, weight, activation = layer
-                print(dtype, f"{m}x{k}x{n}", weight, activation, operation,
-                      *(f"{number}:{us:.4g}" for number, us in times.items()), file=out, flush=True)
-            done += 1
-        print(f"{done} layers in {time.monotonic() - begin:.0f} s", file=sys.stderr)
+        recording.write(options.out, f"# {torch.cuda.get_device_name()}, driver {driver}, {datetime.date.today()}, "
+                                     f"seed {options.seed}: microseconds by row")
+        print(f"{done} of {len(recording.lines)} lines", file=sys.stderr)
 
 
 if __name__ == "__main__":
