@@ -23,10 +23,12 @@ import statistics
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (1, 4), "f64": (2, 8), "f16": (3, 2), "bf16": (4, 2)}
 KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K STAGED TMA_F32 "
-         "TMA_F64 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD MAP_ANY SUMS").split()
+         "TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD "
+         "MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 TO_A = ("d_a", "chain", "map+d_a", "backward")  # products whose result is as large as A
 MULTIPROCESSORS = 132
+MOST_SPLITS = 8  # EG_SMALL_MOST_SPLITS
 ROUNDS = 60
 LOOP_OF = {"STREAM_K": "TMA_256"}  # the same tile and mainloop: the same k-block
 NEAR = 1e-5  # of the loss: leaving the table by a factor of e
@@ -42,7 +44,7 @@ class Gemm(c.Structure):
     _fields_ = [(name, Matrix) for name in ("left", "right", "out", "second", "in_", "bias")] + \
         [(name, c.c_int64) for name in ("sums", "rows", "cols", "depth", "items", "summed", "chunks", "tiles")] + \
         [(name, c.c_int32) for name in ("epilogue", "activation", "source", "propagate", "accumulate",
-                                        "multiprocessors")]
+                                        "multiprocessors", "splits", "unused")]
 
 
 class Costs(c.Structure):
@@ -56,7 +58,7 @@ class Calibration(c.Structure):
 
 
 class Machine(c.Structure):
-    _fields_ = [("calibration", c.POINTER(Calibration)), ("multiprocessors", c.c_int)]
+    _fields_ = [("calibration", c.POINTER(Calibration)), ("multiprocessors", c.c_int), ("most_splits", c.c_int)]
 
 
 class Kernel(c.Structure):
@@ -69,7 +71,7 @@ class Tail(c.Structure):
 
 def load(path):
     lib = c.CDLL(path)
-    for name in ("eg_cuda_estimate", "eg_cuda_estimate_sums", "eg_cuda_estimate_backward"):
+    for name in ("eg_cuda_estimate", "eg_cuda_estimate_sums"):
         getattr(lib, name).restype = c.c_double
     lib.eg_cuda_estimate.argtypes = [c.c_void_p, c.c_void_p, c.c_void_p, c.c_double]
     lib.eg_cuda_kernel_row.restype = c.POINTER(Kernel)
@@ -127,7 +129,7 @@ class Model:
     def __init__(self, lib):
         self.lib = lib
         self.calibration = Calibration.from_buffer_copy(lib.eg_cuda_calibration_of(b"").contents)
-        self.machine = Machine(c.pointer(self.calibration), MULTIPROCESSORS)
+        self.machine = Machine(c.pointer(self.calibration), MULTIPROCESSORS, MOST_SPLITS)
         self.address = c.addressof(self.machine)
         self.rows = {}
         index = 0

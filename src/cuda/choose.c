@@ -5,6 +5,7 @@
 
 #include "compile.h"
 #include "core/error.h"
+#include "layout.h"
 
 /* ---- What a row takes ----------------------------------------------------------------------------- */
 
@@ -67,6 +68,8 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_SMALL) != 0 && !is_small(x)) return false;
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
     if ((takes & EG_CUDA_STAGED) != 0 && x->cols % 8 != 0) return false;
+    if ((takes & EG_CUDA_FEW_ROWS) != 0 && x->rows > row->tile_rows) return false;
+    if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
 
@@ -147,7 +150,8 @@ eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel
 
 eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c) {
     const eg_cuda_caps *caps = c->caps->detail;
-    return (eg_cuda_machine){caps->calibration, caps->multiprocessors};
+    const bool clusters = (c->caps->features & EG_CUDA_SM90A) != 0;
+    return (eg_cuda_machine){caps->calibration, caps->multiprocessors, clusters ? EG_SMALL_MOST_SPLITS : 1};
 }
 
 /* Counters are cleared by a map's kernel, or else before the first product. */

@@ -275,10 +275,15 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
         detail.tma_cols = eg_cuda_tma_cols(row, &x);
         detail.clears = clears && detail.tail.tiles == 0;
     }
+    if (row->family == EG_CUDA_SPLIT) {
+        const eg_cuda_machine machine = eg_cuda_machine_of(c);
+        detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
+    }
     eg_step *step = add_step(c, part == EG_CUDA_PRODUCT ? EG_NO_OP : op, &detail);
     if (part == EG_CUDA_PRODUCT) step->what = "product alone", step->kind = EG_GEMM;
     if (part == EG_CUDA_FINISH) step->kind = EG_MAP;
     step->tail = detail.tail.tiles;
+    if (detail.splits > 1) step->splits = detail.splits;
     step->microseconds = eg_cuda_time_of(c, row, &x, op);
     if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
     if (part != EG_CUDA_PRODUCT) add_portions(c, op, step, &detail);

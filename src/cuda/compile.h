@@ -62,6 +62,7 @@ typedef struct eg_cuda_step {
     int8_t raster;      /* rows of tiles in the block that those of a wave form */
     int8_t op;          /* the operation; PAD: which copy */
     uint8_t part;       /* eg_cuda_part */
+    uint8_t splits;     /* parts of a product's depth, each summed by a block of a cluster */
     bool clears;        /* the kernel also sets all counters to 0 */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");

@@ -20,6 +20,12 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
 }
 
+static eg_cuda_kind kind_of_split(const eg_cuda_kernel *row) {
+    if ((row->takes & (EG_CUDA_FEW_ROWS | EG_CUDA_FEW_COLS)) != 0)
+        return by_type(row, EG_CUDA_KIND_FEW_16, EG_CUDA_KIND_FEW_F32, EG_CUDA_KIND_FEW_F64);
+    return by_type(row, EG_CUDA_KIND_SMALL_16, EG_CUDA_KIND_SMALL_F32, EG_CUDA_KIND_SMALL_F32);
+}
+
 eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     switch (row->family) {
     case EG_CUDA_LIBRARY:
@@ -32,6 +38,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
         return EG_CUDA_KIND_SUMS;
+    case EG_CUDA_SPLIT:
+        return kind_of_split(row);
     case EG_CUDA_STRIDED:
         break;
     }
@@ -69,7 +77,8 @@ static double memory_time(const eg_cuda_machine *machine, const eg_cuda_costs *c
                         bytes_of(&x->right, x->depth, x->cols, sources) +
                         bytes_of(&x->in, x->rows, x->cols, x->items) + (x->accumulate ? out : 0);
     const double written = out + bytes_of(&x->second, x->rows, x->cols, x->items);
-    return (read / costs->reading + written / costs->writing) * 1e-6 / grown;
+    const double writing = costs->writing > 0 ? costs->writing : costs->reading;
+    return (read / costs->reading + written / writing) * 1e-6 / grown;
 }
 
 static double terms_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
@@ -170,6 +179,39 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
 }
 
+static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    return (double)eg_ceil_div(x->rows, row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols) *
+           (double)x->items;
+}
+
+/* Of a tile's blocks each sums a part of the depth. All but the last tiles are finished while others are
+ * summed. */
+static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                             const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
+    const double blocks = tiles_of(row, x) * splits;
+    const double k_blocks = ceil_of((double)eg_ceil_div(x->depth, row->k_block) * (double)x->summed / splits);
+    const double waves = ceil_of(blocks / machine->multiprocessors);
+    const double rounds = ceil_of(blocks / (machine->multiprocessors * costs->resident));
+    const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency);
+    const double epilogue = costs->tile + terms_of(costs, x);
+    const double busy = products * k_blocks + (waves - 1) * epilogue;
+    return costs->launch + (splits > 1 ? costs->tail : 0) + epilogue +
+           beside(busy, memory_time(machine, costs, x));
+}
+
+/* More parts than run at once gain nothing. */
+static double least_of_splits(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int *best) {
+    const double tiles = tiles_of(row, x), places = machine->multiprocessors * costs->resident;
+    double least = estimate_split(machine, row, costs, x, 1);
+    *best = 1;
+    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= 2 * places; splits *= 2) {
+        const double time = estimate_split(machine, row, costs, x, splits);
+        if (time < least) least = time, *best = splits;
+    }
+    return least;
+}
+
 /* ---- The rest ------------------------------------------------------------------------------------- */
 
 static const eg_cuda_costs *costs_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row) {
@@ -181,8 +223,16 @@ double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *ro
     const eg_cuda_costs *costs = costs_of(machine, row);
     if (row->kind == EG_MAP || row->kind == EG_COPY || (row->takes & EG_CUDA_COPY) != 0)
         return costs->launch + memory_time(machine, costs, x);
+    int splits;
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
+    if (row->family == EG_CUDA_SPLIT) return least_of_splits(machine, row, costs, x, &splits);
     return estimate_tiles(machine, row, costs, x, saved);
+}
+
+int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    int splits;
+    least_of_splits(machine, row, costs_of(machine, row), x, &splits);
+    return splits;
 }
 
 /* A block adds up 32 rows of its columns at once, and waits for them; a multiprocessor has room for two. */

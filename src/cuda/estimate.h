@@ -18,8 +18,9 @@ typedef struct eg_cuda_costs {
     double second;   /* a second result; a library's: each further part of a split depth */
     double grad;     /* a gradient at the value */
     double chain;    /* a gradient at a saved matrix */
-    double tail;     /* of a stream-K tail, with its counters */
-    double reading, writing; /* bandwidth of memory that the kernel reaches: 1e6 bytes a microsecond */
+    double tail;     /* of a stream-K tail, with its counters; of a split depth */
+    double reading, writing; /* bandwidth of memory that the kernel reaches: 1e6 bytes a microsecond; writing
+                                0: as reading, where little is written */
 } eg_cuda_costs;
 
 /* Kinds of kernels with costs of their own. */
@@ -33,6 +34,11 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_STAGED,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
+    EG_CUDA_KIND_FEW_16, /* few rows or columns, and small tiles */
+    EG_CUDA_KIND_FEW_F32,
+    EG_CUDA_KIND_FEW_F64,
+    EG_CUDA_KIND_SMALL_16,
+    EG_CUDA_KIND_SMALL_F32,
     EG_CUDA_KIND_MMA_16,
     EG_CUDA_KIND_FMA_F32,
     EG_CUDA_KIND_MMA_F64,
@@ -57,6 +63,7 @@ typedef struct eg_cuda_calibration {
 typedef struct eg_cuda_machine {
     const eg_cuda_calibration *calibration;
     int multiprocessors;
+    int most_splits; /* parts of a depth that blocks of a cluster may share; 1: none has clusters */
 } eg_cuda_machine;
 
 /* The constants of a device by its name; those of the best known one for others. */
@@ -72,6 +79,9 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);
  * none. Pure. */
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved);
+
+/* In how many parts a row of small tiles does best to sum the depth. Pure. */
+int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 
 /* Of the sums of `rows` rows of column sums. */
 double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row, int64_t rows,

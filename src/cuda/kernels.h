@@ -58,6 +58,8 @@ typedef struct eg_cuda_gemm {
     int32_t propagate;       /* act'(NaN) = NaN, else 0 */
     int32_t accumulate;      /* STORE */
     int32_t multiprocessors; /* for persistent kernels */
+    int32_t splits;          /* small tiles: parts of the depth, one for each block of a cluster */
+    int32_t unused;
 } eg_cuda_gemm;
 
 /* A CUtensorMap: 128 bytes that the driver encodes. TMA reads it from the parameters of the kernel. */

@@ -99,6 +99,31 @@ enum {
     EG_MMA_F64_SHARED = EG_STRIDED_SIDE * EG_STRIDED_PADDED_SIDE * 8 /* more than the stages take */
 };
 
+/* ---- Small tiles of any strides (kernels/small_tile.cuh) ---------------------------------------------- */
+
+/* A k-block is so many bytes of the depth, whatever the type: more where a tile has few rows or columns,
+ * which is a long way to go. A line that is contiguous along the depth takes them and a padding; a term that
+ * is contiguous along the lines has the padding after all lines. */
+enum {
+    EG_SMALL_THREADS = 128,
+    EG_SMALL_PADDING = 16,
+    EG_SMALL_ROOM = 72 * 1024, /* three blocks a multiprocessor */
+    EG_SMALL_MOST_SPLITS = 8   /* parts of a depth: blocks of a portable cluster */
+};
+#define EG_SMALL_K_BYTES(rows, cols)         ((rows) * (cols) <= 1024 ? 256 : 128)
+#define EG_SMALL_BY_TERM(bytes, lines)       ((lines) * ((bytes) + EG_SMALL_PADDING))
+#define EG_SMALL_BY_LINE(bytes, lines, size) ((bytes) / (size) * ((lines) * (size) + EG_SMALL_PADDING))
+#define EG_SMALL_OPERAND(bytes, lines, size)                                                                 \
+    (EG_SMALL_BY_TERM(bytes, lines) > EG_SMALL_BY_LINE(bytes, lines, size)                                   \
+         ? EG_SMALL_BY_TERM(bytes, lines)                                                                    \
+         : EG_SMALL_BY_LINE(bytes, lines, size))
+#define EG_SMALL_STAGE(rows, cols, size)                                                                     \
+    (EG_SMALL_OPERAND(EG_SMALL_K_BYTES(rows, cols), rows, size) +                                            \
+     EG_SMALL_OPERAND(EG_SMALL_K_BYTES(rows, cols), cols, size))
+#define EG_SMALL_STAGES(rows, cols, size) (EG_SMALL_ROOM / EG_SMALL_STAGE(rows, cols, size))
+#define EG_SMALL_SHARED(rows, cols, size)                                                                    \
+    (EG_SMALL_STAGES(rows, cols, size) * EG_SMALL_STAGE(rows, cols, size))
+
 /* ---- The peak of the matrix units (kernels/hopper_peak.cu) ------------------------------------------- */
 
 enum {

@@ -19,15 +19,20 @@ static eg_status wait_if_checked(const eg_cuda_run *run, CUstream stream, const 
     return eg_cuda_check(run->device, run->device->driver->cuStreamSynchronize(stream), name);
 }
 
-/* `blocks` may be any number: where the grid is smaller, blocks make several tiles. On the main stream a
- * kernel is set up while its predecessor drains (order.cuh). */
-static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row, int64_t blocks,
-                         void *parameter) {
-    enum { MOST_BLOCKS = 0x7fffffff };
-    const int index = (int)(row - eg_cuda_kernel_row(0));
-    CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
-    overlap.value.programmaticStreamSerializationAllowed = 1;
-    const CUlaunchConfig config = {.gridDimX = (unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS),
+/* `clusters`, each of so many blocks, may be any number: where the grid is smaller, they make several tiles.
+ * On the main stream a kernel is set up while its predecessor drains (order.cuh). */
+static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row,
+                                  int64_t clusters, unsigned blocks, void *parameter) {
+    const int index = (int)(row - eg_cuda_kernel_row(0)), overlaps = stream == run->main;
+    const int64_t most = 0x7fffffff / blocks;
+    CUlaunchAttribute attributes[2] = {{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
+    attributes[0].value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute *cluster = &attributes[overlaps];
+    if (blocks > 1) {
+        cluster->id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        cluster->value.clusterDim.x = blocks, cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
+    }
+    const CUlaunchConfig config = {.gridDimX = (unsigned)(clusters < most ? clusters : most) * blocks,
                                    .gridDimY = 1,
                                    .gridDimZ = 1,
                                    .blockDimX = (unsigned)row->threads,
@@ -35,14 +40,19 @@ static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_
                                    .blockDimZ = 1,
                                    .sharedMemBytes = (unsigned)row->shared,
                                    .hStream = stream,
-                                   .attrs = &overlap,
-                                   .numAttrs = stream == run->main ? 1 : 0};
+                                   .attrs = attributes,
+                                   .numAttrs = (unsigned)overlaps + (blocks > 1)};
     void *parameters[] = {parameter};
     EG_TRY(eg_cuda_check(
         run->device,
         run->device->driver->cuLaunchKernelEx(&config, run->device->functions[index], parameters, NULL),
         row->name));
     return wait_if_checked(run, stream, row->name);
+}
+
+static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row, int64_t blocks,
+                         void *parameter) {
+    return enqueue_clusters(run, stream, row, blocks, 1, parameter);
 }
 
 /* ---- Column sums ---------------------------------------------------------------------------------- */
@@ -76,6 +86,10 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
     gemm.multiprocessors = run->device->caps.multiprocessors;
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->main, row, tiles, &gemm);
+    if (row->family == EG_CUDA_SPLIT) {
+        gemm.splits = detail->splits;
+        return enqueue_clusters(run, run->main, row, tiles, detail->splits, &gemm);
+    }
     eg_cuda_hopper hopper = {.gemm = gemm, .raster = detail->raster, .tma_cols = detail->tma_cols};
     int64_t blocks = 0;
     if (tail->tiles > 0) {
@@ -169,6 +183,7 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
     case EG_CUDA_LIBRARY:
         return run_library(run, step);
     case EG_CUDA_STRIDED:
+    case EG_CUDA_SPLIT:
     case EG_CUDA_TMA:
     case EG_CUDA_TMA_TILES:
         return run_gemm(run, step);

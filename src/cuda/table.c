@@ -72,6 +72,28 @@
      .threads = 128,                                                                                         \
      .shared = bytes},
 
+/* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
+#define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \
+    {.name = label "_" #rows "x" #cols,                                                                      \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_SPLIT,                                                                                \
+     .compute = accumulated,                                                                                 \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM80,                                                                                  \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes = also,                                                                                          \
+     .tile_rows = rows,                                                                                      \
+     .tile_cols = cols,                                                                                      \
+     .k_block = EG_SMALL_K_BYTES(rows, cols) / (size),                                                       \
+     .threads = EG_SMALL_THREADS,                                                                            \
+     .shared = EG_SMALL_SHARED(rows, cols, size)},
+#define SMALL_FEW(label, storage, accumulated, size, also)                                                   \
+    SMALL(label, storage, accumulated, size, 16, 64, EG_CUDA_FEW_ROWS | (also))                              \
+    SMALL(label, storage, accumulated, size, 64, 16, EG_CUDA_FEW_COLS | (also))
+#define SMALL_ALL(label, storage, accumulated, size, also)                                                   \
+    SMALL_FEW(label, storage, accumulated, size, also)                                                       \
+    SMALL(label, storage, accumulated, size, 64, 64, also)
+
 static const eg_cuda_kernel rows[] = {
     /* Products by the vendor's library, with a bias or nothing. */
     {.name = "cublaslt_bf16",
@@ -140,6 +162,10 @@ static const eg_cuda_kernel rows[] = {
      .tile_rows = 8,
      .tile_cols = 256,
      .threads = 256},
+    /* Few rows, few columns or few tiles. */
+    SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+        SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+            SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

@@ -17,6 +17,7 @@ enum {
 typedef enum eg_cuda_family {
     EG_CUDA_LIBRARY,   /* cublasLt, where it is a plain product */
     EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
+    EG_CUDA_SPLIT,     /* eg_cuda_gemm; any strides, and a cluster of blocks may share a tile's depth */
     EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
     EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
     EG_CUDA_VECTORS,   /* eg_cuda_act_grad: rows of 16-byte vectors */
@@ -34,11 +35,13 @@ enum {
     EG_CUDA_LEFT_COLS = 1U << 5,    /* left is column-major */
     EG_CUDA_RIGHT_ROWS = 1U << 6,
     EG_CUDA_RIGHT_COLS = 1U << 7,
-    EG_CUDA_SMALL = 1U << 8,    /* sizes below 2^31 */
-    EG_CUDA_STREAM_K = 1U << 9, /* can have a stream-K tail: clusters share the depth of the last tiles */
-    EG_CUDA_COPY = 1U << 10,    /* depth 0, and out = in: no bias, activation or second */
-    EG_CUDA_STAGED = 1U << 11   /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
-                                   during the next tile's products */
+    EG_CUDA_SMALL = 1U << 8,     /* sizes below 2^31 */
+    EG_CUDA_STREAM_K = 1U << 9,  /* can have a stream-K tail: clusters share the depth of the last tiles */
+    EG_CUDA_COPY = 1U << 10,     /* depth 0, and out = in: no bias, activation or second */
+    EG_CUDA_STAGED = 1U << 11,   /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
+                                    during the next tile's products */
+    EG_CUDA_FEW_ROWS = 1U << 12, /* no more than a tile's */
+    EG_CUDA_FEW_COLS = 1U << 13
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

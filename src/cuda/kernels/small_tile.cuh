@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small tiles of operands of any strides, for results that have few rows, few columns or few tiles. A cluster
+ * of blocks makes a tile: each sums a part of the depth, so that the multiprocessors are busy, and memory is
+ * read at its rate, where the result alone is too small for that.
+ *
+ *     depth           part 0    part 1    part 2    part 3
+ *                       |         |         |         |      partial tiles, in shared memory
+ *     tile            block 0   block 1   block 2   block 3
+ *                       |         |         |         |      each adds a quarter of all partial tiles, by
+ *     a quarter each    v         v         v         v      their numbers, and has its epilogue
+ *
+ * The order of every sum follows from the number of parts, which the compiler chose. Without clusters (before
+ * compute capability 9.0) there is one part.
+ *
+ * cp.async loads k-blocks into a ring of stages. They lie there in the direction in which they are contiguous
+ * in memory, [line][term] or [term][line], where lines are the rows of left or the columns of right. Lines
+ * and terms are padded by 16 bytes: eight of them, as a warp reads them, lie in different banks. */
+#ifndef EG_CUDA_SMALL_TILE_CUH
+#define EG_CUDA_SMALL_TILE_CUH
+
+#include "../layout.h"
+#include "epilogue.cuh"
+#include "order.cuh"
+
+/* ---- K-blocks ------------------------------------------------------------------------------------------ */
+
+EG_DEVICE uint32_t eg_shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
+
+/* Copies `bytes` of BYTES, and writes zeros for the others. */
+template <int BYTES> EG_DEVICE void eg_copy_async(uint32_t to, const void *from, int bytes) {
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
+                     "r"(bytes));
+    }
+}
+EG_DEVICE void eg_copy_async(uint32_t to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
+}
+
+/* LINES lines of an operand of storage type S, as a thread loads them: vectors of 16 bytes where neighbours
+ * in memory are that, else number by number. What it copies of a k-block lies DISTANCE apart across the
+ * direction in which the operand is contiguous. */
+template <typename S, int LINES, int K_BYTES> struct eg_small_operand {
+    static constexpr int SIZE = (int)sizeof(S), EACH = 16 / SIZE; /* EACH: numbers of a vector */
+    static constexpr int TERMS = K_BYTES / SIZE;
+    static constexpr int TERM_PITCH = TERMS + EACH; /* of [line][term] */
+    static constexpr int LINE_PITCH = LINES + EACH; /* of [term][line] */
+    static constexpr int STAGE = EG_SMALL_OPERAND(K_BYTES, LINES, SIZE) / SIZE;
+    static constexpr int NUMBERS = LINES * TERMS / EG_SMALL_THREADS, VECTORS = NUMBERS / EACH;
+
+    const S *first, *nothing; /* the thread's first number; a valid address, for numbers outside */
+    const S *at;              /* of the k-block that is loaded next */
+    int64_t term_stride, hop; /* hop: from copy to copy */
+    int lines;                /* that there are, of LINES */
+    int along, across;        /* of the first number, in either direction */
+    int distance;
+    int to, to_hop; /* the place of the first number in a stage, and from copy to copy: in numbers */
+    bool by_term;   /* a stage is [line][term], else [term][line] */
+    bool vectors;
+    bool whole; /* vectors, and no line is missing */
+
+    __device__ eg_small_operand(const eg_cuda_matrix &x, int64_t line_stride, int64_t to_term, int64_t begin,
+                                int64_t end)
+        : nothing((const S *)x.data), term_stride(to_term) {
+        lines = end - begin < LINES ? (int)(end - begin) : LINES;
+        by_term = term_stride == 1;
+        const int64_t near = by_term ? term_stride : line_stride, far = by_term ? line_stride : term_stride;
+        vectors = near == 1 && far % EACH == 0 && x.item_stride % EACH == 0 && x.data % 16 == 0;
+        whole = vectors && lines == LINES;
+        const int each = vectors ? EACH : 1, copies = (by_term ? TERMS : LINES) / each;
+        const int pitch = by_term ? TERM_PITCH : LINE_PITCH;
+        along = (int)threadIdx.x % copies * each, across = (int)threadIdx.x / copies;
+        distance = EG_SMALL_THREADS / copies;
+        first = nothing + begin * line_stride + along * near + across * far;
+        hop = distance * far;
+        to = across * pitch + along, to_hop = distance * pitch;
+    }
+
+    /* Goes to a term of an item, or to the next k-block. */
+    __device__ void seek(int64_t item_at, int64_t term) { at = first + item_at + term * term_stride; }
+    __device__ void advance() { at += TERMS * term_stride; }
+
+    /* Of a k-block with `terms` terms: numbers across the copies that are inside, and those of each copy. */
+    __device__ int inside_across(int terms) const { return (by_term ? lines : terms) - across; }
+    __device__ int inside_along(int terms, int each) const {
+        return max(0, min(each, (by_term ? terms : lines) - along));
+    }
+
+    /* Copies a k-block with nothing outside. */
+    __device__ void load_whole(S *stage) const {
+        const char *from = (const char *)at;
+        uint32_t place = eg_shared_address(stage + to);
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++, from += hop * SIZE, place += to_hop * SIZE)
+            eg_copy_async(place, from);
+    }
+    /* Numbers outside are written as 0. */
+    template <int COPIES> __device__ void load(int terms, S *stage) const {
+        constexpr int COUNT = NUMBERS / COPIES;
+        const int inside = inside_across(terms), bytes = inside_along(terms, COUNT) * SIZE;
+        const S *from = at;
+        uint32_t place = eg_shared_address(stage + to);
+#pragma unroll
+        for (int i = 0; i < COPIES; i++, from += hop, place += to_hop * SIZE) {
+            const int some = i * distance < inside ? bytes : 0;
+            eg_copy_async<COUNT * SIZE>(place, some > 0 ? from : nothing, some);
+        }
+    }
+
+    /* cp.async moves no 2 bytes: such numbers wait in registers. */
+    __device__ void fetch(int terms, S (&held)[NUMBERS]) const {
+        const int inside = inside_along(terms, 1) > 0 ? inside_across(terms) : 0;
+        const S *from = at;
+#pragma unroll
+        for (int i = 0; i < NUMBERS; i++, from += hop) held[i] = i * distance < inside ? *from : (S)0;
+    }
+    __device__ void deposit(const S (&held)[NUMBERS], S *stage) const {
+        S *place = stage + to;
+#pragma unroll
+        for (int i = 0; i < NUMBERS; i++, place += to_hop) *place = held[i];
+    }
+};
+
+/* ---- The products of a part ---------------------------------------------------------------------------- */
+
+/* K has the types of its operands, the tile, its accumulators and multiply_stage. */
+template <class K> struct eg_small_loop {
+    using S = typename K::storage;
+    using left_type = typename K::left_type;
+    using right_type = typename K::right_type;
+    static constexpr int TERMS = left_type::TERMS, STAGE = left_type::STAGE + right_type::STAGE;
+    static constexpr int STAGES = EG_SMALL_STAGES(K::ROWS, K::COLS, (int)sizeof(S));
+    static constexpr bool HOLDS = sizeof(S) == 2;
+
+    const eg_cuda_gemm &p;
+    left_type left;
+    right_type right;
+    S *ring;
+    int64_t item, remaining; /* of the k-block that is loaded next, some steps ahead of the products */
+    int64_t steps, to_load;
+    S held_left[HOLDS ? left_type::NUMBERS : 1], held_right[HOLDS ? right_type::NUMBERS : 1];
+
+    /* Part `part` of the k-blocks, summand after summand. */
+    __device__ eg_small_loop(const eg_cuda_gemm &gemm, const eg_tile &at, int part, S *memory)
+        : p(gemm), left(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows),
+          right(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols), ring(memory),
+          item(at.item) {
+        const int64_t each = (p.depth + TERMS - 1) / TERMS, all = each * p.summed;
+        int64_t term = 0;
+        steps = all;
+        if (p.summed > 1) item = 0;
+        if (p.splits > 1) {
+            const int64_t first = all * part / p.splits;
+            steps = all * (part + 1) / p.splits - first;
+            if (p.summed > 1) item = first / each;
+            term = (p.summed > 1 ? first - item * each : first) * TERMS;
+        }
+        to_load = steps;
+        seek(term);
+    }
+    __device__ void seek(int64_t term) {
+        remaining = p.depth - term;
+        left.seek(item * p.left.item_stride, term);
+        right.seek(item * p.right.item_stride, term);
+    }
+
+    template <class O> __device__ void load(const O &operand, S *stage, S *held) const {
+        if (operand.whole && remaining >= TERMS) return operand.load_whole(stage);
+        const int terms = remaining < TERMS ? (int)remaining : TERMS;
+        if (operand.vectors) return operand.template load<O::VECTORS>(terms, stage);
+        if constexpr (HOLDS) {
+            operand.fetch(terms, *(S(*)[O::NUMBERS])held);
+        } else {
+            operand.template load<O::NUMBERS>(terms, stage);
+        }
+    }
+    __device__ S *stage_of(int index) const { return ring + index * STAGE; }
+
+    /* Begins to load a k-block; returns whether there is one. */
+    __device__ bool begin_load(int stage) {
+        const bool there = to_load > 0;
+        if (there) {
+            load(left, stage_of(stage), held_left);
+            load(right, stage_of(stage) + left_type::STAGE, held_right);
+            to_load--;
+            remaining -= TERMS;
+            left.advance();
+            right.advance();
+            if (remaining <= 0) {
+                item++;
+                seek(0);
+            }
+        }
+        asm volatile("cp.async.commit_group;");
+        return there;
+    }
+    __device__ void end_load(bool there, int stage) const {
+        if constexpr (HOLDS) {
+            if (there && !left.vectors) left.deposit(held_left, stage_of(stage));
+            if (there && !right.vectors) right.deposit(held_right, stage_of(stage) + left_type::STAGE);
+        }
+    }
+
+    __device__ void run(K &k) {
+        for (int i = 0; i < STAGES - 1; i++) end_load(begin_load(i), i);
+        int stage = 0;
+        for (int64_t step = 0; step < steps; step++, stage = stage + 1 == STAGES ? 0 : stage + 1) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+            __syncthreads();
+            const int ahead = stage == 0 ? STAGES - 1 : stage - 1;
+            const bool there = begin_load(ahead);
+            k.multiply_stage(left.by_term, right.by_term, stage_of(stage),
+                             stage_of(stage) + left_type::STAGE);
+            end_load(there, ahead);
+        }
+        asm volatile("cp.async.wait_group 0;");
+        __syncthreads();
+    }
+};
+
+/* Adds the tiles of warps that shared the terms, which lie behind each other. */
+template <typename T, int ROWS, int COLS, int LD, int LAYERS> EG_DEVICE void eg_small_add_layers(T *tile) {
+    if constexpr (LAYERS > 1) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < ROWS * COLS; i += EG_SMALL_THREADS) {
+            T *total = tile + i / COLS * LD + i % COLS;
+#pragma unroll
+            for (int other = 1; other < LAYERS; other++) *total += total[other * ROWS * LD];
+        }
+    }
+}
+
+/* ---- The parts of a tile become one ---------------------------------------------------------------------
+ */
+
+/* Waits for all threads of the cluster's blocks. What they wrote to shared memory before is seen after. */
+EG_DEVICE void eg_small_sync(int splits) {
+#if __CUDA_ARCH__ >= 900
+    if (splits > 1) {
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                         : "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+/* After it nobody reads this block's shared memory. A release would wait for what was stored. */
+EG_DEVICE void eg_small_part(int splits) {
+#if __CUDA_ARCH__ >= 900
+    if (splits > 1) {
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+/* A number of block `rank`'s shared memory, which lies there where `here` lies in this block's. */
+EG_DEVICE float eg_small_peek(const float *here, int rank) {
+    float x = *here;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %1, %2;\n"
+                 "ld.shared::cluster.f32 %0, [there];\n}"
+                 : "=f"(x)
+                 : "r"((uint32_t)__cvta_generic_to_shared(here)), "r"(rank)
+                 : "memory");
+#endif
+    return x;
+}
+EG_DEVICE double eg_small_peek(const double *here, int rank) {
+    double x = *here;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .u32 there;\n"
+                 "mapa.shared::cluster.u32 there, %1, %2;\n"
+                 "ld.shared::cluster.f64 %0, [there];\n}"
+                 : "=d"(x)
+                 : "r"((uint32_t)__cvta_generic_to_shared(here)), "r"(rank)
+                 : "memory");
+#endif
+    return x;
+}
+
+/* The groups of the tile that a block finishes. */
+struct eg_small_share {
+    int first, end;
+};
+template <int COUNT> EG_DEVICE eg_small_share eg_small_share_of(int rank, int splits) {
+    return {COUNT * rank / splits, COUNT * (rank + 1) / splits};
+}
+
+/* Adds what all blocks have for this block's share, in their order. */
+template <typename T, int ROWS, int COLS, int LD>
+EG_DEVICE void eg_small_gather(const eg_cuda_gemm &p, T *tile, const eg_small_share &share) {
+    const eg_groups<ROWS, COLS, LD> groups(p);
+    for (int group = share.first + (int)threadIdx.x; group < share.end; group += EG_SMALL_THREADS) {
+        T *to = tile + groups.at(group);
+        T total[4] = {};
+        for (int rank = 0; rank < p.splits; rank++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) total[i] += eg_small_peek(to + i * groups.step(), rank);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) to[i * groups.step()] = total[i];
+    }
+}
+
+/* Copies the other blocks' finished shares: the first one then has the whole tile. */
+template <typename T, int ROWS, int COLS, int LD>
+EG_DEVICE void eg_small_collect(const eg_cuda_gemm &p, T *tile) {
+    const eg_groups<ROWS, COLS, LD> groups(p);
+    for (int rank = 1; rank < p.splits; rank++) {
+        const eg_small_share share = eg_small_share_of<groups.COUNT>(rank, p.splits);
+        for (int group = share.first + (int)threadIdx.x; group < share.end; group += EG_SMALL_THREADS) {
+            T *to = tile + groups.at(group);
+#pragma unroll
+            for (int i = 0; i < 4; i++) to[i * groups.step()] = eg_small_peek(to + i * groups.step(), rank);
+        }
+    }
+}
+
+/* `tile`: a block's partial sums, ROWS rows of LD numbers. */
+template <typename T, int ROWS, int COLS, int LD>
+EG_DEVICE void eg_small_finish(const eg_cuda_gemm &p, const eg_tile &at, int rank, T *tile) {
+    const eg_small_share share = eg_small_share_of<ROWS * COLS / 4>(rank, p.splits);
+    eg_small_sync(p.splits);
+    if (p.splits > 1) eg_small_gather<T, ROWS, COLS, LD>(p, tile, share);
+    eg_finish_groups<T, ROWS, COLS, LD, EG_SMALL_THREADS>(p, at, tile, share.first, share.end);
+    if (p.sums == 0) return eg_small_part(p.splits);
+    eg_small_sync(p.splits);
+    if (rank == 0) {
+        eg_small_collect<T, ROWS, COLS, LD>(p, tile);
+        __syncthreads();
+        eg_sum_columns<T, ROWS, COLS, LD, EG_SMALL_THREADS>(p, at, tile);
+    }
+    eg_small_part(p.splits);
+}
+
+/* ---- A kernel -------------------------------------------------------------------------------------------
+ */
+
+template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    constexpr int LD = K::COLS + 4;
+    typename K::compute *const tile = (typename K::compute *)memory;
+    const uint32_t splits = (uint32_t)p.splits;
+    const int rank = splits > 1 ? (int)(blockIdx.x % splits) : 0;
+    eg_let_successor_start();
+    for (int64_t index = splits > 1 ? blockIdx.x / splits : blockIdx.x; index < p.tiles;
+         index += gridDim.x / splits) {
+        const eg_tile at = eg_tile_at<K::ROWS, K::COLS>(p, index);
+        K k(p, at);
+        eg_small_loop<K> loop(p, at, rank, (typename K::storage *)memory);
+        eg_wait_for_predecessor();
+        loop.run(k);
+        k.template put<LD>(tile);
+        eg_small_finish<typename K::compute, K::ROWS, K::COLS, LD>(p, at, rank, tile);
+    }
+}
+
+#define EG_SMALL_ENTRY(name, ...)                                                                            \
+    extern "C" __global__ void __launch_bounds__(EG_SMALL_THREADS, 3)                                        \
+        eg_##name(const __grid_constant__ eg_cuda_gemm p) {                                                  \
+        eg_small_run<__VA_ARGS__>(p);                                                                        \
+    }
+
+#endif
