@@ -44,6 +44,11 @@ class Torch(NumPy):
             raise ArgumentError(f"{name} requires grad, which this call does not record; expected epigrad.torch, "
                                 f"torch.no_grad() or {name}.detach()")
 
+    @staticmethod
+    def plain(arrays):
+        """Tensors that require grad, without: `__dlpack__`, which older versions are read by, refuses them."""
+        return [array.detach() if getattr(array, "requires_grad", False) else array for array in arrays]
+
 
 class CuPy(NumPy):
     @staticmethod

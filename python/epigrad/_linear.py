@@ -88,7 +88,8 @@ def linear(x, w, bias=None, *, activation="none", save=None, residual=None, out=
         _check_torch(out=y)
     if stream is None:
         stream = kind.stream(x)
-    _library.forward(x, w, bias, residual, y, pre, value, number(MATH, "math", math),
+    arrays = (x, w, bias, residual, y, pre)
+    _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
                      number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream)
     if made:
         y = kind.finish(y)
@@ -156,8 +157,9 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
             results[i] = kind.empty(x, shape, "x") if given[i] is None else given[i]
     if stream is None:
         stream = kind.stream(x)
-    _library.backward(x, w, bias if saved is None else None, grad, saved, *results,
-                      0 if saved is None else _SAVE[save], bool(accumulate), value, number(MATH, "math", math),
+    arrays = (x, w, bias if saved is None else None, grad, saved, *results)
+    _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if saved is None else _SAVE[save],
+                      bool(accumulate), value, number(MATH, "math", math),
                       number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream)
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))

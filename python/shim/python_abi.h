@@ -65,6 +65,7 @@ void *PyCapsule_GetPointer(PyObject *capsule, const char *name);
 
 PyObject *PyErr_Occurred(void);
 void PyErr_Clear(void);
+void PyErr_Fetch(PyObject **type, PyObject **value, PyObject **traceback);
 void PyErr_SetString(PyObject *type, const char *message);
 int PyErr_ExceptionMatches(PyObject *type);
 

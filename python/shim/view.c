@@ -146,6 +146,18 @@ static bool is_cuda(PyObject *object) {
     return number == kDLCUDA || number == kDLCUDAManaged;
 }
 
+/* What the producer refused, with the argument's name. */
+static bool fail_export(const eg_py_view *view) {
+    PyObject *type, *value, *trace;
+    char why[512];
+    PyErr_Fetch(&type, &value, &trace);
+    put_text(value, why, sizeof why);
+    if (type != NULL) Py_DecRef(type);
+    if (value != NULL) Py_DecRef(value);
+    if (trace != NULL) Py_DecRef(trace);
+    return eg_py_fail(EG_ERR_ARGUMENT, "%s has no memory that can be read: %s", view->name, why);
+}
+
 static bool take_dlpack(PyObject *object, long long stream, eg_py_view *view) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
     if (method == NULL) {
@@ -165,7 +177,7 @@ static bool take_dlpack(PyObject *object, long long stream, eg_py_view *view) {
         view->capsule = call_dlpack(method, cuda, stream, false);
     }
     Py_DecRef(method);
-    return view->capsule != NULL && take_capsule(view);
+    return view->capsule != NULL ? take_capsule(view) : fail_export(view);
 }
 
 /* ---- The buffer protocol ------------------------------------------------------------------------- */

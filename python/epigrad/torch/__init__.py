@@ -37,7 +37,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
         TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
 
     A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
-    and no `.grad`; a bias likewise. torch.compile breaks the graph there.
+    and no `.grad`; a bias likewise. torch.compile breaks the graph there; that of PyTorch 2.4 does not see the attribute.
     """
     if activation not in _ACTIVATION or save != "auto" or math != "default":
         _ops.check_options(activation, save, math)
@@ -48,9 +48,10 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
     grad = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or
                                         (bias is not None and bias.requires_grad))
     keep = grad and save == "auto" and activation not in _FROM_Y
-    if grad and hasattr(w, "main_grad"):
+    compiling = torch.compiler.is_compiling()
+    if grad and not (compiling and _ops.COMPILES_WITHOUT_ATTRIBUTES) and hasattr(w, "main_grad"):
         return _ops.apply_uncompiled(x, w, bias, activation, keep, math)
-    if not torch.compiler.is_compiling() and _ops.nobody_listens(x, w):
+    if not compiling and _ops.nobody_listens(x, w):
         if grad:
             return _ops.Direct.apply(x, w, bias, activation, keep, math)
         return _ops.forward(x, w, bias, activation, False, math)[0]

@@ -12,6 +12,9 @@ _SOURCE = {"recompute": 0, "pre": 1, "y": 2}
 # From some version on the shim reads a tensor through a table in C, which knows the stream too. Before, it goes through
 # `__dlpack__`, which takes no tensor that requires grad.
 _IN_C = hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+_HAS_VMAP = hasattr(torch.library, "register_vmap")  # 2.5
+# torch.compile of 2.4 refuses to ask a tensor for an attribute.
+COMPILES_WITHOUT_ATTRIBUTES = not _HAS_VMAP
 
 _operators = torch.library.Library("epigrad", "DEF")
 _operators.define("linear(Tensor x, Tensor w, Tensor? bias, str activation, bool save, str math) -> (Tensor, Tensor)")
@@ -201,7 +204,7 @@ def _backward_vmap(info, in_dims, grad, x, w, bias, saved, activation, source, n
                  info.batch_size, in_dims[:5], (grad, x, w, bias, saved))
 
 
-if hasattr(torch.library, "register_vmap"):  # 2.5
+if _HAS_VMAP:
     torch.library.register_vmap("epigrad::linear", _linear_vmap, lib=_operators)
     torch.library.register_vmap("epigrad::linear_backward", _backward_vmap, lib=_operators)
 
