@@ -26,7 +26,7 @@ def main():
     mine = lambda w, bias: epigrad.torch.linear(x, w, bias, "gelu")
     operator = torch.ops.epigrad.linear.default
     calls = {
-        "the shim alone, memory given": lambda: _library.forward(x, w, bias, None, y, None, 2, 0, 0, 0, None),
+        "the shim alone, memory given": lambda: _library.forward(x, w, bias, None, y, None, 2, 0, 0, 0, None, None),
         "epigrad.linear, NumPy": lambda: epigrad.linear(*arrays, activation="gelu"),
         "epigrad.torch.linear": lambda: mine(w, bias),
         "epigrad.torch.linear, its operator": lambda: operator(x, w, bias, "gelu", False, "default"),

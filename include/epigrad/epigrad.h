@@ -272,7 +272,8 @@ EG_CONSTRUCTOR eg_layer eg_layer_of(int64_t m, int64_t k, int64_t n, eg_activati
 
 /* Scratch memory for one call: at least eg_*_workspace bytes, aligned to 64, apart from every operand. The
  * next call may use the same. data == NULL: the context uses its own, which grows to the largest call seen
- * and is freed by eg_close. */
+ * and is freed by eg_close. A graph that captured a call goes on using that call's workspace: bring one for
+ * it. */
 typedef struct eg_workspace {
     void *data;    /* as in eg_matrix */
     size_t offset; /* bytes, a multiple of 64 */

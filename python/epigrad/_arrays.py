@@ -2,6 +2,7 @@
 """What differs between array libraries: making an output of the same kind as an input, and the current CUDA stream.
 
 No array library is imported here that the caller has not imported: an array's own type leads to its module."""
+import functools
 import sys
 
 from ._library import ArgumentError, UnsupportedError
@@ -19,8 +20,9 @@ class NumPy:
         return None
 
     @staticmethod
-    def check(array, name):
-        pass
+    def scratch(like):
+        """What makes memory for a call on the current stream, of so many elements like those; None: the context's."""
+        return None
 
     @staticmethod
     def finish(made):
@@ -39,15 +41,21 @@ class Torch(NumPy):
         return sys.modules["torch"].cuda.current_stream(like.device).cuda_stream if like.is_cuda else None
 
     @staticmethod
-    def check(array, name):
-        if getattr(array, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
-            raise ArgumentError(f"{name} requires grad, which this call does not record; expected epigrad.torch, "
-                                f"torch.no_grad() or {name}.detach()")
+    def scratch(like):
+        return like.new_empty if like.is_cuda else None
 
     @staticmethod
     def plain(arrays):
         """Tensors that require grad, without: `__dlpack__`, which older versions are read by, refuses them."""
         return [array.detach() if getattr(array, "requires_grad", False) else array for array in arrays]
+
+
+def refuse_grad(**arrays):
+    """A gradient that torch expects of a tensor would be lost without a word."""
+    for name, array in arrays.items():
+        if getattr(array, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+            raise ArgumentError(f"{name} requires grad, which this call does not record; expected epigrad.torch, "
+                                f"torch.no_grad() or {name}.detach()")
 
 
 class CuPy(NumPy):
@@ -58,6 +66,10 @@ class CuPy(NumPy):
     @staticmethod
     def stream(like):
         return sys.modules["cupy"].cuda.get_current_stream().ptr
+
+    @staticmethod
+    def scratch(like):
+        return functools.partial(sys.modules["cupy"].empty, dtype=like.dtype)
 
 
 class Jax(NumPy):

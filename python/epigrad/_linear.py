@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Optional, Sequence, overload
 
 from . import _library
-from ._arrays import Torch, kind_of, shape_of
+from ._arrays import Torch, kind_of, refuse_grad, shape_of
 from ._library import ArgumentError
 from ._options import ACTIVATION, FROM_Y, MATH, NONFINITE, number
 
@@ -76,21 +76,19 @@ def linear(x, w, bias=None, *, activation="none", save=None, residual=None, out=
     if save == "y" and activation not in FROM_Y:
         raise ArgumentError(f"save is 'y' with activation {activation!r}; expected 'pre', or one of "
                             f"{', '.join(sorted(FROM_Y))}")
-    if kind is Torch:
-        _check_torch(x=x, w=w, bias=bias, residual=residual)
     y, pre = out if save == "pre" and out is not None else (out, None)
+    refuse_grad(x=x, w=w, bias=bias, residual=residual, out=y, pre=pre)
     made = y is None
     if made or (pre is None and save == "pre"):
         lead, n = _sizes(x, w)
         y = kind.empty(x, (*lead, n), "x") if made else y
         pre = kind.empty(x, (*lead, n), "x") if pre is None and save == "pre" else pre
-    elif kind is Torch:
-        _check_torch(out=y)
+    scratch = None  # of another stream than the current one: the library's own
     if stream is None:
-        stream = kind.stream(x)
+        stream, scratch = kind.stream(x), kind.scratch(x)
     arrays = (x, w, bias, residual, y, pre)
     _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
-                     number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream)
+                     number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
     if made:
         y = kind.finish(y)
     if save is None:
@@ -147,25 +145,19 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
         raise ArgumentError(f"need has {len(need)} members; expected three, for d_x, d_w and d_bias")
     if accumulate and any(wanted and array is None for wanted, array in zip(need[1:], given[1:])):
         raise ArgumentError("accumulate is True, and out lacks d_w or d_bias; expected arrays to add to")
-    if kind is Torch:
-        _check_torch(grad=grad, x=x, w=w, bias=bias, saved=saved)
-        _check_torch(**{"out[0]": given[0], "out[1]": given[1], "out[2]": given[2]})
+    refuse_grad(grad=grad, x=x, w=w, bias=bias, saved=saved,
+                **{"out[0]": given[0], "out[1]": given[1], "out[2]": given[2]})
     results = [None, None, None]
     for i in range(3):
         if need[i]:
             shape = shape_of(x) if i == 0 else shape_of(w) if i == 1 else (_sizes(x, w)[1],)
             results[i] = kind.empty(x, shape, "x") if given[i] is None else given[i]
+    scratch = None  # of another stream than the current one: the library's own
     if stream is None:
-        stream = kind.stream(x)
+        stream, scratch = kind.stream(x), kind.scratch(x)
     arrays = (x, w, bias if saved is None else None, grad, saved, *results)
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if saved is None else _SAVE[save],
                       bool(accumulate), value, number(MATH, "math", math),
-                      number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream)
+                      number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))
-
-
-def _check_torch(**arrays):
-    for name, array in arrays.items():
-        if array is not None:
-            Torch.check(array, name)

@@ -4,15 +4,18 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
-/* What is free. More than these are needed only by as many threads at once; the others are closed when they
- * are given back. */
+/* What is free. More than MOST on the CPU are needed only by as many threads at once: the others are closed
+ * when they are given back. Those of CUDA stay, one for each stream: graphs that captured a call hold its
+ * kernels, and a stream that is being captured must not be waited for. */
 enum { MOST = 64 };
-static struct {
+typedef struct free_context {
     eg_py_device device;
     eg_context *context;
-} free_contexts[MOST];
-static int count;
+} free_context;
+static free_context *free_contexts;
+static int count, capacity;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int threads;
 
@@ -41,10 +44,21 @@ eg_status eg_py_contexts_take(const eg_py_device *device, eg_context **context) 
     return eg_open(&info, context);
 }
 
+static bool has_room(void) {
+    if (count < capacity) return true;
+    const int wanted = capacity > 0 ? 2 * capacity : MOST;
+    free_context *larger = realloc(free_contexts, (size_t)wanted * sizeof *larger);
+    if (larger == NULL) return false;
+    free_contexts = larger;
+    capacity = wanted;
+    return true;
+}
+
 void eg_py_contexts_give(const eg_py_device *device, eg_context *context) {
-    bool keep = device->backend != EG_BACKEND_CPU || device->threads == eg_py_contexts_threads();
     pthread_mutex_lock(&lock);
-    keep = keep && count < MOST;
+    const bool wanted =
+        device->backend != EG_BACKEND_CPU || (device->threads == eg_py_contexts_threads() && count < MOST);
+    const bool keep = wanted && has_room();
     if (keep) {
         free_contexts[count].device = *device;
         free_contexts[count++].context = context;

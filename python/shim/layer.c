@@ -30,9 +30,19 @@ static const char *put_device(const eg_py_view *view, char *text, size_t size) {
     return text;
 }
 
+static bool has_elements(const eg_py_view *view) {
+    for (int i = 0; i < view->dims; i++) {
+        if (view->shape[i] == 0) return false;
+    }
+    return true;
+}
+
 static bool check_common(const eg_py_operand *operand, const eg_py_view *x) {
     const eg_py_view *view = operand->view;
     char is[32], wanted[32];
+    if (view->data == NULL && has_elements(view))
+        return eg_py_fail(EG_ERR_ARGUMENT, "%s has no memory; expected that of its elements, not yet freed",
+                          view->name);
     if (view->backend != x->backend || view->device != x->device)
         return eg_py_fail(EG_ERR_ARGUMENT, "%s is on %s; expected %s, where %s is", view->name,
                           put_device(view, is, sizeof is), put_device(x, wanted, sizeof wanted), x->name);

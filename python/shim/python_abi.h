@@ -54,6 +54,7 @@ unsigned long long PyLong_AsUnsignedLongLongMask(PyObject *value);
 PyObject *PyObject_Type(PyObject *object);
 PyObject *PyObject_GetAttrString(PyObject *object, const char *name);
 PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...);
+PyObject *PyObject_CallFunction(PyObject *callable, const char *format, ...);
 PyObject *PyObject_Call(PyObject *callable, PyObject *args, PyObject *kwargs);
 PyObject *PyObject_Str(PyObject *object);
 int PyObject_CheckBuffer(PyObject *object);

@@ -24,9 +24,10 @@ typedef struct call_options {
     eg_nonfinite nonfinite;
     size_t limit;
     bool has_stream;
-    long long stream; /* as DLPack numbers them: 1 is the legacy default stream, 2 that of the thread */
+    long long stream;  /* as DLPack numbers them: 1 is the legacy default stream, 2 that of the thread */
+    PyObject *scratch; /* NULL, or what makes an array of so many elements, for the workspace of the call */
 } call_options;
-enum { OPTIONS = 5 };
+enum { OPTIONS = 6 };
 
 static bool take_options(PyObject *const *args, call_options *options) {
     options->activation = (eg_activation)PyLong_AsLongLong(args[0]);
@@ -36,6 +37,7 @@ static bool take_options(PyObject *const *args, call_options *options) {
     options->has_stream = args[4] != &_Py_NoneStruct;
     options->stream = options->has_stream ? PyLong_AsLongLong(args[4]) : 1;
     if (options->stream == 0) options->stream = 1; /* DLPack has no 0: it could mean either default */
+    options->scratch = args[5] != &_Py_NoneStruct ? args[5] : NULL;
     return PyErr_Occurred() == NULL;
 }
 
@@ -48,27 +50,57 @@ static eg_py_device find_device(const eg_py_view *x, const call_options *options
 
 typedef struct call {
     eg_layer layer;
-    const eg_forward_args *forward; /* or */
-    const eg_backward_args *backward;
+    eg_forward_args *forward; /* or */
+    eg_backward_args *backward;
+    PyObject *scratch; /* as in call_options */
+    PyObject *memory;  /* what it made */
+    eg_py_view workspace;
 } call;
+
+static eg_status ask(eg_context *context, const call *call, size_t *bytes) {
+    if (call->scratch == NULL) return EG_OK;
+    return call->forward != NULL ? eg_forward_workspace(context, &call->layer, call->forward, bytes)
+                                 : eg_backward_workspace(context, &call->layer, call->backward, bytes);
+}
+
+/* The workspace is memory of the arrays' own library: its pool lends it to others when the call is through,
+ * and keeps it for a graph that captures the call. A context's own workspace would move when it grows. */
+static bool take_workspace(call *call, size_t bytes) {
+    const size_t each = eg_dtype_size(call->layer.dtype);
+    call->memory = PyObject_CallFunction(call->scratch, "L", (long long)((bytes + each - 1) / each));
+    if (call->memory == NULL || !eg_py_take(call->memory, "the workspace", 1, &call->workspace)) return false;
+    eg_workspace *workspace = call->forward != NULL ? &call->forward->workspace : &call->backward->workspace;
+    *workspace = (eg_workspace){.data = call->workspace.data, .bytes = bytes};
+    return true;
+}
+
+static eg_status perform(eg_context *context, const call *call) {
+    return call->forward != NULL ? eg_forward(context, &call->layer, call->forward)
+                                 : eg_backward(context, &call->layer, call->backward);
+}
 
 /* Runs without the lock of the interpreter. The message is copied before anyone else's call on this thread.
  */
-static bool run(const eg_py_device *device, const call *call) {
+static bool run(const eg_py_device *device, call *call) {
     char message[1024]; /* set where a call fails */
+    size_t bytes = 0;
+    bool has_room = true;
     eg_context *context;
     PyThreadState *state = PyEval_SaveThread();
     eg_status status = eg_py_contexts_take(device, &context);
-    if (status == EG_OK) {
-        status = call->forward != NULL ? eg_forward(context, &call->layer, call->forward)
-                                       : eg_backward(context, &call->layer, call->backward);
-        if (status != EG_OK) snprintf(message, sizeof message, "%s", eg_last_error());
-        eg_py_contexts_give(device, context);
-    } else {
-        snprintf(message, sizeof message, "%s", eg_last_error());
+    if (status == EG_OK) status = ask(context, call, &bytes);
+    if (status == EG_OK && bytes > 0) {
+        PyEval_RestoreThread(state);
+        has_room = take_workspace(call, bytes);
+        state = PyEval_SaveThread();
     }
+    if (status == EG_OK && has_room) status = perform(context, call);
+    if (status != EG_OK) snprintf(message, sizeof message, "%s", eg_last_error());
+    if (context != NULL) eg_py_contexts_give(device, context);
     PyEval_RestoreThread(state);
-    if (status == EG_OK) return true;
+    eg_py_release(&call->workspace);
+    if (call->memory != NULL) Py_DecRef(call->memory);
+    if (status == EG_OK) return has_room; /* without room there is an exception */
     return eg_py_fail((int)status, "%s (a is x, b is w, d_a and d_b are their gradients)", message);
 }
 
@@ -96,7 +128,7 @@ static eg_layer layer_of(const call_options *options) {
                       .nonfinite = options->nonfinite};
 }
 
-/* forward(x, w, bias, residual, y, pre, activation, math, nonfinite, limit, stream) */
+/* forward(x, w, bias, residual, y, pre, activation, math, nonfinite, limit, stream, scratch) */
 static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { X, W, BIAS, RESIDUAL, Y, PRE, ARRAYS };
     static const char *const names[ARRAYS] = {"x", "w", "bias", "residual", "out", "pre"};
@@ -115,7 +147,7 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
         {.kind = EG_PY_Y, .output = true, .view = &views[Y], .place = &a.y},
         {.kind = EG_PY_Y, .output = true, .view = &views[PRE], .place = &a.pre},
     };
-    call call = {.layer = layer_of(&options), .forward = &a};
+    call call = {.layer = layer_of(&options), .forward = &a, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
                 require(&views[W]) && require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.layer);
@@ -126,7 +158,7 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     return finish(done, views, ARRAYS);
 }
 
-/* backward(x, w, bias, grad, saved, d_x, d_w, d_bias, source, accumulate, activation, ..., stream) */
+/* backward(x, w, bias, grad, saved, d_x, d_w, d_bias, source, accumulate, activation, ..., scratch) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { X, W, BIAS, GRAD, SAVED, D_X, D_W, D_BIAS, ARRAYS, SOURCE = ARRAYS, ACCUMULATE, FIXED };
     static const char *const names[ARRAYS] = {"x", "w", "bias", "grad", "saved", "d_x", "d_w", "d_bias"};
@@ -149,7 +181,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W], .place = &a.d_b},
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},
     };
-    call call = {.layer = layer_of(&options), .backward = &a};
+    call call = {.layer = layer_of(&options), .backward = &a, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
                 require(&views[W]) && require(&views[GRAD]) && eg_py_lay_out(operands, ARRAYS, &call.layer);

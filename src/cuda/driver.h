@@ -26,6 +26,7 @@
     X(cuStreamWaitEvent)                                                                                     \
     X(cuStreamSynchronize)                                                                                   \
     X(cuStreamIsCapturing)                                                                                   \
+    X(cuThreadExchangeStreamCaptureMode)                                                                     \
     X(cuStreamBeginCapture)                                                                                  \
     X(cuStreamEndCapture)                                                                                    \
     X(cuGraphInstantiate)                                                                                    \

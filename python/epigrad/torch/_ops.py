@@ -31,14 +31,16 @@ def _again(error, function, tensors, options):
 
 
 def call(function, tensors, options):
-    stream = None
+    stream = scratch = None
+    if tensors[0].is_cuda:
+        scratch = tensors[0].new_empty
+        stream = None if _IN_C else torch.cuda.current_stream(tensors[0].device).cuda_stream
     if not _IN_C:
         tensors = [tensor if tensor is None else tensor.detach() for tensor in tensors]
-        stream = torch.cuda.current_stream(tensors[0].device).cuda_stream if tensors[0].is_cuda else None
     try:
-        function(*tensors, *options, stream)
+        function(*tensors, *options, stream, scratch)
     except _library.ArgumentError as error:
-        _again(error, function, tensors, (*options, stream))
+        _again(error, function, tensors, (*options, stream, scratch))
 
 
 def forward(x, w, bias, activation, save, math):

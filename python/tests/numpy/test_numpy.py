@@ -4,6 +4,7 @@ import array
 import subprocess
 import sys
 import threading
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -223,6 +224,28 @@ def test_refused(rng):
     frozen.flags.writeable = False
     refused(wrong, r"^out is read-only", x, w, out=frozen)
     assert np.all(frozen == 0)
+
+
+def test_scratch_of_the_arrays_library(rng):
+    """Where the shim is given what makes memory, the workspace is from there, and is not kept."""
+    from epigrad import _library
+    x, w, bias, grad = arrays(rng, np.float32, 70, 130, 90)
+    d_x, d_w, made = np.empty_like(x), np.empty_like(w), []
+
+    def scratch(count):
+        made.append(np.empty(count + 16, np.float32))
+        start = -made[-1].ctypes.data % 64 // 4
+        return made[-1][start:start + count]
+
+    call = lambda scratch: _library.backward(x, w, bias, grad, None, d_x, d_w, None, 0, 0, 2, 0, 0, 0, None, scratch)
+    call(scratch)
+    wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
+    assert made and np.array_equal(d_x, wanted[0]) and np.array_equal(d_w, wanted[1])
+    assert weakref.ref(made.pop())() is None
+    with pytest.raises(ZeroDivisionError):
+        call(lambda count: 1 // 0)
+    with pytest.raises(TypeError, match="the workspace is <class 'int'>"):
+        call(lambda count: count)
 
 
 def test_inputs_may_be_read_only(rng):

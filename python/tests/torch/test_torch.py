@@ -337,7 +337,16 @@ def test_arrays_of_the_plain_functions():
         epigrad.linear(x, w.requires_grad_(), bias)
     with pytest.raises(epigrad.ArgumentError, match="out requires grad"):
         epigrad.linear(x, w.detach(), bias, out=torch.empty(4, 6, 5, dtype=torch.bfloat16, requires_grad=True))
+    held = torch.empty(4, 6, 5, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(epigrad.ArgumentError, match="pre requires grad"):
+        epigrad.linear(x, w.detach(), bias, save="pre", out=(y, held))
+    with pytest.raises(epigrad.ArgumentError, match="w requires grad"):  # whatever x is
+        epigrad.linear(x.float().numpy(), w.detach().float().requires_grad_())
     with torch.no_grad():
         epigrad.linear(x, w, bias)
+        gone = w.detach().clone()
+        gone.untyped_storage().resize_(0)
+        with pytest.raises(epigrad.ArgumentError, match="w has no memory"):
+            epigrad.linear(x, gone, bias)
     with pytest.raises(epigrad.ArgumentError, match="x has no memory"):
         epigrad.linear(x.to("meta"), w.detach())
