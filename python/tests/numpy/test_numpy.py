@@ -241,7 +241,8 @@ def test_scratch_of_the_arrays_library(rng):
     call(scratch)
     wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
     assert made and np.array_equal(d_x, wanted[0]) and np.array_equal(d_w, wanted[1])
-    assert weakref.ref(made.pop())() is None
+    kept = weakref.ref(made.pop())
+    assert kept() is None
     with pytest.raises(ZeroDivisionError):
         call(lambda count: 1 // 0)
     with pytest.raises(TypeError, match="the workspace is <class 'int'>"):
