@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one call costs the host, in microseconds: a layer of 4 x 16 x 8 in f32, whose arithmetic is next to nothing.
 
+    host_time.py [cpu|cuda]
+
 Each figure is the least of many rounds, which a busy machine does not disturb; the rounds of the calls take turns."""
+import sys
 import time
 
 import torch
@@ -18,16 +21,19 @@ ROUNDS, CALLS = 300, 50
 def main():
     torch.set_num_threads(1)
     epigrad.set_num_threads(1)
-    x, w, bias, grad = torch.randn(4, 16), torch.randn(8, 16), torch.randn(8), torch.randn(4, 8)
-    y = torch.empty(4, 8)
-    arrays = x.numpy(), w.numpy(), bias.numpy()
+    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    x, w, bias, grad = (torch.randn(*shape, device=device) for shape in ((4, 16), (8, 16), (8,), (4, 8)))
+    y, d_x, d_w, d_bias = (torch.empty_like(array) for array in (grad, x, w, bias))
+    arrays = (x, w, bias) if device == "cuda" else (x.numpy(), w.numpy(), bias.numpy())
     weights = w.clone().requires_grad_(), bias.clone().requires_grad_()
     theirs = lambda w, bias: F.gelu(F.linear(x, w, bias), approximate="tanh")
     mine = lambda w, bias: epigrad.torch.linear(x, w, bias, "gelu")
     operator = torch.ops.epigrad.linear.default
     calls = {
         "the shim alone, memory given": lambda: _library.forward(x, w, bias, None, y, None, 2, 0, 0, 0, None, None),
-        "epigrad.linear, NumPy": lambda: epigrad.linear(*arrays, activation="gelu"),
+        "the same, backward pass": lambda: _library.backward(x, w, bias, grad, None, d_x, d_w, d_bias, 0, 0, 2, 0, 0, 0,
+                                                             None, x.new_empty if device == "cuda" else None),
+        "epigrad.linear, plain arrays": lambda: epigrad.linear(*arrays, activation="gelu"),
         "epigrad.torch.linear": lambda: mine(w, bias),
         "epigrad.torch.linear, its operator": lambda: operator(x, w, bias, "gelu", False, "default"),
         "epigrad.torch.linear, with grad": lambda: mine(*weights),
@@ -44,6 +50,8 @@ def main():
             for _ in range(CALLS):
                 call()
             least[name] = min(least[name], (time.perf_counter() - start) / CALLS)
+            if device == "cuda":
+                torch.cuda.synchronize()
     for name, seconds in least.items():
         print(f"{name:38s} {seconds * 1e6:6.2f} us")
 

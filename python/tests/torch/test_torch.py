@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+import torch.distributed.fsdp
 from torch.nn import functional as F
 
 import epigrad
@@ -253,6 +254,38 @@ def run_ddp(rank, folder):
 def test_distributed_data_parallel(tmp_path):
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.multiprocessing.spawn(run_ddp, (str(tmp_path),), nprocs=2)
+
+
+def run_fsdp(rank, folder):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+    for policy, near in [(MixedPrecisionPolicy(), 1e-5),
+                         (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32), 3e-2)]:
+        torch.manual_seed(0)
+        alone = epigrad.torch.MLP(7, 16, 3)
+        shared = copy.deepcopy(alone)
+        for layer in (*shared.children(), shared):  # each layer's parameters are gathered for its own calls
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (alone, shared)]
+        for step in range(3):
+            x = torch.randn(8, 7)
+            losses = [alone(x).float().square().mean(), shared(x[4 * rank:4 * rank + 4]).float().square().mean()]
+            for loss, optimizer in zip(losses, optimizers):
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        for mine, wanted in zip(shared.parameters(), alone.parameters()):
+            assert isinstance(mine, torch.distributed.tensor.DTensor)
+            torch.testing.assert_close(mine.full_tensor(), wanted.detach(), rtol=near, atol=near)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not hasattr(torch.distributed, "fsdp") or not hasattr(torch.distributed.fsdp, "fully_shard"),
+                    reason="fully_shard is in torch.distributed.fsdp from 2.6 on")
+def test_fully_sharded(tmp_path):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.multiprocessing.spawn(run_fsdp, (str(tmp_path),), nprocs=2)
 
 
 # ---- Models that exist ------------------------------------------------------------------------------
