@@ -9,6 +9,7 @@
 #   make check-site the site, and its links, search and pages in a browser
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
 #   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
+#   make wheel-aarch64   the same for 64-bit ARM, cross-built, and its tests under qemu-user, in build/dist-aarch64
 #   make deb        the Debian packages, in build/debian; from a copy of the tree, looked over by lintian
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
@@ -25,7 +26,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel deb install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel wheel-aarch64 deb install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -105,6 +106,10 @@ wheel: setup-build $(BUILD)/wheel-venv/ready
 	@PATH=$(abspath $(BUILD))/wheel-venv/bin:$$PATH auditwheel repair --plat manylinux_2_28_$$(uname -m) \
 	    -w $(BUILD)/dist $(BUILD)/dist/plain/*.whl
 	@ls -l $(BUILD)/dist/*.whl
+
+wheel-aarch64: $(BUILD)/wheel-venv/ready
+	@tools/setup.sh arm
+	@tools/aarch64-wheel.sh $(BUILD)
 
 $(BUILD)/wheel-venv/ready: python/wheel-requirements.txt
 	@python3 -m venv --clear $(@D)

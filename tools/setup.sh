@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/setup.sh build|web|webgpu|bench|check|packages|ci: sees to the Debian packages that `make`, `make web`, the
-# WebGPU backend, `make bench`, `make check`, `make deb` or .ci/run need. Quick and quiet when all is there. Installs
+# tools/setup.sh build|web|webgpu|bench|check|packages|arm|ci: sees to the Debian packages that `make`, `make web`, the
+# WebGPU backend, `make bench`, `make check`, `make deb`, `make wheel-aarch64` or .ci/run need. Quick and quiet when all is there. Installs
 # what is missing where it may (as root, or with a sudo that asks no password), else prints the line to type.
 # docs/reference/dependencies.md tells what each is for.
 set -euo pipefail
@@ -13,7 +13,8 @@ webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
 bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
 check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ abigail-tools python3-venv chromium)
 packages=("${build[@]}" build-essential debhelper fakeroot lintian)
-ci=("${check[@]}" "${packages[@]}" cargo debootstrap clang-format clang-tidy shellcheck git gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
+arm=(make cmake ninja-build pkgconf python3 python3-venv gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
+ci=("${check[@]}" "${packages[@]}" "${arm[@]}" cargo debootstrap clang-format clang-tidy shellcheck git)
 
 case ${1:-} in
 build) wanted=("${build[@]}") ;;
@@ -22,9 +23,10 @@ webgpu) wanted=("${webgpu[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
 check) wanted=("${check[@]}") ;;
 packages) wanted=("${packages[@]}") ;;
+arm) wanted=("${arm[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
 *)
-    echo "usage: tools/setup.sh build|web|webgpu|bench|check|packages|ci" >&2
+    echo "usage: tools/setup.sh build|web|webgpu|bench|check|packages|arm|ci" >&2
     exit 2
     ;;
 esac
