@@ -41,5 +41,6 @@ forward = _functions["forward"]
 backward = _functions["backward"]
 set_threads = _functions["set_threads"]
 device_info = _functions["device_info"]
+torch_operators = _functions["torch_operators"]
 version = _functions["version"]()
 activations = _functions["activations"]()

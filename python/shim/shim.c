@@ -4,8 +4,10 @@
  * way. */
 #include <stdio.h>
 
+#include "call.h"
 #include "contexts.h"
 #include "layer.h"
+#include "torch_operators.h"
 #include "view.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -49,34 +51,20 @@ static eg_py_device find_device(const eg_py_view *x, const call_options *options
 }
 
 typedef struct call {
-    eg_layer layer;
-    eg_forward_args *forward; /* or */
-    eg_backward_args *backward;
+    eg_py_call pass;
     PyObject *scratch; /* as in call_options */
     PyObject *memory;  /* what it made */
     eg_py_view workspace;
 } call;
 
-static eg_status ask(eg_context *context, const call *call, size_t *bytes) {
-    if (call->scratch == NULL) return EG_OK;
-    return call->forward != NULL ? eg_forward_workspace(context, &call->layer, call->forward, bytes)
-                                 : eg_backward_workspace(context, &call->layer, call->backward, bytes);
-}
-
 /* The workspace is memory of the arrays' own library: its pool lends it to others when the call is through,
  * and keeps it for a graph that captures the call. A context's own workspace would move when it grows. */
 static bool take_workspace(call *call, size_t bytes) {
-    const size_t each = eg_dtype_size(call->layer.dtype);
+    const size_t each = eg_dtype_size(call->pass.layer.dtype);
     call->memory = PyObject_CallFunction(call->scratch, "L", (long long)((bytes + each - 1) / each));
     if (call->memory == NULL || !eg_py_take(call->memory, "the workspace", 1, &call->workspace)) return false;
-    eg_workspace *workspace = call->forward != NULL ? &call->forward->workspace : &call->backward->workspace;
-    *workspace = (eg_workspace){.data = call->workspace.data, .bytes = bytes};
+    eg_py_give_workspace(&call->pass, call->workspace.data, bytes);
     return true;
-}
-
-static eg_status perform(eg_context *context, const call *call) {
-    return call->forward != NULL ? eg_forward(context, &call->layer, call->forward)
-                                 : eg_backward(context, &call->layer, call->backward);
 }
 
 /* Runs without the lock of the interpreter. The message is copied before anyone else's call on this thread.
@@ -88,20 +76,20 @@ static bool run(const eg_py_device *device, call *call) {
     eg_context *context;
     PyThreadState *state = PyEval_SaveThread();
     eg_status status = eg_py_contexts_take(device, &context);
-    if (status == EG_OK) status = ask(context, call, &bytes);
+    if (status == EG_OK && call->scratch != NULL) status = eg_py_ask_workspace(context, &call->pass, &bytes);
     if (status == EG_OK && bytes > 0) {
         PyEval_RestoreThread(state);
         has_room = take_workspace(call, bytes);
         state = PyEval_SaveThread();
     }
-    if (status == EG_OK && has_room) status = perform(context, call);
+    if (status == EG_OK && has_room) status = eg_py_perform(context, &call->pass);
     if (status != EG_OK) snprintf(message, sizeof message, "%s", eg_last_error());
     if (context != NULL) eg_py_contexts_give(device, context);
     PyEval_RestoreThread(state);
     eg_py_release(&call->workspace);
     if (call->memory != NULL) Py_DecRef(call->memory);
     if (status == EG_OK) return has_room; /* without room there is an exception */
-    return eg_py_fail((int)status, "%s (a is x, b is w, d_a and d_b are their gradients)", message);
+    return eg_py_fail((int)status, EG_PY_NAMES, message);
 }
 
 static PyObject *finish(bool done, eg_py_view *views, int count) {
@@ -147,10 +135,10 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
         {.kind = EG_PY_Y, .output = true, .view = &views[Y], .place = &a.y},
         {.kind = EG_PY_Y, .output = true, .view = &views[PRE], .place = &a.pre},
     };
-    call call = {.layer = layer_of(&options), .forward = &a, .scratch = options.scratch};
+    call call = {.pass = {.layer = layer_of(&options), .forward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
-                require(&views[W]) && require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.layer);
+                require(&views[W]) && require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -181,10 +169,11 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W], .place = &a.d_b},
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},
     };
-    call call = {.layer = layer_of(&options), .backward = &a, .scratch = options.scratch};
+    call call = {.pass = {.layer = layer_of(&options), .backward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
-                require(&views[W]) && require(&views[GRAD]) && eg_py_lay_out(operands, ARRAYS, &call.layer);
+                require(&views[W]) && require(&views[GRAD]) &&
+                eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -211,6 +200,17 @@ static PyObject *activations(PyObject *self, PyObject *const *args, Py_ssize_t c
 static PyObject *version(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self, (void)args, (void)count;
     return PyUnicode_FromString(eg_version());
+}
+
+/* torch_operators(path, path): the operators of epigrad.torch, in C; whether this version of torch takes
+ * them.
+ */
+static PyObject *torch_operators(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    const char *cpu = count == 2 ? PyUnicode_AsUTF8AndSize(args[0], NULL) : NULL;
+    const char *cuda = cpu != NULL ? PyUnicode_AsUTF8AndSize(args[1], NULL) : NULL;
+    if (cuda == NULL) return eg_py_fail(EG_PY_TYPE_ERROR, "torch_operators takes 2 paths"), NULL;
+    return PyLong_FromLongLong(eg_py_torch_register(cpu, cuda));
 }
 
 static PyObject *set_errors(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -261,9 +261,9 @@ EXPORT PyObject *eg_py_functions(void);
 PyObject *eg_py_functions(void) {
 #define FUNCTION(name)                                                                                       \
     { #name, (void (*)(void))name, METH_FASTCALL, NULL }
-    static PyMethodDef methods[] = {FUNCTION(forward),    FUNCTION(backward),   FUNCTION(activations),
-                                    FUNCTION(version),    FUNCTION(set_errors), FUNCTION(set_threads),
-                                    FUNCTION(device_info)};
+    static PyMethodDef methods[] = {FUNCTION(forward),     FUNCTION(backward),       FUNCTION(activations),
+                                    FUNCTION(version),     FUNCTION(set_errors),     FUNCTION(set_threads),
+                                    FUNCTION(device_info), FUNCTION(torch_operators)};
 #undef FUNCTION
     PyObject *functions = PyDict_New();
     for (size_t i = 0; functions != NULL && i < sizeof methods / sizeof *methods; i++) {

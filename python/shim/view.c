@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- Errors ------------------------------------------------------------------------------------- */
 
@@ -22,13 +23,20 @@ static PyObject *class_of(int status) {
     return class != NULL ? class : PyExc_SystemError;
 }
 
+static _Thread_local char *diverted;
+
+void eg_py_divert(char *message) { diverted = message; }
+
 bool eg_py_fail(int status, const char *format, ...) {
-    char text[1024];
+    char text[EG_PY_MESSAGE];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    PyErr_SetString(class_of(status), text);
+    if (diverted != NULL)
+        memcpy(diverted, text, sizeof text);
+    else
+        PyErr_SetString(class_of(status), text);
     return false;
 }
 
@@ -228,7 +236,7 @@ static bool take_buffer_as(PyObject *object, eg_dtype dtype, eg_py_view *view) {
 static bool take_bfloat16(PyObject *object, eg_py_view *view, bool *is_bfloat16) {
     char name[32];
     put_attribute(object, "dtype", name, sizeof name);
-    *is_bfloat16 = name[0] == 'b' && name[1] == 'f' && __builtin_strcmp(name, "bfloat16") == 0;
+    *is_bfloat16 = name[0] == 'b' && name[1] == 'f' && strcmp(name, "bfloat16") == 0;
     if (!*is_bfloat16) return false;
     PyObject *bits = PyObject_CallMethod(object, "view", "s", "uint16");
     if (bits == NULL) return false;

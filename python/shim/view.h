@@ -32,6 +32,11 @@ enum { EG_PY_TYPE_ERROR = -1 }; /* beside the eg_status: Python's own TypeError 
 bool eg_py_set_errors(PyObject *classes);
 bool eg_py_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* From here on this thread's failures are written to `message`, of EG_PY_MESSAGE bytes, and Python is left
+ * alone, whose lock the thread need not have. NULL: no more. */
+enum { EG_PY_MESSAGE = 1024 };
+void eg_py_divert(char *message);
+
 /* None: absent. `stream` is a CUDA stream for `__dlpack__`, as DLPack numbers them. A view is released
  * whether or not this succeeded. */
 bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view *view);

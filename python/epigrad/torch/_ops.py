@@ -2,6 +2,8 @@
 """The operators epigrad::linear and epigrad::linear_backward: kernels, shapes, gradients, vmap."""
 from __future__ import annotations
 
+import os
+
 import torch
 
 from .. import _library
@@ -70,9 +72,17 @@ def _linear_backward(grad, x, w, *rest):
     return tuple(x.new_empty((0,)) if result is None else result for result in backward(grad, x, w, *rest))
 
 
-for _device in ("CPU", "CUDA"):
-    _operators.impl("linear", _linear, _device)
-    _operators.impl("linear_backward", _linear_backward, _device)
+def _register():
+    """In C, through torch's stable C interface, from 2.10 on; before, in Python."""
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")
+    if _library.torch_operators(*(os.path.join(folder, f"libtorch_{name}.so") for name in ("cpu", "cuda"))):
+        return
+    for device in ("CPU", "CUDA"):
+        _operators.impl("linear", _linear, device)
+        _operators.impl("linear_backward", _linear_backward, device)
+
+
+_register()
 
 
 # ---- Shapes, for torch.compile ---------------------------------------------------------------------
