@@ -38,6 +38,7 @@ def main():
         "epigrad.torch.linear, its operator": lambda: operator(x, w, bias, "gelu", False, "default"),
         "epigrad.torch.linear, with grad": lambda: mine(*weights),
         "epigrad.torch.linear, and backward": lambda: mine(*weights).backward(grad),
+        "torch: linear, its operator": lambda: torch.ops.aten.linear.default(x, w, bias),
         "torch: linear": lambda: F.linear(x, w, bias),
         "torch: linear, gelu": lambda: theirs(w, bias),
         "torch: linear, gelu, with grad": lambda: theirs(*weights),
