@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """epigrad.jax beside JAX's own operators, on the CPU."""
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,3 +134,27 @@ def test_arrays_of_the_plain_functions():
     assert d_x.shape == x.shape and d_w.shape == w.shape and d_bias.shape == bias.shape
     with pytest.raises(epigrad.ArgumentError, match="out is read-only"):
         epigrad.linear(x.astype(jnp.float32), w.astype(jnp.float32), out=jnp.zeros((4, 6, 5), jnp.float32))
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np, epigrad.jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ("data",))
+put = lambda array, *spec: jax.device_put(array, NamedSharding(mesh, P(*spec)))
+x, w, b = np.random.rand(8, 7).astype("f"), np.random.rand(5, 7).astype("f"), np.random.rand(5).astype("f")
+loss = lambda linear: lambda x, w, b: jnp.sum(linear(x, w, b) ** 2)
+mine = jax.jit(jax.value_and_grad(loss(lambda *t: epigrad.jax.linear(*t, "tanh")), (0, 1, 2)))
+theirs = jax.value_and_grad(loss(lambda x, w, b: jnp.tanh(x @ w.T + b)), (0, 1, 2))(x, w, b)
+for rows in ((), ("data",)):  # x on every device, or its rows shared out
+    got = mine(put(x, *rows), put(w), put(b))
+    assert len(got[1][1].sharding.device_set) == 2
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, theirs)
+print("same")
+"""
+
+
+def test_sharding_by_replication():
+    """Over several devices a call is made on each, with whole arrays."""
+    run = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, check=False,
+                         env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+    assert run.stdout.strip() == "same", run.stderr
