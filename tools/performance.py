@@ -7,12 +7,13 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py --check    fails if it is not what the runs say
 
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
-bench_webgpu's output, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by bench/cuda/sweep.py and step.py, which take the
+bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by bench/cuda/sweep.py and step.py, which take the
 place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA. Of each kind the newest counts."""
 
 import argparse
 import glob
 import json
+import math
 import os
 import re
 import sys
@@ -197,6 +198,21 @@ def webgpu_run(date, path):
                     f"({run_link(path)}).", ""]
 
 
+def python_run(date, path):
+    head, *rows = read(path)
+    body = []
+    for call in dict.fromkeys(row["call"] for row in rows):
+        some = sorted((row for row in rows if row["call"] == call), key=lambda row: -row["ratio"])
+        mean = math.exp(sum(math.log(row["ratio"]) for row in some) / len(some))
+        worst = "; ".join(f"{row['layer']} **{row['ratio']:.2f}**" for row in some[:6])
+        body.append([call, len(some), sum(row["ratio"] > 1.03 for row in some), f"{mean:.2f}", worst])
+    lines = table(["call", "layers", "slower on", "geomean", "the worst: times as long"], body)
+    return lines + [f"    {head['command']}", "",
+                    f"{date}, {head['device']}, PyTorch {head['torch']}; time over that of torch's operators, JAX's or "
+                    "NumPy's, the host's included, results in new memory; in turn in one process, operands from "
+                    f"beyond the caches, medians of ratios ({run_link(path)}).", ""]
+
+
 # ---- The page ----------------------------------------------------------------------------------------
 
 def page():
@@ -205,7 +221,8 @@ def page():
              "Written by `tools/performance.py` from the newest runs in [bench/results](../bench/results); not edited "
              "by hand. Each section begins with where the library is slow. What was tried is in "
              "[the lab](lab/README.md).", ""]
-    for backend, title, make in (("cuda", "CUDA", cuda_run), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run)):
+    for backend, title, make in (("cuda", "CUDA", cuda_run), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run),
+                                 ("python", "From Python", python_run)):
         lines += [f"## {title}", ""]
         newer = [make_section(*found[kind]) for kind, make_section in CUDA_RUNS.items()
                  if backend == "cuda" and kind in found]
@@ -213,7 +230,8 @@ def page():
         for kind, (date, path) in found.items():
             if kind.split("-")[0] == backend:
                 name = kind.partition("-")[2].replace("-", " ")
-                lines += [f"### The layers of its own benchmark{name and ': ' + name}", ""]
+                what = "What a user sees" if backend == "python" else "The layers of its own benchmark"
+                lines += [f"### {what}{name and ': ' + name}", ""]
                 lines += make(date, path)
     return "\n".join(lines).rstrip() + "\n"
 

@@ -21,7 +21,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import random
 import statistics
 import sys
@@ -185,6 +184,7 @@ def measure(layer, name, ours, theirs, wait):
 
 
 def summary(rows):
+    """A line a call, and the worst first; tools/performance.py has the same from the output."""
     lines = ["| call | layers | geometric mean | at most 1.03 | above 1.15 | worst: time over theirs (us, ours and theirs) |",
              "|---|---|---|---|---|---|"]
     for call in dict.fromkeys(row["call"] for row in rows):
@@ -215,14 +215,22 @@ def parse():
     return options
 
 
+def device_name(options):
+    if options.device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{epigrad.device_info()[0]}, {options.threads} thread{'s' * (options.threads > 1)}"
+
+
 def main():
     options, rows = parse(), []
     random.seed(options.seed)
     torch.set_num_threads(options.threads)
     epigrad.set_num_threads(options.threads)
-    print(f"{platform.machine()}, PyTorch {torch.__version__}, {options.device} "
-          f"{torch.cuda.get_device_name() if options.device == 'cuda' else f'{options.threads} threads'}")
+    head = {"command": "python3 bench/python/layers.py " + " ".join(sys.argv[1:]), "device": device_name(options),
+            "torch": torch.__version__.split("+")[0]}
+    print(", ".join(f"{key}: {value}" for key, value in head.items()))
     with open(options.output, "w", encoding="utf-8") as file:
+        file.write(json.dumps(head) + "\n")
         for kind in options.calls.split(","):
             end = time.monotonic() + (options.seconds or math.inf)
             for drawn in sweep.draw(options):

@@ -41,14 +41,15 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
     """
     if activation not in _ACTIVATION or save != "auto" or math != "default":
         _ops.check_options(activation, save, math)
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
+    compiling = torch.compiler.is_compiling()
+    if compiling or _ops.any_autocast():
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
+            x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
     grad = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or
                                         (bias is not None and bias.requires_grad))
     keep = grad and save == "auto" and activation not in _FROM_Y
-    compiling = torch.compiler.is_compiling()
     if grad and not (compiling and _ops.COMPILES_WITHOUT_ATTRIBUTES) and hasattr(w, "main_grad"):
         return _ops.apply_uncompiled(x, w, bias, activation, keep, math)
     if not compiling and _ops.nobody_listens(x, w):
