@@ -7,8 +7,9 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py --check    fails if it is not what the runs say
 
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
-bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by bench/cuda/sweep.py and step.py, which take the
-place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA. Of each kind the newest counts."""
+bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by
+bench/cuda/sweep.py and step.py, which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about
+CUDA. Of each kind the newest counts."""
 
 import argparse
 import glob

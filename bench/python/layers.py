@@ -59,7 +59,7 @@ class Layer:
         return f"{self.dtype} {self.m}x{self.k}x{self.n} {self.activation}"
 
 
-# ---- Calls: each yields (name, ours, theirs, wait), where ours(i) computes with the i-th set of operands --------------
+# ---- Calls: each yields (name, ours, theirs, wait), where ours(i) computes with the i-th set of operands ---------
 
 def torch_pairs(layer, compiled):
     act, name = ACT[layer.activation], layer.activation
@@ -185,7 +185,7 @@ def measure(layer, name, ours, theirs, wait):
 
 def summary(rows):
     """A line a call, and the worst first; tools/performance.py has the same from the output."""
-    lines = ["| call | layers | geometric mean | at most 1.03 | above 1.15 | worst: time over theirs (us, ours and theirs) |",
+    lines = ["| call | layers | geometric mean | at most 1.03 | above 1.15 | worst: time over theirs (us of both) |",
              "|---|---|---|---|---|---|"]
     for call in dict.fromkeys(row["call"] for row in rows):
         some = sorted((row for row in rows if row["call"] == call), key=lambda row: -row["ratio"])

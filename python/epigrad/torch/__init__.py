@@ -37,7 +37,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
         TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
 
     A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
-    and no `.grad`; a bias likewise. torch.compile breaks the graph there; that of PyTorch 2.4 does not see the attribute.
+    and no `.grad`; a bias likewise. torch.compile breaks the graph there; that of PyTorch 2.4 does not see it.
     """
     if activation not in _ACTIVATION or save != "auto" or math != "default":
         _ops.check_options(activation, save, math)
