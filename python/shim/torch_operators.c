@@ -277,11 +277,17 @@ static void linear(StableIValue *stack, uint64_t arguments, uint64_t results) {
 /* ---- linear_backward(grad, x, w, bias?, saved?, activation, source, bool[3] need, math) -> d_x, d_w, d_bias
  */
 
-/* The strides of a weight that is dense in another order, such as a transpose, are those of its gradient. */
+/* A weight that is a transpose has a gradient that is one: gradient_of in _ops.py. */
 static bool make_d_w(operator_call *call, int i, const eg_py_view *w) {
-    const bool transposed = w->dims == 2 && w->strides[0] == 1 && w->strides[1] == w->shape[0] &&
-                            w->shape[0] > 1 && w->shape[1] > 1;
-    return make_result(call, i, w->shape, transposed ? w->strides : NULL, w->dims);
+    const int k = w->dims - 1, n = k - 1;
+    if (w->strides[n] != 1 || w->strides[k] == 1) return make_result(call, i, w->shape, NULL, w->dims);
+    int64_t strides[EG_PY_DIMS], next = 1;
+    for (int j = 0; j < w->dims; j++) {
+        const int dim = j == 0 ? n : j == 1 ? k : w->dims - 1 - j;
+        strides[dim] = next;
+        next *= w->shape[dim] > 1 ? w->shape[dim] : 1;
+    }
+    return make_result(call, i, w->shape, strides, w->dims);
 }
 
 static void linear_backward(StableIValue *stack, uint64_t arguments, uint64_t results) {

@@ -54,10 +54,17 @@ def forward(x, w, bias, activation, save, math):
     return y, pre
 
 
+def gradient_of(w):
+    """Memory for d_w: transposed where w is, else contiguous, so that the operators in C and torch.compile agree."""
+    if w.stride(-2) != 1 or w.stride(-1) == 1:
+        return w.new_empty(w.shape)
+    return w.new_empty((*w.shape[:-2], w.shape[-1], w.shape[-2])).transpose(-1, -2)
+
+
 def backward(grad, x, w, bias, saved, activation, source, need, math):
     """d_x, d_w, d_bias, or None for what is not needed."""
     d_x = x.new_empty(x.shape) if need[0] else None  # not empty_like: x may be expanded
-    d_w = torch.empty_like(w) if need[1] else None
+    d_w = gradient_of(w) if need[1] else None
     d_bias = x.new_empty((w.shape[-2],)) if need[2] else None
     call(_library.backward, (x, w, bias, grad, saved, d_x, d_w, d_bias),
          (_SOURCE[source], False, ACTIVATION[activation], MATH[math], 0, 0))
@@ -98,7 +105,7 @@ def _(x, w, bias, activation, save, math):
 @torch.library.register_fake("epigrad::linear_backward", lib=_operators)
 def _(grad, x, w, bias, saved, activation, source, need, math):
     return (x.new_empty(x.shape) if need[0] else x.new_empty((0,)),
-            torch.empty_like(w) if need[1] else x.new_empty((0,)),
+            gradient_of(w) if need[1] else x.new_empty((0,)),
             x.new_empty((w.shape[-2] if need[2] else 0,)))
 
 

@@ -63,6 +63,26 @@ def test_opcheck(name, save):
                               (torch.randn_like(y), x, w, b, saved[1], name, saved[0], need, "default"))
 
 
+def weights():
+    """What the fake kernel says of d_w's strides is what the kernels make."""
+    make = lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    return {"plain": make(5, 7), "transposed": make(7, 5).t(), "padded": make(5, 9)[:, :7],
+            "padded transpose": make(7, 9)[:, :5].t(), "every second": make(5, 14)[:, ::2], "one row": make(1, 7),
+            "one column": make(7, 1), "expanded": make(1, 7).expand(5, 7), "batch": make(4, 5, 7),
+            "batch of transposes": make(4, 7, 5).mT}
+
+
+@pytest.mark.parametrize("name", weights())
+def test_opcheck_of_weights(name):
+    w = weights()[name]
+    x, grad = torch.randn(4, 6, w.shape[-1]), torch.randn(4, 6, w.shape[-2])
+    torch.library.opcheck(torch.ops.epigrad.linear.default, (x, w, None, "relu", True, "default"))
+    args = grad, x, w, None, None, "none", "recompute", [True, True, True], "default"
+    torch.library.opcheck(torch.ops.epigrad.linear_backward.default, args)
+    d_w = torch.ops.epigrad.linear_backward(*args)[1]
+    torch.testing.assert_close(d_w, (grad.mT @ x) if w.dim() == 3 else torch.einsum("abn,abk->nk", grad, x))
+
+
 def test_saved_memory():
     """Nothing but x and w for what is computed again, y alone where it is enough."""
     x, w, bias = tensors()
