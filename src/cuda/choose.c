@@ -75,9 +75,10 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 
 /* Rows of whole vectors, of which only a product that is to be finished may be of the compute type. */
 static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const eg_cuda_matrix *const all[] = {&x->in, &x->out, &x->second, &x->left};
+    enum { ALL = 4 };
+    const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second, &x->left};
     const int64_t each = 16 / (int64_t)eg_size_of(row->dtype);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (int i = 0; i < ALL; i++) {
         const bool value = all[i] == &x->left && all[i]->dtype == (int32_t)row->compute;
         if (!is_row_major(all[i]) || !eg_cuda_is_aligned(all[i])) return false;
         if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype && !value) return false;

@@ -215,7 +215,7 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program) {
 
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
                           CUstream stream) {
-    const eg_cuda_run run = {.device = device, .binding = {program, call}, .main = stream};
+    const eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
     bool beside = false;
     eg_cuda_name_kernels(device, program);
     for (int i = 0; i < program->steps; i++) {
