@@ -19,7 +19,7 @@ function(epigrad_cuda_code file result)
     endif()
   endforeach()
   # Their operands are 16-bit: with f32 subnormals as 0, 1/x is one instruction.
-  if(code AND file MATCHES "^hopper_(b?f16|staged)")
+  if(code AND file MATCHES "^hopper_(b?f16|stream_k|pingpong)")
     list(APPEND code -ftz=true)
   endif()
   set(${result} ${code} PARENT_SCOPE)

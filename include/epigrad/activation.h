@@ -154,7 +154,8 @@ EG_END
 
 /* sigmoid(v) as s, from p = sigmoid(|v|) and q = sigmoid(-|v|) = 1 - p; sigmoid'(v) = p q. Arguments are
  * clamped to where s is 0 or 1 and p q is 0: |v| to EXP_END, for which |x| of gelu is clamped to GELU_END. A
- * dialect may have another way to s and p q, and take v in another unit. */
+ * dialect may have another way to s and p q, take v in another unit, and bound it from below only where s alone
+ * is wanted. */
 #if EG_REAL_BITS == 64
 #define EG_GELU_END 21.152
 #else
@@ -162,7 +163,7 @@ EG_END
 #endif
 #ifndef EG_LET_SIGMOID
 #define EG_SIGMOID_UNIT 1.0
-#define EG_BOUNDED(x)   EG_CLAMP(x, EG_EXP_END)
+#define EG_BOUNDED(x, end) EG_CLAMP(x, end)
 #define EG_LET_SIGMOID(v)                                                                                  \
     EG_LET(e, EG_EXP_BOUNDED(-EG_ABS(v)))                                                                  \
     EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))                                                                 \
@@ -188,29 +189,29 @@ EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x > EG_C(0.0), EG_C(1.0), EG_C(0.0))
 EG_FN(act_grad_y_relu, y) EG_RETURN(EG_SELECT(y > EG_C(0.0), EG_C(1.0), EG_C(0.0))) EG_END
 
 /* gelu: with v = 2 sqrt(2/pi) (x + 0.044715 x^3), y = x sigmoid(v) and y' = sigmoid(v) + x v' p q */
-#define EG_LET_GELU(x)                                                                                     \
-    EG_LET(c, EG_CLAMP(x, EG_GELU_END))                                                                    \
+#define EG_LET_GELU(bounded)                                                                               \
+    EG_LET(c, bounded)                                                                                     \
     EG_LET(c2, c * c)                                                                                      \
     EG_LET(v, c * EG_FMA(c2, EG_C(7.1354816272600250e-2 * EG_SIGMOID_UNIT),                                \
                          EG_C(1.5957691216057307117598 * EG_SIGMOID_UNIT)))                                \
     EG_LET_SIGMOID(v)
-EG_FN(act_gelu, x) EG_LET_GELU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
+EG_FN(act_gelu, x) EG_LET_GELU(EG_BOUNDED(x, EG_GELU_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
 EG_GRAD_FN(gelu, x)
-EG_LET_GELU(x)
+EG_LET_GELU(EG_CLAMP(x, EG_GELU_END))
 EG_LET(dv, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
 EG_RETURN(EG_FMA(c * dv, p * q, s))
 EG_END
 
 /* silu: y' = s + x p q */
-#define EG_LET_SILU(x)                                                                                     \
-    EG_LET(c, EG_CLAMP(x, EG_EXP_END))                                                                 \
+#define EG_LET_SILU(bounded)                                                                               \
+    EG_LET(c, bounded)                                                                                     \
     EG_LET_SIGMOID(c * EG_C(EG_SIGMOID_UNIT))
-EG_FN(act_silu, x) EG_LET_SILU(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
-EG_GRAD_FN(silu, x) EG_LET_SILU(x) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
+EG_FN(act_silu, x) EG_LET_SILU(EG_BOUNDED(x, EG_EXP_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
+EG_GRAD_FN(silu, x) EG_LET_SILU(EG_CLAMP(x, EG_EXP_END)) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
 
 /* sigmoid */
-EG_FN(act_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
-EG_FN(act_grad_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(p * q) EG_END
+EG_FN(act_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x, EG_EXP_END) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
+EG_FN(act_grad_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x, EG_EXP_END) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(p * q) EG_END
 EG_FN(act_grad_y_sigmoid, y) EG_RETURN(y * (EG_C(1.0) - y)) EG_END
 
 /* tanh: from expm1, so that a small x keeps its relative accuracy; tanh' = sech^2 = 4 p q at 2x */
@@ -253,7 +254,7 @@ EG_FN(act_grad_relu2, x) EG_RETURN(EG_C(2.0) * EG_MAX(x, EG_C(0.0))) EG_END
 EG_FN(act_softplus, x)
 EG_RETURN(EG_MAX(x, EG_C(0.0)) + EG_CALL(log1p_unit, EG_EXP(-EG_ABS(x))))
 EG_END
-EG_FN(act_grad_softplus, x) EG_LET_SIGMOID(EG_BOUNDED(x) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
+EG_FN(act_grad_softplus, x) EG_LET_SIGMOID(EG_BOUNDED(x, EG_EXP_END) * EG_C(EG_SIGMOID_UNIT)) EG_RETURN(s) EG_END
 
 /* hardswish */
 EG_FN(act_hardswish, x)

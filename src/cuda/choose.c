@@ -44,13 +44,11 @@ static bool has_row_stores(const eg_cuda_gemm *x) {
     return is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second);
 }
 
-/* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols); epilogue warps store vectors.
- */
+/* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols). */
 static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right) || !eg_cuda_is_aligned(&x->in))
         return false;
-    if (row->family == EG_CUDA_TMA && (row->takes & EG_CUDA_STAGED) == 0)
-        return !eg_cuda_reads_out(x) || eg_cuda_is_aligned(&x->out);
+    if (row->family == EG_CUDA_TMA) return !eg_cuda_reads_out(x) || eg_cuda_is_aligned(&x->out);
     return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
 }
 
@@ -67,7 +65,6 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
     if ((takes & EG_CUDA_SMALL) != 0 && !is_small(x)) return false;
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
-    if ((takes & EG_CUDA_STAGED) != 0 && x->cols % 8 != 0) return false;
     if ((takes & EG_CUDA_FEW_ROWS) != 0 && x->rows > row->tile_rows) return false;
     if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;

@@ -15,7 +15,7 @@ static eg_cuda_kind by_type(const eg_cuda_kernel *row, eg_cuda_kind of_16, eg_cu
 }
 
 static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
-    if ((row->takes & EG_CUDA_STAGED) != 0) return EG_CUDA_KIND_STAGED;
+    if ((row->takes & EG_CUDA_PINGPONG) != 0) return EG_CUDA_KIND_PINGPONG;
     if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
 }
@@ -158,7 +158,6 @@ static double k_block_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
 
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
-    const double slow_beside = 8; /* how much longer a staged epilogue takes beside products */
     const int blocks = row->family == EG_CUDA_TMA ? EG_CUDA_CLUSTER : 1;
     const double tiles = (double)eg_ceil_div(x->rows, (int64_t)blocks * row->tile_rows) *
                          (double)eg_ceil_div(x->cols, row->tile_cols) * (double)x->items;
@@ -173,8 +172,11 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency * waiting);
     const double epilogue = (costs->tile + terms_of(costs, x)) * inside;
-    const double hidden = (row->takes & EG_CUDA_STAGED) != 0 ? k_blocks * costs->k_block / slow_beside : 0;
-    const double epilogues = epilogue + greatest(waves - 1, 0) * greatest(epilogue - hidden, 0);
+    /* Two tiles in turn take the products and the epilogue of one; or the products of both, if that is more.
+     */
+    const bool in_turn = (row->takes & EG_CUDA_PINGPONG) != 0;
+    const double each = in_turn ? greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
+    const double epilogues = epilogue + greatest(waves - 1, 0) * each;
     const double memory = memory_time(machine, costs, x);
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
 }

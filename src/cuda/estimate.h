@@ -31,7 +31,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_256,
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
-    EG_CUDA_KIND_STAGED,
+    EG_CUDA_KIND_PINGPONG,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_FEW_16, /* few rows or columns, and small tiles */

@@ -43,18 +43,20 @@ enum {
 #define EG_HOPPER_SHARED(cols)                                                                               \
     (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_BARRIER_BYTES)
 
-/* ---- And with epilogue warps (kernels/hopper_staged.cuh): stages, staging buffers, barriers ---------- */
+/* ---- And with a tile for each consumer (kernels/hopper_pingpong.cuh): the same parts ------------------ */
 
-enum {
-    EG_STAGING_ROW = 256 * 4,                /* bytes of a row of accumulators */
-    EG_STAGING_BUFFER = 16 * EG_STAGING_ROW, /* the rows of one consumer warp */
-    EG_STAGING_BUFFERS = 5
-};
-#define EG_STAGING_AT           EG_HOPPER_BOXES_AT(256)
-#define EG_STAGED_BARRIERS_AT   (EG_STAGING_AT + EG_STAGING_BUFFERS * EG_STAGING_BUFFER)
-#define EG_STAGING_FULL_AT      (EG_STAGED_BARRIERS_AT + 3 * EG_HOPPER_STAGES(256) * EG_BARRIER_BYTES)
-#define EG_STAGING_FREE_AT      (EG_STAGING_FULL_AT + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
-#define EG_HOPPER_STAGED_SHARED (EG_STAGING_FREE_AT + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+#define EG_PINGPONG_STAGES(cols)   5
+#define EG_PINGPONG_BOXES(cols)    3 /* of each warp */
+#define EG_PINGPONG_BOXES_AT(cols) (EG_PINGPONG_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
+#define EG_PINGPONG_SUMS_AT(cols)                                                                            \
+    (EG_PINGPONG_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES(cols) * EG_HOPPER_BOX_BYTES)
+#define EG_PINGPONG_BIAS_AT(cols)     (EG_PINGPONG_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
+#define EG_PINGPONG_BARRIERS_AT(cols) (EG_PINGPONG_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
+#define EG_PINGPONG_BOX_BARRIERS_AT(cols)                                                                    \
+    (EG_PINGPONG_BARRIERS_AT(cols) + 3 * EG_PINGPONG_STAGES(cols) * EG_BARRIER_BYTES)
+#define EG_PINGPONG_SHARED(cols)                                                                             \
+    (EG_PINGPONG_BOX_BARRIERS_AT(cols) +                                                                     \
+     EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES(cols) * EG_BARRIER_BYTES)
 
 /* ---- f32 and f64 on Hopper (kernels/hopper_f32.cu, hopper_f64.cu): stages, two barriers of each ------ */
 

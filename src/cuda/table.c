@@ -43,10 +43,10 @@
 #define HOPPER_STREAM_K(type, storage, layout, terms)                                                        \
     HOPPER_ROW(#type "_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256), terms, EG_CUDA_TMA, 64,       \
                EG_CUDA_STREAM_K)
-/* With epilogue warps, which read staged accumulators: kernels/hopper_staged.cuh. */
-#define HOPPER_STAGED(type, storage, layout)                                                                 \
-    HOPPER_ROW(#type "_staged", storage, layout, 256, EG_HOPPER_STAGED_SHARED, 1U << EG_CUDA_ACT_GRAD,       \
-               EG_CUDA_TMA, 128, EG_CUDA_STAGED)
+/* With a tile for each consumer: kernels/hopper_pingpong.cuh. */
+#define HOPPER_PINGPONG(type, storage, layout, terms)                                                        \
+    HOPPER_ROW(#type "_pingpong", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,      \
+               EG_CUDA_PINGPONG)
 #define HOPPER_16(type, storage)                                                                             \
     HOPPER_WIDTHS(type, storage, nn, EVERYTHING)                                                             \
     HOPPER_WIDTHS(type, storage, nt, EVERYTHING)                                                             \
@@ -55,6 +55,11 @@
     HOPPER_STREAM_K(type, storage, nn, EVERYTHING)                                                           \
     HOPPER_STREAM_K(type, storage, nt, EVERYTHING)                                                           \
     HOPPER_STREAM_K(type, storage, tn, STORES)
+
+#define HOPPER_16_PINGPONG(type, storage)                                                                    \
+    HOPPER_PINGPONG(type, storage, nn, EVERYTHING)                                                           \
+    HOPPER_PINGPONG(type, storage, nt, EVERYTHING)                                                           \
+    HOPPER_PINGPONG(type, storage, tn, STORES)
 
 /* f32 and f64 on Hopper: kernels/hopper_f32.cu, hopper_f64.cu. */
 #define HOPPER_TILES(type, storage, layout, cols, depth, bytes)                                              \
@@ -130,8 +135,7 @@ static const eg_cuda_kernel rows[] = {
      .takes = EG_CUDA_NO_REDUCTION},
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
-        HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_STAGED(bf16, EG_BF16, nn) HOPPER_STAGED(bf16, EG_BF16, nt)
-            HOPPER_STAGED(f16, EG_F16, nn) HOPPER_STAGED(f16, EG_F16, nt)
+        HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

@@ -38,8 +38,7 @@ enum {
     EG_CUDA_SMALL = 1U << 8,     /* sizes below 2^31 */
     EG_CUDA_STREAM_K = 1U << 9,  /* can have a stream-K tail: clusters share the depth of the last tiles */
     EG_CUDA_COPY = 1U << 10,     /* depth 0, and out = in: no bias, activation or second */
-    EG_CUDA_STAGED = 1U << 11,   /* cols a multiple of 8; accumulators are staged, so that the epilogue runs
-                                    during the next tile's products */
+    EG_CUDA_PINGPONG = 1U << 11, /* a tile's epilogue runs during the products of the next */
     EG_CUDA_FEW_ROWS = 1U << 12, /* no more than a tile's */
     EG_CUDA_FEW_COLS = 1U << 13
 };

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs a reduced table of checks on the CUDA backend under compute-sanitizer's four tools, and what the backend
-# chooses for large layers only: a pass that two kernels share, one kernel for most of a call, and tiles that are
-# finished beside the next one's products.
+# chooses for large layers only: a pass that two kernels share, one kernel for most of a call, and tiles that
+# consumers make in turn.
 #
 #     tests/cuda/sanitize.sh BUILD_DIRECTORY
 #
@@ -21,5 +21,5 @@ export EPIGRAD_CUBLASLT=off EPIGRAD_TEST_SHORT=1
 for tool in memcheck racecheck initcheck synccheck; do
     echo "== $tool"
     compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$table" --backend cuda
-    compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$exact" 'staged_epilogues*'
+    compute-sanitizer --tool $tool --report-api-errors no --error-exitcode 1 "$exact" 'tiles_made_in_turn*'
 done

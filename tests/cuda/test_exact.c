@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels whose blocks or warps share work: products whose last tiles are split along the depth, d_a and d_b
- * in one launch with the pass, and A·B with act' finished beside the next tile's products. Sums of small
- * whole numbers are exact in any order, so they have the bits of kernels that share nothing. A row that is
- * asked for by name splits tiles or persists wherever it can. */
+/* Kernels whose blocks or warps share work: products whose last tiles are split along the depth, and tiles
+ * that two consumers make in turn. Sums of small whole numbers are exact in any order, so they have the bits
+ * of kernels that share nothing. A row that is asked for by name splits tiles wherever it can. */
 #include "short.h"
 #include "support.h"
 
@@ -28,15 +27,17 @@ static const layer_case tail_cases[] = {
     {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
 };
 
-/* Tiles of A·B, of which a cluster finishes all but the last beside its products: */
-static const layer_case staged_cases[] = {
-    {2312, 8, 2568, .batch = 1},   /* 110; the sums wait for who finishes */
-    {4104, 200, 4104, .batch = 1}, /* 289; rows and columns that fill no tile */
-    {300, 136, 264, .batch = 70},  /* 280, of items of a batch */
+/* Tiles of A·B by 128 columns, which the consumers of a cluster make in turn: */
+static const layer_case turn_cases[] = {
+    {2312, 8, 2568, .batch = 1},   /* 210; products wait for epilogues */
+    {4104, 200, 4104, .batch = 1}, /* 561; rows and columns that fill no tile */
+    {300, 136, 264, .batch = 70},  /* 420, of items of a batch */
     {300, 136, 264, 70, .one_b = true},
-    {520, 4104, 8456, .batch = 1}, /* 102; who finishes waits for the sums */
-    {700, 136, 264, .batch = 1},   /* 6, each a cluster's last */
+    {520, 4104, 8456, .batch = 1}, /* 201; epilogues wait for products */
+    {700, 136, 264, .batch = 1},   /* 9, each a cluster's only one */
     {4104, 197, 4104, .batch = 1, .apart = true},
+    {2312, 520, 2568, .batch = 1, .accumulate = true},
+    {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
 };
 
 /* Small tiles: parts of depths from one k-block to many, of full tiles and others, of items. */
@@ -79,9 +80,12 @@ static const product tail_products[] = {
     {"hopper_bf16_stream_k_nt_128x256", D_A, D_A, EG_ROW_MAJOR},
     {"hopper_bf16_stream_k_tn_128x256", D_B, D_B, EG_ROW_MAJOR},
 };
-static const product staged[] = {
-    {"hopper_bf16_staged_nn_128x256", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
-    {"hopper_bf16_staged_nt_128x256", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+static const product in_turn[] = {
+    {"hopper_bf16_pingpong_nn_128x128", Y, Y, EG_ROW_MAJOR},
+    {"hopper_bf16_pingpong_nn_128x128", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"hopper_bf16_pingpong_nt_128x128", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"hopper_bf16_pingpong_nt_128x128", D_A, D_A, EG_ROW_MAJOR},
+    {"hopper_bf16_pingpong_tn_128x128", D_B, D_B, EG_ROW_MAJOR},
 };
 static const product few_rows[] = {
     {"mma_bf16_16x64", Y, Y, EG_ROW_MAJOR},
@@ -231,11 +235,11 @@ static void split_tiles_have_the_bits_of_whole_ones(void **state) {
         for (size_t j = 0; j < LENGTH(tail_products); j++) check(&tail_cases[i], &tail_products[j]);
 }
 
-static void staged_epilogues_have_the_bits_of_unstaged_ones(void **state) {
+static void tiles_made_in_turn_have_the_bits_of_others(void **state) {
     (void)state;
-    const size_t cases = short_run() ? 1 : LENGTH(staged_cases);
+    const size_t cases = short_run() ? 1 : LENGTH(turn_cases);
     for (size_t i = 0; i < cases; i++)
-        for (size_t j = 0; j < LENGTH(staged); j++) check(&staged_cases[i], &staged[j]);
+        for (size_t j = 0; j < LENGTH(in_turn); j++) check(&turn_cases[i], &in_turn[j]);
 }
 
 static void parts_of_a_depth_have_the_bits_of_the_whole(void **state) {
@@ -301,11 +305,14 @@ static void rows_outside_a_result_are_in_no_sum(void **state) {
     static const char *const act_grad[] = {"hopper_bf16_nn_128x128",
                                            "hopper_bf16_nn_128x256",
                                            "hopper_bf16_stream_k_nn_128x256",
-                                           "hopper_bf16_staged_nn_128x256",
+                                           "hopper_bf16_pingpong_nn_128x128",
                                            "mma_bf16_128x128",
                                            "mma_bf16_64x64"},
-                             *const chain[] = {"hopper_bf16_nt_128x128", "hopper_bf16_nt_128x256",
-                                               "hopper_bf16_stream_k_nt_128x256", "mma_bf16_128x128",
+                             *const chain[] = {"hopper_bf16_nt_128x128",
+                                               "hopper_bf16_nt_128x256",
+                                               "hopper_bf16_stream_k_nt_128x256",
+                                               "hopper_bf16_pingpong_nt_128x128",
+                                               "mma_bf16_128x128",
                                                "mma_bf16_64x64"};
     enum { TWENTY = 0x41a0, ALL = 0x43f0 /* 20 rows of 24 */ };
     uint16_t sums[COLS];
@@ -339,7 +346,7 @@ static int start(void) {
 int main(int argc, char **argv) {
     const int status = start();
     const struct CMUnitTest tests[] = {cmocka_unit_test(split_tiles_have_the_bits_of_whole_ones),
-                                       cmocka_unit_test(staged_epilogues_have_the_bits_of_unstaged_ones),
+                                       cmocka_unit_test(tiles_made_in_turn_have_the_bits_of_others),
                                        cmocka_unit_test(parts_of_a_depth_have_the_bits_of_the_whole),
                                        cmocka_unit_test(rows_outside_a_result_are_in_no_sum)};
     if (argc == 2) cmocka_set_test_filter(argv[1]);

@@ -16,9 +16,18 @@
 
 EG_DEVICE float eg_fma(float a, float b, float c) { return fmaf(a, b, c); }
 EG_DEVICE double eg_fma(double a, double b, double c) { return fma(a, b, c); }
-EG_DEVICE float eg_min(float a, float b) { return fminf(a, b); }
+/* NaN where one of them is. */
+EG_DEVICE float eg_min(float a, float b) {
+    float least;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(least) : "f"(a), "f"(b));
+    return least;
+}
 EG_DEVICE double eg_min(double a, double b) { return a < b ? a : b; }
-EG_DEVICE float eg_max(float a, float b) { return fmaxf(a, b); }
+EG_DEVICE float eg_max(float a, float b) {
+    float most;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(a), "f"(b));
+    return most;
+}
 EG_DEVICE double eg_max(double a, double b) { return a > b ? a : b; }
 EG_DEVICE float eg_abs(float x) { return fabsf(x); }
 EG_DEVICE double eg_abs(double x) { return fabs(x); }
@@ -88,8 +97,8 @@ EG_DEVICE bool eg_is_nan(double x) {
 #define EG_EXP(x)             eg_exp2_fast((x)*1.4426950408889634f)
 /* An f32 has room for both ends of the exponential: s = 1 / (1 + e) for either sign of v, and p q = s (e s).
  * At v = -88.2 e is 2^127.2, whose reciprocal is flushed to 0. v is in binary digits, as ex2 takes it. */
-#define EG_SIGMOID_UNIT -1.4426950408889634
-#define EG_BOUNDED(x)   eg_max(x, EG_C(-EG_EXP_END))
+#define EG_SIGMOID_UNIT    -1.4426950408889634
+#define EG_BOUNDED(x, end) eg_max(x, EG_C(-end))
 #define EG_LET_SIGMOID(v)                                                                                    \
     EG_LET(e, eg_exp2_fast(v))                                                                               \
     EG_LET(p, eg_reciprocal(EG_C(1.0) + e))                                                                  \
@@ -138,11 +147,16 @@ EG_DEVICE eg_f64 eg_select(bool when, eg_f64 a, eg_f64 b) { return when ? a.x : 
 /* ---- Dispatch ------------------------------------------------------------------------------------- */
 
 /* Whether one of the numbers is NaN, or perhaps an infinity: one FMA a number where a test would take two
- * instructions of the slower integer pipe. */
+ * instructions of the slower integer pipe. Each chain of FMAs has eight. */
 template <int N, typename T> EG_DEVICE bool eg_maybe_nan(const T (&values)[N]) {
     T sum = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) sum = eg_fma(values[i], (T)0, sum);
+    for (int i = 0; i < N; i += 8) {
+        T chain = 0;
+#pragma unroll
+        for (int j = i; j < i + 8 && j < N; j++) chain = eg_fma(values[j], (T)0, chain);
+        sum += chain;
+    }
     return eg_is_nan(sum);
 }
 
@@ -172,9 +186,15 @@ template <typename F> EG_DEVICE void eg_with_act_grad(int activation, bool of_y,
     }
 }
 
-/* values[i] = act(values[i]). act(NaN) is NaN: the clamps hide it. */
-template <int N, typename T> EG_DEVICE void eg_act(int activation, T (&values)[N]) {
-    T y[N];
+/* values[i] = act(values[i]). act(NaN) is NaN: in f64 the clamps hide it. */
+template <int N> EG_DEVICE void eg_act(int activation, float (&values)[N]) {
+    eg_with_act(activation, [&](const auto &act) {
+#pragma unroll
+        for (int i = 0; i < N; i++) values[i] = act(values[i]);
+    });
+}
+template <int N> EG_DEVICE void eg_act(int activation, double (&values)[N]) {
+    double y[N];
     eg_with_act(activation, [&](const auto &act) {
 #pragma unroll
         for (int i = 0; i < N; i++) y[i] = act(values[i]);

@@ -25,13 +25,14 @@ template <bool BF16> EG_DEVICE uint32_t eg_round_pair(float low, float high) {
 /* v = the V accumulators from V * group on. Accumulators are registers, and a register cannot be indexed at
  * run time. So this jumps to the moves of the group. They are volatile, or the compiler makes of the jump as
  * many selections as there are accumulators. */
-template <int V, int N> EG_DEVICE void eg_read_accumulators(const float (&acc)[N], int group, float (&v)[V]) {
-    static_assert(N / V <= 16, "the cases below");
+template <int V, int PRODUCTS, int N>
+EG_DEVICE void eg_read_accumulators(const float (&acc)[PRODUCTS][N], int group, float (&v)[V]) {
+    static_assert(PRODUCTS * N / V <= 16 && N % V == 0, "the cases below");
 #define EG_CASE(g)                                                                                           \
     case g:                                                                                                  \
-        if constexpr (g * V < N) {                                                                           \
-            _Pragma("unroll") for (int i = 0; i < V;                                                         \
-                                   i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) : "f"(acc[g * V + i]));  \
+        if constexpr (g * V < PRODUCTS * N) {                                                                \
+            _Pragma("unroll") for (int i = 0; i < V; i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) :      \
+                                                                       "f"(acc[g * V / N][g * V % N + i]));  \
         }                                                                                                    \
         return;
     switch (group) {
@@ -55,10 +56,14 @@ template <int V, int N> EG_DEVICE void eg_read_accumulators(const float (&acc)[N
 struct eg_box_address {
     uint32_t box;
 
-    /* For ldmatrix and stmatrix: lane l names line l % 8 of block l / 8; blocks go down, then right. */
-    __device__ uint32_t blocks(int vector) const {
-        const int lane = threadIdx.x % 32, line = lane % 16;
-        return box + line * 128 + (((vector + lane / 16) ^ (line & 7)) << 4);
+    /* For ldmatrix and stmatrix: lane l names line l % 8 of block l / 8; blocks go down, then right. Boxes
+     * are aligned to their size, so that a step of two vectors is an exclusive or. */
+    __device__ static uint32_t line() {
+        const uint32_t lane = threadIdx.x % 32, of = lane % 16;
+        return of * 128 + ((lane / 16 ^ (of & 7)) << 4);
+    }
+    __device__ uint32_t blocks(uint32_t line, int vector) const {
+        return (box + line) ^ (uint32_t)vector << 4;
     }
     /* f32: the pair of columns 8 i + 2 (l % 4) in the upper or lower eight rows. */
     __device__ uint32_t pair(int i, int lower) const {
@@ -67,21 +72,19 @@ struct eg_box_address {
     }
 };
 
-/* V / 4 columns of 8, from 16-byte vector `vector` on. Pairs of neighbours stay packed until they are used.
- */
-template <int V> EG_DEVICE void eg_load_pairs(eg_box_address address, int vector, uint32_t (&pairs)[V / 2]) {
+/* The 64 columns of a box. Pairs of neighbours stay packed until they are used. */
+EG_DEVICE void eg_load_pairs(eg_box_address address, uint32_t line, uint32_t (&pairs)[16]) {
 #pragma unroll
-    for (int i = 0; i < V / 8; i++)
-        eg_load_blocks(address.blocks(vector + i * 2), (uint32_t(&)[4])pairs[i * 4]);
+    for (int i = 0; i < 4; i++) eg_load_blocks(address.blocks(line, i * 2), (uint32_t(&)[4])pairs[i * 4]);
 }
-template <bool BF16, int V>
-EG_DEVICE void eg_store_numbers(eg_box_address address, int vector, const float (&v)[V]) {
+template <bool BF16>
+EG_DEVICE void eg_store_numbers(eg_box_address address, uint32_t line, const float (&v)[32]) {
 #pragma unroll
-    for (int i = 0; i < V / 8; i++) {
+    for (int i = 0; i < 4; i++) {
         uint32_t r[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) r[j] = eg_round_pair<BF16>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-        eg_store_blocks(address.blocks(vector + i * 2), r);
+        eg_store_blocks(address.blocks(line, i * 2), r);
     }
 }
 
@@ -96,28 +99,29 @@ template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
     }
 }
 
-/* v, with `in` in `pairs`, becomes the result; eg_cuda_gemm has the formulas. */
+/* v, with `in` in `pairs`, becomes the gradient; eg_cuda_gemm has the formulas. */
 template <bool BF16, int EPILOGUE, int V>
-EG_DEVICE void eg_apply(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&pairs)[V / 2]) {
+EG_DEVICE void eg_apply_grad(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&pairs)[V / 2]) {
     float other[V];
-    if (EPILOGUE == EG_CUDA_ACT_GRAD) {
-        float d_act[V];
-        eg_act_derivatives(p.activation, false, p.propagate != 0, v, d_act);
+    if constexpr (EPILOGUE == EG_CUDA_ACT_GRAD) {
+        eg_act_derivatives(p.activation, false, p.propagate != 0, v, other);
 #pragma unroll
         for (int i = 0; i < V / 2; i++) {
             eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
-            v[i * 2] *= d_act[i * 2], v[i * 2 + 1] *= d_act[i * 2 + 1];
+            v[i * 2] *= other[i * 2], v[i * 2 + 1] *= other[i * 2 + 1];
         }
-        return;
-    }
-    if (EPILOGUE == EG_CUDA_FORWARD) eg_act(p.activation, v);
-#pragma unroll
-    for (int i = 0; i < V / 2; i++) eg_widen_pair<BF16>(pairs[i], other[i * 2], other[i * 2 + 1]);
-    if (EPILOGUE == EG_CUDA_CHAIN) {
-        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
     } else {
 #pragma unroll
-        for (int i = 0; i < V; i++) v[i] += other[i];
+        for (int i = 0; i < V / 2; i++) eg_widen_pair<BF16>(pairs[i], other[i * 2], other[i * 2 + 1]);
+        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
+    }
+}
+template <bool BF16, int V> EG_DEVICE void eg_add_pairs(const uint32_t (&pairs)[V / 2], float (&v)[V]) {
+#pragma unroll
+    for (int i = 0; i < V / 2; i++) {
+        float low, high;
+        eg_widen_pair<BF16>(pairs[i], low, high);
+        v[i * 2] += low, v[i * 2 + 1] += high;
     }
 }
 
@@ -126,7 +130,7 @@ EG_DEVICE void eg_apply(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&p
 template <class K> struct eg_bias {
     uint16_t bits[(K::COLS + 127) / 128];
 
-    __device__ eg_bias(const eg_cuda_gemm &p, int col) {
+    __device__ void load(const eg_cuda_gemm &p, int col) {
 #pragma unroll
         for (int i = 0; i < (K::COLS + 127) / 128; i++) {
             const int at = col + i * 128 + threadIdx.x % 128;
@@ -144,8 +148,8 @@ template <class K> struct eg_bias {
 };
 
 /* The sum over the warp's 16 rows of one of 32 columns, in a fixed order: lane l has that of column
- * 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. */
-EG_DEVICE float eg_sum_rows(const float (&v)[16]) {
+ * 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. v: of these columns. */
+EG_DEVICE float eg_sum_rows(const float *v) {
     const int lane = threadIdx.x % 32;
     float s[8];
 #pragma unroll
@@ -197,6 +201,7 @@ EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to,
 #pragma unroll 1
     for (int line = 0; line < lines; line++) {
         T *const out = (T *)to.data + eg_index(to, item, row + line, col);
+#pragma unroll 1
         for (int i = first + threadIdx.x % 32; i < end; i += 32) {
             T x;
             eg_load_shared(box + line * 128 + ((i / VECTOR ^ (line & 7)) << 4) + i % VECTOR * (int)sizeof(T),
@@ -209,64 +214,121 @@ EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to,
 
 /* ---- The TMA boxes of a warp --------------------------------------------------------------------------- */
 
-/* A warp has a box in shared memory for each 64 columns of the tile. Where the epilogue reads `in`, TMA fills
- * the boxes while products run, and results are written over what was read. Else they are used in turn. One
- * elected lane issues the copies. */
-template <class K> struct eg_boxes {
-    uint32_t shared;
-    int warp; /* of the consumers' */
-    bool reads;
-    uint32_t parity = 1; /* of the phase in which `in` of this tile arrives */
-    int row = 0, col = 0, item = 0;
+/* A number that is kept in a register, where the compiler would rather make it again for each use: a warp has
+ * its scheduler to itself in the epilogue, and waits for every step of such a chain. */
+EG_DEVICE uint32_t eg_keep(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
+/* A warp finishes its rows of a tile in parts of 16 rows and 64 columns, a TMA box each: the parts of a box's
+ * columns, one below the other, then those of the next. It has a ring of BOXES boxes in shared memory. A part
+ * takes one box, or two where two results are stored: `second`, then `out`. Where the epilogue reads `in`,
+ * TMA fills the box of `out` with it, for as many parts ahead as there are boxes, and the result is written
+ * over it. One elected lane issues the copies. */
+template <class K> struct eg_boxes {
+    static constexpr int PARTS = K::PRODUCTS * K::COLS / 64;
+    static_assert(K::BOXES >= 2 && K::BOXES <= 4, "two for a part, and no more than two such parts");
+
+    const uint32_t warp; /* of the consumers' */
+    const uint32_t boxes, barriers, line;
+    const bool reads, two;
+    const bool by_threads;            /* some columns of results, which TMA cannot store */
+    uint32_t place = 0;               /* of the present part's first box */
+    uint32_t phases = 0;              /* of each box: the parity in which `in` arrives */
+    int first = 0, col = 0, item = 0; /* of the warp's part of the tile: its first row */
+
+    __device__ eg_boxes(const eg_cuda_hopper &p, uint32_t shared, int of, bool in, bool second)
+        : warp(of), boxes(shared + K::STAGING + of * (K::BOXES * K::BOX_BYTES)),
+          barriers(shared + K::IN_FULL + of * (K::BOXES * 8)), line(eg_keep(eg_box_address::line())),
+          reads(in), two(second), by_threads(eg_keep(p.tma_cols < p.gemm.cols)) {}
     __device__ static bool elected() { return eg_elect(); }
-    __device__ uint32_t box(int i) const {
-        return shared + K::STAGING + (warp * K::BOXES + i) * K::BOX_BYTES;
+    /* `ahead` boxes after the present part's first. */
+    __device__ uint32_t place_at(uint32_t ahead) const {
+        const uint32_t at = place + ahead;
+        return at >= K::BOXES ? at - K::BOXES : at;
     }
-    __device__ uint32_t full(int i) const { return shared + K::IN_FULL + (warp * K::BOXES + i) * 8; }
+    __device__ uint32_t box(uint32_t at) const { return boxes + at * K::BOX_BYTES; }
+    __device__ uint32_t full(uint32_t at) const { return barriers + at * 8; }
+    __device__ eg_box_address second() const { return {box(place)}; }
+    __device__ eg_box_address out() const { return {box(place_at(two))}; }
+    __device__ int row(int part) const { return first + part % K::PRODUCTS * 64; }
+    __device__ static int right(int part) { return part / K::PRODUCTS * 64; }
 
     __device__ void start_tile(const eg_hopper_tile &tile) {
-        row = tile.row + warp * 16, col = tile.col, item = tile.item;
-        parity ^= 1;
+        first = tile.row + (K::PRODUCTS == 1 ? warp : warp % 4) * 16, col = tile.col, item = tile.item;
     }
-    /* Loads `in`, once TMA has read the last tile's results. */
-    __device__ void fetch(const eg_cuda_hopper &p) const {
-        if (!reads || !elected()) return;
+    /* Loads `in` of a part, into the box that is `ahead` boxes after the present part's first. By one lane.
+     */
+    __device__ void load(const eg_cuda_hopper &p, int part, uint32_t ahead) const {
         const bool reads_out = p.gemm.in.data == 0; /* STORE accumulates */
         const int from = !reads_out && p.gemm.in.item_stride == 0 ? 0 : item;
+        const uint32_t at = place_at(ahead);
+        eg_barrier_expect(full(at), K::BOX_BYTES);
+        eg_load_box(box(at), p.in, full(at), col + right(part), row(part), from);
+    }
+    /* Loads the first parts' of a tile, once TMA has read the last tile's results. */
+    __device__ void fetch(const eg_cuda_hopper &p) const {
+        constexpr int MOST = PARTS < K::BOXES ? PARTS : K::BOXES;
+        if (!reads || !elected()) return;
         eg_stores_have_read<0>();
-        for (int i = 0; i < K::BOXES; i++) {
-            eg_barrier_expect(full(i), K::BOX_BYTES);
-            eg_load_box(box(i), p.in, full(i), col + i * 64, row, from);
+        for (int i = 0; i < (two ? K::BOXES / 2 : MOST); i++) load(p, i, two ? 2 * i + 1 : i);
+    }
+    /* Loads that of a part to come, in a box whose results have been read by then. */
+    __device__ void fetch_after(const eg_cuda_hopper &p, int part) const {
+        constexpr int LAST = K::BOXES - 1;
+        if (!reads || !elected()) return;
+        if (two && part + 1 < PARTS && part + 1 >= K::BOXES / 2) {
+            eg_stores_have_read<K::BOXES - 2>();
+            load(p, part + 1, 3);
+        }
+        if (!two && part + LAST < PARTS && part > 0) {
+            eg_stores_have_read<1>();
+            load(p, part + LAST, LAST);
         }
     }
-    /* Waits until the n-th box of results may be written: `in` has arrived there, or the store BOXES before
-     * it has been read. */
-    __device__ void acquire(int n) const {
+    /* Waits until the present part's results may be written: `in` has arrived there, or what was stored from
+     * there before has been read. */
+    __device__ void acquire() {
         if (reads) {
-            eg_barrier_wait(full(n), parity);
-        } else {
-            if (elected()) eg_stores_have_read<K::BOXES - 1>();
-            __syncwarp();
+            const uint32_t at = place_at(two);
+            eg_barrier_wait(full(at), phases >> at & 1);
+            phases ^= 1U << at;
+            return;
         }
+        if (two) {
+            eg_stores_have_read<K::BOXES - 2>(); /* those of the elected lane: the others have none */
+        } else {
+            eg_stores_have_read<K::BOXES - 1>();
+        }
+        __syncwarp();
     }
-    __device__ eg_box_address at(int n) const { return {box(n % K::BOXES)}; }
-    /* Stores the n-th box of results, numbers of type T, which begins `right` columns into the tile. */
-    template <typename T>
-    __device__ void store(const eg_cuda_hopper &p, const eg_cuda_tensor_map &tensor_map,
-                          const eg_cuda_matrix &to, int n, int right, bool adds) const {
-        const int by_tma = p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
+    /* To the next part's boxes. */
+    __device__ void advance() { place = place_at(1 + two); }
+    /* What has been written in the boxes can be stored. */
+    __device__ static void finish_writing() {
         eg_fence_async();
         __syncwarp();
-        if (p.tma_cols < p.gemm.cols && by_tma < wide)
-            eg_store_columns<T>(p.gemm, to, box(n % K::BOXES), max(by_tma, 0), item, row, col + right, adds);
-        if (!elected()) return;
-        if (by_tma > 0 && adds) {
-            eg_add_box(tensor_map, box(n % K::BOXES), col + right, row, item);
-        } else if (by_tma > 0) {
-            eg_store_box(tensor_map, box(n % K::BOXES), col + right, row, item);
+    }
+    /* Stores a box of results, numbers of type T, which begins `right` columns into the tile. */
+    template <typename T>
+    __device__ void store(const eg_cuda_hopper &p, const eg_cuda_tensor_map &tensor_map,
+                          const eg_cuda_matrix &to, eg_box_address from, int row, int right,
+                          bool adds) const {
+        if (__builtin_expect(by_threads, 0)) {
+            const int by_tma = p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
+            if (by_tma < wide)
+                eg_store_columns<T>(p.gemm, to, from.box, max(by_tma, 0), item, row, col + right, adds);
         }
-        eg_stores_commit(); /* an empty group, too: `acquire` counts groups */
+        if (!elected()) return;
+        if (by_threads && p.tma_cols == 0) {
+            /* there is no tensor map */
+        } else if (adds) {
+            eg_add_box(tensor_map, from.box, col + right, row, item);
+        } else {
+            eg_store_box(tensor_map, from.box, col + right, row, item);
+        }
+        eg_stores_commit(); /* an empty group, too: groups are counted */
     }
 };
 
@@ -275,114 +337,116 @@ template <class K> struct eg_boxes {
 /* A product as it is, or added to what is there. No step depends on the column at run time, so the loop is
  * unrolled and registers are named. */
 template <class K>
-EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const float (&acc)[K::COLS / 2],
-                             const eg_boxes<K> &boxes) {
+EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
 #pragma unroll
-    for (int i = 0; i < K::BOXES; i++) {
-        boxes.acquire(i);
+    for (int i = 0; i < eg_boxes<K>::PARTS; i++) {
+        boxes.acquire();
         float v[32];
 #pragma unroll
-        for (int j = 0; j < 32; j++) v[j] = acc[i * 32 + j];
+        for (int j = 0; j < 32; j++) v[j] = acc[i % K::PRODUCTS][i / K::PRODUCTS * 32 + j];
         if (boxes.reads) {
             uint32_t old[16];
-            eg_load_pairs<32>(boxes.at(i), 0, old);
-#pragma unroll
-            for (int j = 0; j < 16; j++) {
-                float low, high;
-                eg_widen_pair<K::BF16>(old[j], low, high);
-                v[j * 2] += low, v[j * 2 + 1] += high;
-            }
+            eg_load_pairs(boxes.out(), boxes.line, old);
+            eg_add_pairs<K::BF16>(old, v);
         }
-        eg_store_numbers<K::BF16>(boxes.at(i), 0, v);
-        boxes.template store<uint16_t>(p, p.out, p.gemm.out, i, i * 64, false);
+        eg_store_numbers<K::BF16>(boxes.out(), boxes.line, v);
+        boxes.finish_writing();
+        boxes.template store<uint16_t>(p, p.out, p.gemm.out, boxes.out(), boxes.row(i), boxes.right(i),
+                                       false);
+        boxes.fetch_after(p, i);
+        boxes.advance();
     }
 }
 
 /* In f32, with 32 columns in a box. TMA adds. */
 template <class K>
-EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const float (&acc)[K::COLS / 2],
-                                 const eg_boxes<K> &boxes) {
+EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
 #pragma unroll
-    for (int i = 0; i < 2 * K::BOXES; i++) {
-        boxes.acquire(i);
+    for (int i = 0; i < 2 * eg_boxes<K>::PARTS; i++) {
+        const int product = i % K::PRODUCTS, from = i / K::PRODUCTS * 16;
+        boxes.acquire();
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            eg_store_pair(boxes.at(i).pair(j / 2, j % 2), acc[i * 16 + j * 2], acc[i * 16 + j * 2 + 1]);
-        }
-        boxes.template store<float>(p, p.out, p.gemm.out, i, i * 32, p.gemm.accumulate != 0);
+        for (int j = 0; j < 8; j++)
+            eg_store_pair(boxes.out().pair(j / 2, j % 2), acc[product][from + j * 2],
+                          acc[product][from + j * 2 + 1]);
+        boxes.finish_writing();
+        boxes.template store<float>(p, p.out, p.gemm.out, boxes.out(), boxes.row(i), from * 2,
+                                    p.gemm.accumulate != 0);
+        boxes.advance();
     }
 }
 
 /* ---- Products with an activation ------------------------------------------------------------------ */
 
-/* The epilogue of one warp, in steps of 32 columns. Where two results are stored (`second`), each box of 64
- * columns is made twice. */
+/* The epilogue of one warp, part by part: 32 numbers of each thread at once, which is work enough to hide the
+ * latencies of each other, with few branches between. */
 template <class K, int EPILOGUE> struct eg_epilogue {
     static constexpr bool FORWARD = EPILOGUE == EG_CUDA_FORWARD;
-    enum { V = 16, BOX_STEPS = 32 / V }; /* numbers a thread finishes at once; steps in a box */
+    static constexpr int V = 32;
 
     const eg_cuda_hopper &p;
     eg_boxes<K> boxes;
     uint8_t *memory;
+    const uint32_t has_bias, has_sums;
 
     __device__ eg_epilogue(const eg_cuda_hopper &hopper, uint8_t *from, uint32_t shared, int warp)
-        : p(hopper), boxes{shared, warp, reads(hopper.gemm)}, memory(from) {}
+        : p(hopper), boxes(hopper, shared, warp, !FORWARD || eg_keep(hopper.gemm.in.data != 0),
+                           FORWARD && eg_keep(hopper.gemm.second.data != 0)),
+          memory(from), has_bias(EPILOGUE == EG_CUDA_CHAIN ? 0 : eg_keep(hopper.gemm.bias.data != 0)),
+          has_sums(FORWARD ? 0 : eg_keep(hopper.gemm.sums != 0)) {}
     __device__ float *bias() const { return (float *)(memory + K::BIAS) + boxes.warp / 4 * K::COLS; }
     __device__ float *sums(int warp) const { return (float *)(memory + K::SUMS) + warp * K::COLS; }
-
-    /* With two results no box is left for the residual, which is then read from device memory. */
-    __device__ static bool twice(const eg_cuda_gemm &x) { return FORWARD && x.second.data != 0; }
-    __device__ static bool reads(const eg_cuda_gemm &x) {
-        return EPILOGUE == EG_CUDA_ACT_GRAD || (x.in.data != 0 && !twice(x));
-    }
-    __device__ bool sums_wanted() const { return !FORWARD && p.gemm.sums != 0; }
     __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + boxes.warp / 4); }
 
-    /* The residual, from device memory. */
-    __device__ void read_residual(int right, uint32_t (&pairs)[V / 2]) const {
-        const eg_cuda_gemm &x = p.gemm;
-        const int lane = threadIdx.x % 32;
+    /* Adds the sums of a part's columns to those of the part above. */
+    __device__ void add_sums(int part, float (&v)[V]) const {
+        const int row = boxes.row(part);
+        if (row + 16 > p.gemm.rows) eg_clear_rows((int)p.gemm.rows - row, v);
+        float *const sum = sums(boxes.warp) + boxes.right(part) + eg_sum_column();
 #pragma unroll
-        for (int i = 0; i < V / 2; i++) {
-            const int row = boxes.row + lane / 4 + i % 2 * 8,
-                      col = boxes.col + right + i / 2 * 8 + lane % 4 * 2;
-            const uint16_t *from = (const uint16_t *)x.in.data + eg_index(x.in, boxes.item, row, col);
-            const uint32_t low = row < x.rows && col < x.cols ? from[0] : 0U;
-            pairs[i] = low | (row < x.rows && col + 1 < x.cols ? (uint32_t)from[1] << 16 : 0U);
+        for (int i = 0; i < 2; i++) {
+            const float above = part % K::PRODUCTS == 0 ? 0.0F : sum[i * 32];
+            sum[i * 32] = above + eg_sum_rows(v + i * 16);
         }
     }
 
-    /* Step s of the tile; v has V of its accumulators. */
-    __device__ void finish(int s, float (&v)[V]) {
-        const eg_cuda_gemm &x = p.gemm;
-        const bool both = twice(x), first = both && s / BOX_STEPS % 2 == 0;
-        const int n = s / BOX_STEPS, vector = s % BOX_STEPS * (V / 4),
-                  right = (both ? n / 2 : n) * 64 + vector * 8;
-        if (s % BOX_STEPS == 0) boxes.acquire(n);
-        uint32_t pairs[V / 2] = {};
-        if (boxes.reads) {
-            eg_load_pairs<V>(boxes.at(n), vector, pairs);
-        } else if (both && !first && p.gemm.in.data != 0) {
-            read_residual(right, pairs);
+    __device__ void finish(int part, float (&v)[V]) const {
+        uint32_t pairs[V / 2];
+        if (!FORWARD) eg_load_pairs(boxes.out(), boxes.line, pairs);
+        if (has_bias) eg_add_bias(bias() + boxes.right(part), v);
+        if (FORWARD) {
+            if (boxes.two) eg_store_numbers<K::BF16>(boxes.second(), boxes.line, v);
+            eg_act(p.gemm.activation, v);
+            if (__builtin_expect(boxes.reads, 0)) { /* the residual */
+                eg_load_pairs(boxes.out(), boxes.line, pairs);
+                eg_add_pairs<K::BF16>(pairs, v);
+            }
+        } else {
+            eg_apply_grad<K::BF16, EPILOGUE>(p.gemm, v, pairs);
         }
-        if (p.gemm.bias.data != 0) eg_add_bias(bias() + right, v);
-        if (!first) eg_apply<K::BF16, EPILOGUE>(p.gemm, v, pairs);
-        if (first || p.gemm.out.data != 0) {
-            eg_store_numbers<K::BF16>(boxes.at(n), vector, v);
-            if (s % BOX_STEPS == BOX_STEPS - 1)
-                boxes.template store<uint16_t>(p, first ? p.second : p.out, first ? x.second : x.out, n,
-                                               right - vector * 8, false);
-        }
-        if (!sums_wanted()) return;
-        if (boxes.row + 16 > x.rows) eg_clear_rows((int)x.rows - boxes.row, v);
-        sums(boxes.warp)[right + eg_sum_column()] = eg_sum_rows(v);
+        eg_store_numbers<K::BF16>(boxes.out(), boxes.line, v);
+        if (has_sums) add_sums(part, v);
     }
 
-    /* The column sums of four warps become those of the consumer: a row of `sums` for every 64 rows of the
-     * result. */
+    __device__ void store(int part) {
+        const int row = boxes.row(part), right = boxes.right(part);
+        boxes.finish_writing();
+        if (boxes.two)
+            boxes.template store<uint16_t>(p, p.second, p.gemm.second, boxes.second(), row, right, false);
+        if (p.gemm.out.data != 0) {
+            boxes.template store<uint16_t>(p, p.out, p.gemm.out, boxes.out(), row, right, false);
+        } else if (boxes.elected()) {
+            eg_stores_commit();
+        }
+        boxes.fetch_after(p, part);
+        boxes.advance();
+    }
+
+    /* The column sums of four warps become those of the consumer: a row of `sums` for its rows of the
+     * tile. */
     __device__ void store_sums() const {
         const float *four = sums(boxes.warp & ~3);
-        const int64_t chunk = boxes.row / 64;
+        const int64_t chunk = boxes.first / (64 * K::PRODUCTS);
         sync();
         for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
             const float sum =
@@ -395,21 +459,21 @@ template <class K, int EPILOGUE> struct eg_epilogue {
     }
 
     /* After the tile's products. */
-    __device__ void finish_tile(const float (&acc)[K::COLS / 2], const eg_bias<K> &bits) {
-        if (p.gemm.bias.data != 0) {
+    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &bits) {
+        if (has_bias) {
             sync(); /* the last tile's bias has been read */
             bits.put(bias());
         }
-        if (p.gemm.bias.data != 0 || sums_wanted())
-            sync(); /* the bias is there, the last sums have been read */
-        const bool both = twice(p.gemm);
+        if (has_bias || has_sums) sync(); /* the bias is there, the last sums have been read */
 #pragma unroll 1
-        for (int s = 0; s < (K::BOXES * BOX_STEPS) << both; s++) {
+        for (int part = 0; part < eg_boxes<K>::PARTS; part++) {
             float v[V];
-            eg_read_accumulators(acc, both ? s / (2 * BOX_STEPS) * BOX_STEPS + s % BOX_STEPS : s, v);
-            finish(s, v);
+            eg_read_accumulators(acc, part % K::PRODUCTS * (K::COLS / 64) + part / K::PRODUCTS, v);
+            boxes.acquire();
+            finish(part, v);
+            store(part);
         }
-        if (sums_wanted()) store_sums();
+        if (has_sums) store_sums();
     }
 };
 
@@ -419,9 +483,10 @@ template <class K> struct eg_epilogue<K, EG_CUDA_STORE> {
     eg_boxes<K> boxes;
 
     __device__ eg_epilogue(const eg_cuda_hopper &hopper, uint8_t *, uint32_t shared, int warp)
-        : p(hopper), boxes{shared, warp, hopper.gemm.accumulate && hopper.gemm.out.dtype != EG_F32} {}
+        : p(hopper),
+          boxes(hopper, shared, warp, hopper.gemm.accumulate && hopper.gemm.out.dtype != EG_F32, false) {}
 
-    __device__ void finish_tile(const float (&acc)[K::COLS / 2], const eg_bias<K> &) {
+    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &) {
         if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, acc, boxes);
         eg_store_rows<K>(p, acc, boxes);
     }

@@ -15,9 +15,9 @@
  *
  * What overlaps. TMA loads k-blocks ahead, also those of the next tile. What an epilogue reads (`in`: grad,
  * saved, residual) arrives in TMA boxes of its own during the products. Results are written over it and
- * stored from there, during the next tile's products. The epilogue's arithmetic is not overlapped: shared
- * memory has no bandwidth left for two consumers on different tiles, nor are there registers for the
- * accumulators of two tiles. Where tiles are deep enough, epilogue warps do it instead (hopper_staged.cuh).
+ * stored from there, during the next tile's products. The epilogue's arithmetic is not overlapped: there
+ * are no registers for the accumulators of two tiles. With narrower ones the two consumers work in turn
+ * (hopper_pingpong.cuh).
  */
 #ifndef EG_CUDA_HOPPER_GEMM_CUH
 #define EG_CUDA_HOPPER_GEMM_CUH
@@ -60,13 +60,15 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
     const int consumer = warp / 4;
     eg_ring_of<K> ring(shared, rank);
     eg_epilogue<K, EPILOGUE> epilogue(p, memory, shared, warp);
-    float acc[K::COLS / 2];
+    eg_accumulators<K> acc;
     for (eg_scheduler<K> work(p, tiles.total); work.next();) {
         const bool owned = work.first == 0;
         if (owned) epilogue.boxes.start_tile(tiles.at(work.tile, rank));
-        const eg_bias<K> bias(p.gemm, epilogue.boxes.col);
-        eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer, [&] {
-            if (owned) epilogue.boxes.fetch(p); /* what the epilogue reads */
+        eg_bias<K> bias;
+        bias.load(p.gemm, epilogue.boxes.col);
+        eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer * 64, [&](int i) {
+            /* What the epilogue reads, late enough that the last tile's results have been stored. */
+            if (owned && i == min(2, work.last - work.first - 1)) epilogue.boxes.fetch(p);
         });
         if constexpr (K::STREAM_K) {
             if (!owned) eg_store_partial_tile(work, rank, acc);

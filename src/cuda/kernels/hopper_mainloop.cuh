@@ -29,8 +29,12 @@ template <int COLS_> struct eg_ring_shape {
     static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_HOPPER_STAGES(COLS);
 };
 
+/* Accumulators of a thread: those of PRODUCTS products of 64 rows. */
+template <class K> using eg_accumulators = float[K::PRODUCTS][K::COLS / 2];
+
 /* And the rest of it (../layout.h), by the width of the tile. */
 template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
+    static constexpr int CONSUMERS = 2, PRODUCTS = 1; /* consumers that share a tile; of 64 rows, for each */
     /* The three warp groups have 168 registers a thread, and divide them. */
     static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
     static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
@@ -87,6 +91,11 @@ template <class S> struct eg_ring {
     __device__ void advance() {
         if (++stage == S::STAGES) stage = 0, parity ^= 1;
     }
+    /* Past `count` stages that others read. */
+    __device__ void skip(int count) {
+        const uint32_t to = (uint32_t)(stage + count);
+        stage = (int)(to % S::STAGES), parity ^= to / S::STAGES & 1;
+    }
     /* The stage before this one is free. Both blocks write to it, so both producers must be told. */
     __device__ void release_last() const {
         if (threadIdx.x % 128 == 0) {
@@ -102,7 +111,7 @@ template <class K> using eg_ring_of = eg_ring<typename K::shape>;
 template <class S> EG_DEVICE void eg_ring_barriers(uint32_t shared) {
     for (int i = 0; i < S::STAGES; i++) {
         eg_barrier_init(shared + S::BARRIERS + i * 8, 1);
-        eg_barrier_init(shared + S::BARRIERS + (S::STAGES + i) * 8, 2 * EG_CUDA_CLUSTER);
+        eg_barrier_init(shared + S::BARRIERS + (S::STAGES + i) * 8, S::CONSUMERS * EG_CUDA_CLUSTER);
         eg_barrier_init(shared + S::BARRIERS + (2 * S::STAGES + i) * 8, 256);
     }
 }
@@ -137,10 +146,10 @@ EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &rin
 
 /* ---- The consumers: a stage, a tile ------------------------------------------------------------------- */
 
-/* The products of one stage: four steps of 16 in depth. */
+/* The products of one stage: four steps of 16 in depth. `from`: the consumer's first row in the tile. */
 template <class K>
-EG_DEVICE void eg_multiply_stage(float (&acc)[K::COLS / 2], uint32_t stage, int consumer, bool add) {
-    const uint32_t left = stage + consumer * 64 * 128, right = stage + K::LEFT_BYTES;
+EG_DEVICE void eg_multiply_stage(eg_accumulators<K> &acc, uint32_t stage, int from, bool add) {
+    const uint32_t left = stage + from * 128, right = stage + K::LEFT_BYTES;
     /* 16 further in depth: 32 bytes along a line, or 16 lines. */
     constexpr uint64_t LEFT_STEP = (K::LEFT_MN_MAJOR ? 16 * 128 : 32) >> 4;
     constexpr uint64_t RIGHT_STEP = (K::RIGHT_MN_MAJOR ? 16 * 128 : 32) >> 4;
@@ -148,22 +157,25 @@ EG_DEVICE void eg_multiply_stage(float (&acc)[K::COLS / 2], uint32_t stage, int 
     eg_products_begin();
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        eg_multiply<K::BF16, K::LEFT_MN_MAJOR, K::RIGHT_MN_MAJOR>(acc, left_at + i * LEFT_STEP,
-                                                                  right_at + i * RIGHT_STEP, add || i > 0);
+#pragma unroll
+        for (int product = 0; product < K::PRODUCTS; product++)
+            eg_multiply<K::BF16, K::LEFT_MN_MAJOR, K::RIGHT_MN_MAJOR>(
+                acc[product], left_at + product * (64 * 128 >> 4) + i * LEFT_STEP, right_at + i * RIGHT_STEP,
+                add || i > 0);
     }
     eg_products_commit();
 }
 
 /* acc = the consumer's part of a tile, over `k_blocks` of its depth. One stage's products are issued before
  * those of the stage before have finished, and only then is that stage free. `under` runs while products do,
- * late enough that the last tile's results have been read. */
+ * with the number of the k-block. */
 template <class K, class F>
-EG_DEVICE void eg_multiply_tile(float (&acc)[K::COLS / 2], eg_ring_of<K> &ring, int k_blocks, int consumer,
+EG_DEVICE void eg_multiply_tile(eg_accumulators<K> &acc, eg_ring_of<K> &ring, int k_blocks, int from,
                                 const F &under) {
     for (int i = 0; i < k_blocks; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
-        eg_multiply_stage<K>(acc, ring.address(), consumer, i > 0);
-        if (i == min(2, k_blocks - 1)) under();
+        eg_multiply_stage<K>(acc, ring.address(), from, i > 0);
+        under(i);
         eg_products_wait<1>();
         if (i > 0) ring.release_last();
     }

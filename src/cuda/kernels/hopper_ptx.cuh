@@ -75,6 +75,10 @@ EG_DEVICE void eg_barrier_wait(uint32_t barrier, uint32_t parity) {
 template <int THREADS> EG_DEVICE void eg_sync_threads(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
 }
+/* The same barrier, of which this thread does not wait for the others. */
+template <int THREADS> EG_DEVICE void eg_arrive_threads(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
 EG_DEVICE void eg_sync_cluster() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }

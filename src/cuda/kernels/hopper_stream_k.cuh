@@ -8,11 +8,11 @@
  * thread's stores are fenced for TMA, which loads them later, and counted for all of a consumer at once. */
 template <class K>
 EG_DEVICE void eg_store_partial_tile(const eg_scheduler<K> &work, uint32_t rank,
-                                     const float (&acc)[K::COLS / 2]) {
+                                     const eg_accumulators<K> &acc) {
     float4 *to = (float4 *)work.sums(work.own_partial(), rank) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < K::COLS / 8; i++) {
-        to[i * 256] = make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]);
+        to[i * 256] = make_float4(acc[0][i * 4], acc[0][i * 4 + 1], acc[0][i * 4 + 2], acc[0][i * 4 + 3]);
     }
     eg_fence_async_global();
     eg_sync_threads<128>(EG_HOPPER_SYNC + threadIdx.x / 128);
@@ -46,7 +46,7 @@ EG_DEVICE void eg_load_partial_tiles(const eg_scheduler<K> &work, eg_ring_of<K> 
 /* An owner's consumers add them, in order. */
 template <class K>
 EG_DEVICE void eg_add_partial_tiles(const eg_scheduler<K> &work, eg_ring_of<K> &ring,
-                                    float (&acc)[K::COLS / 2]) {
+                                    eg_accumulators<K> &acc) {
     const uint32_t last = work.last_partial();
 #pragma unroll 1
     for (uint32_t partial = work.first_partial(); partial <= last; partial++) {
@@ -56,7 +56,7 @@ EG_DEVICE void eg_add_partial_tiles(const eg_scheduler<K> &work, eg_ring_of<K> &
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const uint4 x = eg_load_vector(ring.address() + (i * 256 + threadIdx.x) * 16);
-                float *const to = acc + chunk * 32 + i * 4;
+                float *const to = acc[0] + chunk * 32 + i * 4;
                 to[0] += __uint_as_float(x.x), to[1] += __uint_as_float(x.y);
                 to[2] += __uint_as_float(x.z), to[3] += __uint_as_float(x.w);
             }

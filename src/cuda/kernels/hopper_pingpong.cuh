@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fused product of hopper_gemm.cuh with a tile for each consumer: ping-pong.
+ *
+ *   consumer 0   | products of tile 0 | epilogue ....  | products of tile 2 | epilogue ....
+ *   consumer 1                        | products of tile 1 | epilogue ....  | products of tile 3
+ *
+ * While one consumer is in its epilogue, the other multiplies, so that an epilogue costs nothing where it is
+ * shorter than a tile's products. Only that of a block's last tile is left. A consumer holds the accumulators
+ * of 128 rows, two products of 64, so a tile has 128 columns.
+ *
+ * There is one ring of stages and one producer, which loads one tile after another. Each consumer skips the
+ * stages of the other's tiles. A consumer begins a tile when the other has asked for the last products of the
+ * tile before: by then each stage is in the phase before the one that the consumer waits for, or in that, as
+ * a wait by parity needs. */
+#ifndef EG_CUDA_HOPPER_PINGPONG_CUH
+#define EG_CUDA_HOPPER_PINGPONG_CUH
+
+#include "hopper_gemm.cuh"
+
+enum { EG_PINGPONG_TURN = EG_HOPPER_SYNC + 2 /* named barriers: one for each consumer */ };
+
+template <int COLS_> struct eg_pingpong_shape {
+    static constexpr int COLS = COLS_, ROWS = EG_HOPPER_ROWS, DEPTH = EG_HOPPER_DEPTH;
+    static constexpr int CONSUMERS = 1, PRODUCTS = 2;
+    static constexpr int LEFT_BYTES = EG_HOPPER_LEFT_BYTES, RIGHT_BYTES = EG_HOPPER_RIGHT_BYTES(COLS);
+    static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_PINGPONG_STAGES(COLS);
+    static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES(COLS);
+    static constexpr int STAGING = EG_PINGPONG_BOXES_AT(COLS);
+    static constexpr int SUMS = EG_PINGPONG_SUMS_AT(COLS);
+    static constexpr int BIAS = EG_PINGPONG_BIAS_AT(COLS);
+    static constexpr int BARRIERS = EG_PINGPONG_BARRIERS_AT(COLS);
+    static constexpr int IN_FULL = EG_PINGPONG_BOX_BARRIERS_AT(COLS);
+    static_assert(EG_PINGPONG_SHARED(COLS) <= 227 * 1024, "the shared memory of a block");
+};
+
+template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_>
+struct eg_pingpong : eg_pingpong_shape<COLS_> {
+    using shape = eg_pingpong_shape<COLS_>;
+    static constexpr bool BF16 = BF16_; /* else f16 */
+    static constexpr bool LEFT_MN_MAJOR = LEFT_MN_MAJOR_;
+    static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
+    static constexpr bool ACTIVATES = ACTIVATES_;
+    static constexpr bool STREAM_K = false;
+};
+
+template <class K, int EPILOGUE>
+EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
+                                  int warp) {
+    const eg_hopper_tiles<K> tiles(p);
+    eg_ring_of<K> ring(shared, rank);
+    eg_epilogue<K, EPILOGUE> epilogue(p, memory, shared, warp);
+    eg_scheduler<K> work(p, tiles.total);
+    eg_accumulators<K> acc;
+    const int consumer = warp / 4;
+    bool waits = consumer == 1; /* but for the first tile of all */
+    if (consumer == 1) work.next(), ring.skip(work.last);
+    while (work.next()) {
+        eg_bias<K> bias;
+        if (waits) eg_sync_threads<256>(EG_PINGPONG_TURN + consumer);
+        waits = true;
+        eg_multiply_tile<K>(acc, ring, work.last, 0, [&](int k_block) {
+            if (k_block == 0) {
+                epilogue.boxes.start_tile(tiles.at(work.tile, rank));
+                bias.load(p.gemm, epilogue.boxes.col);
+            }
+            if (k_block == min(2, work.last - 1)) epilogue.boxes.fetch(p);
+            if (k_block == work.last - 1 && !work.is_last())
+                eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
+        });
+        epilogue.finish_tile(acc, bias);
+        work.next(), ring.skip(work.last);
+    }
+    if (eg_boxes<K>::elected()) eg_stores_have_written();
+}
+
+template <class K>
+EG_DEVICE void eg_consume_any_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared,
+                                      uint32_t rank, int warp) {
+    if constexpr (K::ACTIVATES) {
+        switch (p.gemm.epilogue) {
+        case EG_CUDA_FORWARD:
+            return eg_consume_in_turn<K, EG_CUDA_FORWARD>(p, memory, shared, rank, warp);
+        case EG_CUDA_ACT_GRAD:
+            return eg_consume_in_turn<K, EG_CUDA_ACT_GRAD>(p, memory, shared, rank, warp);
+        case EG_CUDA_CHAIN:
+            return eg_consume_in_turn<K, EG_CUDA_CHAIN>(p, memory, shared, rank, warp);
+        }
+    }
+    eg_consume_in_turn<K, EG_CUDA_STORE>(p, memory, shared, rank, warp);
+}
+
+template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
+    if (threadIdx.x == 0) {
+        eg_hopper_barriers<K>(shared);
+        eg_barrier_init_fence();
+        eg_prefetch_tensor_map(p.left);
+        eg_prefetch_tensor_map(p.right);
+    }
+    eg_sync_cluster();
+    eg_let_successor_start();
+    eg_wait_for_predecessor();
+    const int warp = eg_warp();
+    if (warp >= 8) {
+        eg_fewer_registers<K::PRODUCER_REGISTERS>();
+        if (warp == 8) eg_produce<K>(p, shared, rank);
+        if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
+    } else {
+        eg_more_registers<K::CONSUMER_REGISTERS>();
+        eg_consume_any_in_turn<K>(p, memory, shared, rank, warp);
+    }
+    eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
+}
+
+#define EG_HOPPER_PINGPONG_KERNEL(name, ...)                                                                 \
+    extern "C" __global__ void __cluster_dims__(EG_CUDA_CLUSTER, 1, 1)                                       \
+        __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
+        eg_hopper_pingpong<eg_pingpong<__VA_ARGS__>>(p);                                                     \
+    }
+
+#define EG_HOPPER_PINGPONG_KERNELS(type, bf16, cols)                                                         \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nn_128x##cols, bf16, false, true, cols, true)         \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nt_128x##cols, bf16, false, false, cols, true)        \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_tn_128x##cols, bf16, true, true, cols, false)
+
+#endif
