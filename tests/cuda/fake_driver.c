@@ -260,6 +260,15 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType typ
 /* ---- Graphs
  * ------------------------------------------------------------------------------------------------ */
 
+static _Thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    const CUstreamCaptureMode before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
     const bool is =
         (captured != NULL && stream == captured) || (stream == NULL && eg_fake_cuda.caller_captures);
