@@ -134,7 +134,7 @@ MUTATIONS = [
     ("gelu's constant has five digits", "include/epigrad/activation.h",
      "EG_FMA(c2, EG_C(7.1354816272600250e-2 *", "EG_FMA(c2, EG_C(7.1355e-2 *"),
     ("gelu' is not clamped", "include/epigrad/activation.h",
-     "EG_LET(c, EG_CLAMP(x, EG_GELU_END))", "EG_LET(c, x)"),
+     "EG_LET_GELU(EG_CLAMP(x, EG_GELU_END))", "EG_LET_GELU(x)"),
     ("relu'(0) is 1", "include/epigrad/activation.h",
      "EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x > EG_C(0.0), EG_C(1.0), EG_C(0.0)))",
      "EG_FN(act_grad_relu, x) EG_RETURN(EG_SELECT(x < EG_C(0.0), EG_C(0.0), EG_C(1.0)))"),
