@@ -173,7 +173,7 @@ static void the_chosen_rows_are_nearly_the_best(void **state) {
     }
     fclose(file);
     close_session(&s);
-    assert_true(r.operations > 500);
+    assert_true(r.operations > 1000);
     qsort(r.operation, (size_t)r.operations, sizeof r.operation[0], by_regret);
     for (int i = 0; i < r.operations; i++) sum += r.operation[i].regret;
     const int above_2 = count_above(&r, 0.02), above_5 = count_above(&r, 0.05),
@@ -185,7 +185,8 @@ static void the_chosen_rows_are_nearly_the_best(void **state) {
     assert_true(sum <= 0.0035 * r.operations);
     assert_true(100 * above_2 <= 5 * r.operations);
     assert_true(100 * above_5 <= 2 * r.operations);
-    assert_true(300 * above_15 <= r.operations + r.unjudged);
+    assert_true(500 * above_15 <= r.operations);
+    assert_true(r.unjudged < 1000); /* as many as there are before the newest rows are recorded */
 }
 
 int main(void) {
