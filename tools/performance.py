@@ -147,7 +147,8 @@ def cuda_sweep(date, path):
     lines += ["The worst:", "", *table(summary.WORST, summary.worst(rows, 20))]
     lines += plot(path, "Ratio to the fastest peer against the floating-point operations of the call")
     return lines + [f"    {head['command']}", "",
-                    f"{date}{head.get('build', '')}, one {head['device']}; {layers} layers: K and N of GPT-2, Llama, Qwen, Gemma, Mixtral, "
+                    f"{date}{head.get('build', '')}, one {head['device']}; "
+                    f"{layers} layers: K and N of GPT-2, Llama, Qwen, Gemma, Mixtral, "
                     "ViT, BERT, small networks and odd ones, M from 1 to 32768, both layouts of the weight, four "
                     "activations and none. cublasLt's products are the best of 16 algorithms, with its epilogues or "
                     "PyTorch's element-wise kernels. CUDA-graph replays in turn in one process, operands from beyond "
@@ -160,7 +161,8 @@ def cuda_step(date, path):
              "D to H to D with biases and GELU, forward and backward: multiples of its six bare products.", ""]
     return lines + table(*summary.steps_table(rows)) + [
         f"    {head['command']}", "",
-        f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; [N, K] weights; the products by cublasLt (the best of "
+        f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; "
+        f"[N, K] weights; the products by cublasLt (the best of "
         f"16 algorithms). CUDA-graph replays in turn in one process, operands from beyond L2 ({run_link(path)}).", ""]
 
 
