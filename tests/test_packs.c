@@ -161,6 +161,12 @@ static void check_same_bits(const sample *s, const fixture *plain, const fixture
     fail_msg("%s: byte %zu of the outputs differs with a pack", text_of(s), at);
 }
 
+/* Few rows or columns are summed in the order that suits B's memory, which a pack has another of. */
+static bool is_few(const sample *s) {
+    enum { FEW = 16 };
+    return s->m <= FEW || s->k <= FEW || s->n <= FEW;
+}
+
 /* Packed beforehand, by a call for a layer of another height. */
 static void check_pack(eg_context *context, const sample *s, bool b_absent) {
     fixture plain, packed;
@@ -174,12 +180,12 @@ static void check_pack(eg_context *context, const sample *s, bool b_absent) {
     packed.forward.packed_b = packed.backward.packed_b = b;
     const eg_matrix as_it_is = packed.forward.b;
     if (b_absent) packed.forward.b = packed.backward.b = (eg_matrix){0};
-    check_kernels(context, s, &plain, &packed);
+    if (!is_few(s)) check_kernels(context, s, &plain, &packed);
     assert_ok(eg_forward(context, &packed.layer, &packed.forward));
     assert_ok(eg_backward(context, &packed.layer, &packed.backward));
     packed.forward.b = as_it_is;
     check_against_oracle(s, &packed, has_matrix_unit(context));
-    check_same_bits(s, &plain, &packed);
+    if (!is_few(s)) check_same_bits(s, &plain, &packed);
     eg_packed_free(context, b);
     fixture_free(&plain), fixture_free(&packed);
 }

@@ -3,13 +3,13 @@
 """Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
-             [--only SUBSTRING] [--output build/sweep.jsonl] [--plan]
+             [--only SUBSTRING] [--kernel ROW] [--output build/sweep.jsonl] [--plan]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
 4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
 the caches:
 
-    forward          y                               forward+pre     y and pre
+    forward          y                               forward+pre     y and pre, which differ
     forward packed   y, B packed beforehand          backward pre    d_a, d_b, d_bias from a saved pre
     backward         the same, pre recomputed
 
@@ -248,7 +248,7 @@ def measure(library, layer, sets, mode, threads, options):
 
 def sweep(options, threads, write):
     torch.set_num_threads(threads)
-    library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads), []
+    library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads, kernel=options.kernel), []
     for layer in draw(options):
         family, m, k, n, dtype, activation, weight = layer
         name = f"{dtype} {m}x{k}x{n} {activation} [{weight}]"
@@ -258,6 +258,8 @@ def sweep(options, threads, write):
         count = max(2, min(MOST_SETS, ROTATED_BYTES // first.bytes()))
         sets = [first] + [Set(m, k, n, DTYPES[dtype][0], weight) for _ in range(count - 1)]
         for mode in options.modes:
+            if mode == "forward+pre" and activation == "none":  # pre is y: nobody else writes it twice
+                continue
             row = {"threads": threads, "family": family, "layer": name,
                    **measure(library, layer, sets, mode, threads, options)}
             measured.append(row)
@@ -330,6 +332,7 @@ def parse():
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--gflop", type=float, default=8, help="of one product: larger layers are left out")
     parser.add_argument("--only", default="", help="layers whose name has this")
+    parser.add_argument("--kernel", help="only this row of epigrad's kernels, rather than its choice")
     parser.add_argument("--output", default="build/sweep.jsonl")
     parser.add_argument("--plan", action="store_true")
     options = parser.parse_args()

@@ -16,6 +16,7 @@ typedef struct compiler {
     eg_program *program;
     const eg_op_list *list;
     int threads;                             /* that steps beside the products may take */
+    bool is_alone;                           /* what other operations pack does not count */
     int next_region;                         /* free */
     int8_t sums[EG_MAX_TEMPORARIES];         /* regions of column sums */
     eg_cpu_layouts made[EG_MAX_TEMPORARIES]; /* of temporaries: the layouts that products read */
@@ -64,10 +65,11 @@ static bool is_mapped(const eg_op_list *list, int id) {
 
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
  * row-major, and the same sums in the same order. What an epilogue or a map packs for a product is not
- * transposed for a right operand, and a pack of the caller's is for right operands alone. */
-static void turn_result(const eg_op_list *list, eg_op *op) {
+ * transposed for a right operand (a map may go over grad), and a pack of the caller's is for right operands
+ * alone. */
+static void turn_result(eg_op *op) {
     const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
-    const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_mapped(list, op->left.id);
+    const bool is_packed_by_others = op->left.space == EG_TEMPORARY || op->left.id == EG_OP_GRAD;
     const bool is_fixed = op->right.space == EG_PACKED_B || (is_packed_by_others && !op->left.transposed);
     if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || op->terms > 0 || is_row_major || is_fixed)
         return;
@@ -335,10 +337,12 @@ typedef struct way {
     double time; /* microseconds, with what has to be packed for it; below 0: none yet */
 } way;
 
-/* Microseconds to pack an operand for a product, beside what is packed of it already. */
+/* Microseconds to pack an operand for a product, beside what is packed of it already, or of the product
+ * alone. */
 static double packing_time(compiler *c, const eg_op *op, bool right, int threads) {
     const eg_view *view = right ? &op->right : &op->left;
-    if (view->space != EG_OPERAND || *layout_of(c, view, right) != EG_CPU_NOWHERE) return 0;
+    if (view->space != EG_OPERAND) return 0;
+    if (!c->is_alone && *layout_of(c, view, right) != EG_CPU_NOWHERE) return 0;
     const bool transposed = view->transposed && (right || eg_cpu_is_amx(c->kernel));
     const eg_cpu_layouts wanted = {.left = EG_CPU_NOWHERE,
                                    .left_t = EG_CPU_NOWHERE,
@@ -347,7 +351,8 @@ static double packing_time(compiler *c, const eg_op *op, bool right, int threads
     const eg_view x = as_given(view);
     eg_cpu_counts counts = {{0}};
     eg_cpu_count_pack(c->calibration, c->kernel, &x, items_of(op, view), &wanted, &counts);
-    if (has_layouts(&c->packed[view->id]) || is_mapped(c->list, view->id)) /* it is read anyway */
+    if (!c->is_alone && (has_layouts(&c->packed[view->id]) || is_mapped(c->list, view->id)))
+        /* it is read anyway */
         counts.of[EG_CPU_COST_STEP] = counts.of[EG_CPU_COST_READ] = 0;
     return eg_cpu_time_on(c->calibration, threads, eg_cpu_estimate(c->costs, &counts), INT32_MAX);
 }
@@ -417,25 +422,43 @@ static void try_few(compiler *c, const eg_op *op, eg_cpu_streams streams, int mo
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
-/* Whether the recording is of these ways alone. */
-static bool streams_only(const compiler *c) {
-    return c->calibration->left == EG_CPU_STREAMS || c->calibration->right == EG_CPU_STREAMS;
+/* The ways that read an operand once. */
+static void try_few_ways(compiler *c, const eg_op *op, int threads, way *best) {
+    if (eg_cpu_has_few_rows(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, best);
+    if (eg_cpu_has_few_columns(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_LEFT, threads, best);
+}
+
+/* Those of the tile loop, which all have the same bits. */
+static void try_tile_ways(compiler *c, const eg_op *op, int threads, way *best) {
+    int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
+    for (int i = 0; i < lefts * rights; i++)
+        try_way(c, op, left[i / rights], right[i % rights], threads, best);
+}
+
+/* Whether the product reads an operand once. Its sums may then be in another order, so the threads and the
+ * other operations of the call have no say in it. */
+static bool is_streamed(compiler *c, const eg_op *op) {
+    const eg_cpu_way left = c->calibration->left, right = c->calibration->right;
+    way few = {.time = -1}, tiles = few;
+    if (left != EG_CPU_ANY_WAY && left != EG_CPU_STREAMS) return false;
+    if (right != EG_CPU_ANY_WAY && right != EG_CPU_STREAMS) return false;
+    c->is_alone = true;
+    try_few_ways(c, op, 1, &few);
+    if (few.time >= 0) try_tile_ways(c, op, 1, &tiles);
+    c->is_alone = false;
+    const bool is_asked_for = left == EG_CPU_STREAMS || right == EG_CPU_STREAMS;
+    return few.time >= 0 && (is_asked_for || few.time < tiles.time);
 }
 
 static void choose_way(compiler *c, int index, int threads) {
     const eg_op *op = &c->list->op[index];
-    const eg_cpu_way only_left = c->calibration->left, only_right = c->calibration->right;
-    int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
     way best = {.time = -1};
-    if (eg_cpu_has_few_rows(c->kernel, op) &&
-        (only_right == EG_CPU_ANY_WAY || only_right == EG_CPU_STREAMS) && only_left != EG_CPU_STREAMS)
-        try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, &best);
-    if (eg_cpu_has_few_columns(c->kernel, op) &&
-        (only_left == EG_CPU_ANY_WAY || only_left == EG_CPU_STREAMS) && only_right != EG_CPU_STREAMS)
-        try_few(c, op, EG_CPU_STREAMS_LEFT, threads, &best);
-    if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
-    for (int i = 0; i < lefts * rights && (best.time < 0 || !streams_only(c)); i++)
-        try_way(c, op, left[i / rights], right[i % rights], threads, &best);
+    if (is_streamed(c, op)) {
+        try_few_ways(c, op, threads, &best);
+    } else {
+        try_tile_ways(c, op, threads, &best);
+    }
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
     c->detail[index].streams = (uint8_t)best.streams;
@@ -471,8 +494,7 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = no_layouts;
     c.costs = eg_cpu_costs_of(c.calibration, kernel);
     program->may_refuse = eg_cpu_may_refuse(kernel);
-    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++)
-        turn_result(&program->list, &program->list.op[i]);
+    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++) turn_result(&program->list.op[i]);
     choose_ways(&c, threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {
@@ -482,11 +504,12 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
 }
 
 /* B as if the caller had it row by row: packed or not, and whatever its layout, a layer takes the same row.
- */
+ * But not of few rows: to read B is all their time. */
 static void put_b_in_rows(eg_op_list *list) {
     for (int i = 0; i < list->ops; i++) {
         eg_view *x = &list->op[i].right;
         if (list->op[i].kind != EG_GEMM || x->id != EG_OP_B || x->space == EG_TEMPORARY) continue;
+        if (list->op[i].rows <= EG_CPU_FEW_ROWS) continue;
         x->space = EG_OPERAND;
         x->dtype = list->dtype;
         x->row_stride = x->transposed ? 1 : x->cols;

@@ -87,7 +87,7 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list);
 /* Of those for the matrix unit; NULL: none. */
 const eg_cpu_kernel *eg_cpu_matrix_row(const eg_caps *caps, const eg_op_list *list);
-/* Estimated microseconds of the operations by a row, on one thread and with b row by row. */
+/* Estimated microseconds of the operations by a row, on one thread; with b row by row unless rows are few. */
 double eg_cpu_time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list);
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list);
 
@@ -124,7 +124,9 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
 /* Whether lines of an operand are near each other: see blocking.c. */
 bool eg_cpu_is_near(const eg_view *x);
 
-/* few_rows.c: whether the row makes the product by reading an operand once, where it is; and how. */
+/* few_rows.c: whether the row makes the product by reading an operand once, where it is; and how. From so
+ * many rows on, the multiplication takes longer than the reading: docs/lab/cpu.md. */
+enum { EG_CPU_FEW_ROWS = 16 };
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);

@@ -11,9 +11,6 @@
 
 /* ---- When, and in what blocks ------------------------------------------------------------------- */
 
-/* From so many rows on, the multiplication takes longer than the reading: docs/lab/cpu.md. */
-enum { MOST_ROWS = 16 };
-
 /* Rows of the result in a block of few columns: whole tiles, micro-panels and chunks of column sums. */
 enum { ROWS_A_BLOCK = 192 };
 
@@ -29,14 +26,13 @@ static bool can_be_streamed(const eg_op *op, const eg_view *x) {
 static bool is_gathered(const eg_view *left) { return left->transposed; }
 
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const int64_t most = is_gathered(&op->left) ? eg_least(MOST_ROWS, kernel->micro.nr) : MOST_ROWS;
-    return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
-           (op->right.space == EG_PACKED_B || can_be_streamed(op, &op->right));
+    return kernel->micro.few_rows != NULL && op->rows <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
+           op->depth > 0 && (op->right.space == EG_PACKED_B || can_be_streamed(op, &op->right));
 }
 
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return kernel->micro.few_rows != NULL && op->cols <= eg_least(MOST_ROWS, kernel->micro.nr) &&
-           op->rows > MOST_ROWS && op->depth > 0 && can_be_streamed(op, &op->left);
+    return kernel->micro.few_rows != NULL && op->cols <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
+           op->rows > EG_CPU_FEW_ROWS && op->depth > 0 && can_be_streamed(op, &op->left);
 }
 
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left) {
@@ -56,21 +52,31 @@ static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int thre
     return nr * eg_least(most, even);
 }
 
-static eg_cpu_blocks blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, int64_t mc,
-                               int64_t nc) {
-    return (eg_cpu_blocks){.mc = mc,
-                           .nc = nc,
-                           .kc = eg_cpu_blocks_of(kernel, 1, op, false).kc, /* as any way: the same bits */
+/* The k of a pass: those of the left operand, which every column reads, stay in L1. Where sums are chains of
+ * multiply-adds, passes are those of the tile loop, which has the same bits. */
+static int64_t pass_of(const eg_cpu_kernel *kernel, const eg_op *op, int64_t rows, bool dots) {
+    enum { IN_L1 = 16 << 10 }; /* bytes */
+    if (!dots) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
+    const int64_t nr = kernel->micro.nr, most = IN_L1 / (int64_t)eg_size_of(kernel->compute) / rows;
+    const int64_t passes = eg_ceil_div(op->depth, most);
+    return eg_ceil_div(eg_ceil_div(op->depth, passes), nr) * nr;
+}
+
+eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
+    const bool dots = op->right.space == EG_OPERAND && op->right.col_stride != 1;
+    return (eg_cpu_blocks){.mc = op->rows,
+                           .nc = block_cols(kernel, op, threads),
+                           .kc = pass_of(kernel, op, op->rows, dots),
                            .threads = threads,
                            .single_pass = true};
 }
 
-eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    return blocks_of(kernel, threads, op, op->rows, block_cols(kernel, op, threads));
-}
-
 eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    return blocks_of(kernel, threads, op, ROWS_A_BLOCK, op->cols);
+    return (eg_cpu_blocks){.mc = ROWS_A_BLOCK,
+                           .nc = op->cols,
+                           .kc = pass_of(kernel, op, op->cols, op->left.row_stride != 1),
+                           .threads = threads,
+                           .single_pass = true};
 }
 
 /* Numbers of the left operand in a pass, by groups of nr k. */

@@ -57,32 +57,6 @@ EG_INLINE void EG_V(transpose)(EG_R *to, const EG_R *from, int64_t step) {
 #endif
 }
 
-#if EG_REAL_BITS == 32
-/* Rows of one cache line of each column, which is read from end to end: columns that lie a power of two apart
- * share so few cache sets that a line is not there when one comes back to it. */
-EG_INLINE void EG_V(transpose_lines)(EG_R *to, const char *from, int64_t col_bytes) {
-    __m512 part[4][4]; /* [k / 4][column % 4]: a column in each 128-bit lane */
-#define EG_COLUMNS(insert)                                                                                   \
-    EG_UNROLL(4)                                                                                             \
-    for (int c = 0; c < 4; c++, from += col_bytes) {                                                         \
-        EG_UNROLL(4)                                                                                         \
-        for (int q = 0; q < 4; q++) {                                                                        \
-            const __m128 four = _mm_loadu_ps((const float *)(const void *)from + 4 * q);                     \
-            part[q][c] = insert;                                                                             \
-        }                                                                                                    \
-    }
-    EG_COLUMNS(_mm512_castps128_ps512(four))
-    EG_COLUMNS(_mm512_insertf32x4(part[q][c], four, 1))
-    EG_COLUMNS(_mm512_insertf32x4(part[q][c], four, 2))
-    EG_COLUMNS(_mm512_insertf32x4(part[q][c], four, 3))
-#undef EG_COLUMNS
-    EG_UNROLL(4)
-    for (int q = 0; q < 4; q++, to += 4 * EG_NR)
-        EG_V(transpose_lanes)(to, part[q][0], part[q][1], part[q][2], part[q][3]);
-}
-#define EG_TRANSPOSE_LINES
-#endif
-
 #else
 
 #define EG_BLOCK 4
@@ -104,15 +78,6 @@ EG_INLINE void EG_V(transpose)(EG_R *to, const EG_R *from, int64_t step) {
 }
 
 #endif
-
-#ifndef EG_TRANSPOSE_LINES
-EG_INLINE void EG_V(transpose_lines)(EG_R *to, const char *from, int64_t col_bytes) {
-    EG_UNROLL(4)
-    for (int i = 0; i < 64 / (EG_REAL_BITS / 8); i += EG_BLOCK)
-        EG_V(transpose)(to + i * EG_NR, (const EG_R *)(const void *)from + i, col_bytes / (EG_REAL_BITS / 8));
-}
-#endif
-#undef EG_TRANSPOSE_LINES
 
 /* Transposes `rows` rows of EG_BLOCK columns. */
 EG_INLINE void EG_V(transpose_rows)(EG_R *to, const EG_R *from, int64_t step, int64_t rows) {

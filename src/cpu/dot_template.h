@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of few rows whose right operand has its k as neighbours, such as a weight [N, K]: dot products of
+ * rows of the left operand with columns of the right one, by vectors along k. Part of kernel_template.h.
+ *
+ * Each lane sums its own k, and the lanes are added at the end of a pass. A transposition in registers would
+ * keep the order of sums that other products have, but takes longer than memory does. */
+
+/* Columns at a time: so many streams of memory. And rows, by the registers that there are for sums. */
+enum { EG_V(dot_cols) = 4, EG_V(dot_rows) = EG_VECTOR_BYTES == 64 ? 4 : 2 };
+
+#define EG_LANE_COUNT (EG_VECTOR_BYTES * 8 / EG_REAL_BITS)
+#if EG_LANE_COUNT == 16
+#define EG_HALVES(x, y, at)                                                                                  \
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 4, (at) + 5, (at) + 6,          \
+                            (at) + 7, (at) + 16, (at) + 17, (at) + 18, (at) + 19, (at) + 20, (at) + 21,      \
+                            (at) + 22, (at) + 23)
+#define EG_QUARTERS(x, y, at)                                                                                \
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 8, (at) + 9, (at) + 10,         \
+                            (at) + 11, (at) + 16, (at) + 17, (at) + 18, (at) + 19, (at) + 24, (at) + 25,     \
+                            (at) + 26, (at) + 27)
+#define EG_PAIRS(x)                                                                                          \
+    __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define EG_NEIGHBOURS(x)                                                                                     \
+    __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#elif EG_LANE_COUNT == 8
+#define EG_HALVES(x, y, at)                                                                                  \
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 8, (at) + 9, (at) + 10, (at) + 11)
+#define EG_QUARTERS(x, y, at)                                                                                \
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 4, (at) + 5, (at) + 8, (at) + 9, (at) + 12, (at) + 13)
+#define EG_NEIGHBOURS(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#elif EG_LANE_COUNT == 4
+#define EG_HALVES(x, y, at)   __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 4, (at) + 5)
+#define EG_QUARTERS(x, y, at) __builtin_shufflevector(x, y, (at), (at) + 2, (at) + 4, (at) + 6)
+#else
+#define EG_HALVES(x, y, at) __builtin_shufflevector(x, y, (at), (at) + 2)
+#endif
+
+/* to[c] += the lanes of sum[c], below `cols`. */
+EG_INLINE void EG_V(add_lanes)(EG_R *to, const EG_T sum[4], int64_t cols) {
+    EG_T all[2];
+    all[0] = EG_HALVES(sum[0], sum[1], 0) + EG_HALVES(sum[0], sum[1], EG_LANE_COUNT / 2);
+    all[1] = EG_HALVES(sum[2], sum[3], 0) + EG_HALVES(sum[2], sum[3], EG_LANE_COUNT / 2);
+#ifdef EG_QUARTERS
+    all[0] = EG_QUARTERS(all[0], all[1], 0) + EG_QUARTERS(all[0], all[1], EG_LANE_COUNT / 4);
+#endif
+#ifdef EG_PAIRS
+    all[0] += EG_PAIRS(all[0]);
+#endif
+#ifdef EG_NEIGHBOURS
+    all[0] += EG_NEIGHBOURS(all[0]);
+#endif
+    for (int c = 0; c < EG_V(dot_cols) && c < cols; c++) {
+        const int lane = EG_LANE_COUNT == 2 ? c : c * EG_LANE_COUNT / 4;
+        to[c] += all[lane / EG_LANE_COUNT][lane % EG_LANE_COUNT];
+    }
+}
+#undef EG_LANE_COUNT
+#undef EG_HALVES
+#undef EG_QUARTERS
+#undef EG_PAIRS
+#undef EG_NEIGHBOURS
+
+/* A vector of k: of `rows` rows at `left`, and of every column `at` bytes into it. */
+EG_INLINE void EG_V(add_products)(EG_T sum[][4], const EG_R *left, int64_t left_row,
+                                  const char *const column[4], int64_t at, const eg_dtype dtype,
+                                  const EG_V(numbers) some, const int rows) {
+    const eg_dtype of_left = EG_REAL_BITS == 64 ? EG_F64 : EG_F32;
+    EG_T b[4];
+    EG_UNROLL(4)
+    for (int c = 0; c < 4; c++) b[c] = EG_V(load_numbers)(column[c] + at, dtype, some);
+    EG_UNROLL(4)
+    for (int i = 0; i < rows; i++) {
+        const EG_T a = EG_V(load_numbers)((const char *)(left + i * left_row), of_left, some);
+        EG_UNROLL(4)
+        for (int c = 0; c < 4; c++) sum[i][c] = EG_V(fma)(a, b[c], sum[i][c]);
+    }
+}
+
+/* `rows` rows from `row` on with the columns from `col` on, of which there may be fewer than four: the last
+ * one then takes the place of those that there are not. */
+EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, const eg_dtype dtype,
+                               const int rows) {
+    enum { AHEAD = 512 }; /* bytes of a column that are prefetched */
+    const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype), group = EG_NV * vector;
+    const EG_R *left = (const EG_R *)x->left + row * x->left_row;
+    const char *column[4];
+    EG_T sum[4][4] = {{{0}}};
+    EG_UNROLL(4)
+    for (int64_t c = 0; c < 4; c++)
+        column[c] = x->right + (col + c < x->cols ? col + c : x->cols - 1) * x->col_bytes;
+    int64_t k = x->depth, at = 0;
+    for (; k >= EG_NR; k -= EG_NR, left += x->left_group, at += group) {
+        EG_UNROLL(4)
+        for (int j = 0; j < EG_NV; j++)
+            EG_V(add_products)
+        (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(EG_LANES, 0),
+         rows);
+        EG_UNROLL(4)
+        for (int c = 0; c < 4; c++) {
+            EG_UNROLL(4)
+            for (int64_t line = 0; line < group; line += 64)
+                __builtin_prefetch(column[c] + at + AHEAD + line, 0, 3);
+        }
+    }
+    for (int j = 0; j * EG_LANES < k; j++)
+        EG_V(add_products)
+    (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(k, j), rows);
+    for (int i = 0; i < rows; i++)
+        EG_V(add_lanes)((EG_R *)x->sums + (row + i) * EG_NR + col, sum[i], x->cols - col);
+}
+
+/* All rows with the columns of a micro-panel. */
+EG_INLINE void EG_V(dot_rows_of)(const eg_few_rows *x, const eg_dtype dtype) {
+    for (int64_t col = 0; col < x->cols; col += EG_V(dot_cols)) {
+        int64_t row = 0;
+        for (; row + EG_V(dot_rows) <= x->rows; row += EG_V(dot_rows))
+            EG_V(dot_block)(x, row, col, dtype, EG_V(dot_rows));
+        for (; row + 2 <= x->rows; row += 2) EG_V(dot_block)(x, row, col, dtype, 2);
+        if (row < x->rows) EG_V(dot_block)(x, row, col, dtype, 1);
+    }
+}
+
+static void EG_V(few_by_columns)(const eg_few_rows *x) {
+#define EG_DOT(type) EG_V(dot_rows_of)(x, type)
+    EG_BY_STORAGE(x->dtype, EG_DOT);
+#undef EG_DOT
+}
