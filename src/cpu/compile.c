@@ -82,8 +82,8 @@ static void turn_result(eg_op *op) {
 /* ---- Regions ------------------------------------------------------------------------------------ */
 
 /* A matrix as the kernels read it; AMX tile blocks, in micro-panels of either kind. */
-static bool matrix_size(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols, int64_t *count,
-                        size_t *element) {
+static bool matrix_size(const eg_cpu_kernel *kernel, eg_dtype dtype, int64_t rows, int64_t cols,
+                        int64_t *count, size_t *element) {
     if (eg_cpu_is_amx(kernel)) {
         const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, rows, cols);
         int64_t down;
@@ -95,15 +95,15 @@ static bool matrix_size(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols,
         return true;
     }
     const eg_panels panels = eg_cpu_panels(kernel, rows, cols);
-    *element = eg_size_of(kernel->compute);
+    *element = eg_size_of(dtype);
     return !__builtin_mul_overflow(panels.stride, panels.panels * kernel->micro.nr, count);
 }
 
-bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, int64_t items, int64_t rows, int64_t cols,
-                         size_t *bytes) {
+bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, eg_dtype dtype, int64_t items, int64_t rows,
+                         int64_t cols, size_t *bytes) {
     int64_t count;
     size_t element;
-    return matrix_size(kernel, rows, cols, &count, &element) &&
+    return matrix_size(kernel, dtype, rows, cols, &count, &element) &&
            !__builtin_mul_overflow(count, items, bytes) && !__builtin_mul_overflow(*bytes, element, bytes) &&
            *bytes <= (size_t)INT64_MAX;
 }
@@ -114,7 +114,7 @@ static bool add_matrix(compiler *c, int8_t *region, const char *name, int64_t it
     size_t element;
     if (*region == EG_CPU_NOWHERE) return true;
     *region = (int8_t)c->next_region++;
-    return matrix_size(c->kernel, rows, cols, &count, &element) &&
+    return matrix_size(c->kernel, c->kernel->compute, rows, cols, &count, &element) &&
            eg_add_region(c->program, *region, name, count, items, element, 64);
 }
 
@@ -252,7 +252,8 @@ static void add_product(compiler *c, int index) {
     step->tile_rows = blocks->mc;
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
-    if (detail->right == EG_CPU_FUSED) step->note = "fused packing";
+    if (detail->right == EG_CPU_FUSED)
+        step->note = op->right.space == EG_PACKED_B ? "converts packed b" : "fused packing";
     if (detail->streams != EG_CPU_STREAMS_NONE)
         step->note = detail->streams == EG_CPU_STREAMS_LEFT ? "few columns" : "few rows";
 }
@@ -393,7 +394,8 @@ static int ways_of_left(const compiler *c, const eg_op *op, int ways[2]) {
 static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->right;
     int count = 0;
-    if (op->right.space == EG_PACKED_B) return ways[0] = EG_CPU_FROM_PACK, 1;
+    if (op->right.space == EG_PACKED_B)
+        return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
     if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
         ways[count++] = EG_CPU_IN_PLACE;
     if (eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))

@@ -75,6 +75,12 @@ typedef struct eg_cpu_forms {
 } eg_cpu_forms;
 _Static_assert(sizeof(eg_cpu_forms) <= EG_PACKED_DETAIL, "the detail of a pack");
 
+/* Micro-panels of a pack have the layer's own type, so that few rows read no more than they must. A block of
+ * the tile loop converts a micro-panel before it multiplies with it, as with fused packing. */
+static inline bool eg_cpu_widens_pack(const eg_cpu_kernel *kernel, const eg_view *view) {
+    return view->space == EG_PACKED_B && !eg_cpu_is_amx(kernel) && view->dtype != kernel->compute;
+}
+
 /* The form for a row; NULL: nothing that it could read. */
 const eg_cpu_form *eg_cpu_form_of(const eg_packed *packed, const eg_cpu_kernel *kernel);
 
@@ -99,9 +105,10 @@ eg_caps eg_cpu_caps_without_amx(const eg_caps *caps);
 
 int eg_cpu_index_of(const eg_cpu_kernel *kernel);
 
-/* Bytes of `items` packed matrices [rows, cols]; false where no memory could hold them. */
-bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, int64_t items, int64_t rows, int64_t cols,
-                         size_t *bytes);
+/* Bytes of `items` packed matrices [rows, cols], in micro-panels of that type or in AMX tile blocks; false
+ * where no memory could hold them. */
+bool eg_cpu_matrix_bytes(const eg_cpu_kernel *kernel, eg_dtype dtype, int64_t items, int64_t rows,
+                         int64_t cols, size_t *bytes);
 
 /* blocking.c: the cache blocks of a product (MC x NC), its passes (KC), and its threads, of `threads` at
  * most. */

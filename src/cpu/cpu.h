@@ -91,9 +91,9 @@ static inline eg_cpu_packs eg_cpu_packs_of(const eg_cpu_run *run, const eg_cpu_l
                           .right = eg_cpu_region(run, regions->right),
                           .right_t = eg_cpu_region(run, regions->right_t)};
 }
-/* Packs `items` matrices x, as their caller has them. */
-void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, int threads, eg_operand x,
-                        int64_t items, const eg_cpu_packs *to);
+/* Packs `items` matrices x, as their caller has them, in micro-panels of that type or in AMX tile blocks. */
+void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_dtype dtype, int threads,
+                        eg_operand x, int64_t items, const eg_cpu_packs *to);
 
 /* The steps of a program. */
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);

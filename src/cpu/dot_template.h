@@ -18,15 +18,15 @@ enum { EG_V(dot_cols) = 4, EG_V(dot_rows) = EG_VECTOR_BYTES == 64 ? 4 : 2 };
     __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 8, (at) + 9, (at) + 10,         \
                             (at) + 11, (at) + 16, (at) + 17, (at) + 18, (at) + 19, (at) + 24, (at) + 25,     \
                             (at) + 26, (at) + 27)
-#define EG_PAIRS(x)                                                                                          \
-    __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
-#define EG_NEIGHBOURS(x)                                                                                     \
-    __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define EG_PAIRS(x)      __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)
+#define EG_NEIGHBOURS(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
 #elif EG_LANE_COUNT == 8
 #define EG_HALVES(x, y, at)                                                                                  \
-    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 8, (at) + 9, (at) + 10, (at) + 11)
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 2, (at) + 3, (at) + 8, (at) + 9, (at) + 10,         \
+                            (at) + 11)
 #define EG_QUARTERS(x, y, at)                                                                                \
-    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 4, (at) + 5, (at) + 8, (at) + 9, (at) + 12, (at) + 13)
+    __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 4, (at) + 5, (at) + 8, (at) + 9, (at) + 12,         \
+                            (at) + 13)
 #define EG_NEIGHBOURS(x) __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
 #elif EG_LANE_COUNT == 4
 #define EG_HALVES(x, y, at)   __builtin_shufflevector(x, y, (at), (at) + 1, (at) + 4, (at) + 5)
@@ -91,8 +91,7 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, c
     int64_t k = x->depth, at = 0;
     for (; k >= EG_NR; k -= EG_NR, left += x->left_group, at += group) {
         EG_UNROLL(4)
-        for (int j = 0; j < EG_NV; j++)
-            EG_V(add_products)
+        for (int j = 0; j < EG_NV; j++) EG_V(add_products)
         (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(EG_LANES, 0),
          rows);
         EG_UNROLL(4)
@@ -102,8 +101,7 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, c
                 __builtin_prefetch(column[c] + at + AHEAD + line, 0, 3);
         }
     }
-    for (int j = 0; j * EG_LANES < k; j++)
-        EG_V(add_products)
+    for (int j = 0; j * EG_LANES < k; j++) EG_V(add_products)
     (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(k, j), rows);
     for (int i = 0; i < rows; i++)
         EG_V(add_lanes)((EG_R *)x->sums + (row + i) * EG_NR + col, sum[i], x->cols - col);

@@ -11,9 +11,10 @@ static double numbers_of(const eg_view *x, int64_t items) {
     return (double)x->rows * (double)x->cols * (double)(x->batch_stride != 0 ? items : 1);
 }
 
-/* A temporary or a pack holds numbers of the compute type, or bf16 terms. */
+/* A temporary holds numbers of the compute type, or like a pack bf16 terms. */
 static double bytes_each(const eg_cpu_kernel *row, const eg_view *x) {
-    if (x->space == EG_OPERAND) return (double)eg_size_of(x->dtype);
+    if (x->space == EG_OPERAND || (x->space == EG_PACKED_B && !eg_cpu_is_amx(row)))
+        return (double)eg_size_of(x->dtype);
     return row->pack.bf16_terms > 0 ? 2 * row->pack.bf16_terms : (double)eg_size_of(row->compute);
 }
 
@@ -145,7 +146,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     if (right == EG_CPU_IN_PLACE)
         counts->of[eg_cpu_is_near(&op->right) ? EG_CPU_COST_RIGHT_NEAR : EG_CPU_COST_RIGHT_FAR] += k;
     if (right == EG_CPU_FUSED)
-        counts->of[is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] +=
+        counts->of[op->right.space == EG_OPERAND && is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED
+                                                                          : EG_CPU_COST_FUSE] +=
             products * row_blocks * (double)op->depth * (double)op->cols;
     const double of_left = numbers_of(&op->left, batch_of(op)) * bytes_each(row, &op->left),
                  of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);

@@ -102,17 +102,19 @@ typedef struct few_rows_job {
     eg_few_rows part;                                   /* all that is the same for each pass */
     eg_operand a, b;                                    /* in place */
     const char *left, *right;                           /* or packed: */
+    eg_dtype left_dtype;                                /* and of this type */
     int64_t left_item, left_k, right_item, right_panel; /* bytes */
     bool gathers; /* the left operand is laid out by each block; `left` is a micro-panel of its transpose */
     int64_t nc, kc, blocks;
 } few_rows_job;
 
 /* The transpose of a left operand as a micro-panel: the numbers of a k are neighbours. */
-static void find_panel(few_rows_job *job, const char *panel) {
+static void find_panel(few_rows_job *job, const char *panel, eg_dtype dtype) {
     const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t size = (int64_t)eg_size_of(kernel->compute);
+    const int64_t size = (int64_t)eg_size_of(dtype);
     const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.rows);
     job->left = panel;
+    job->left_dtype = dtype;
     job->left_k = kernel->micro.nr * size;
     job->left_item = job->product.left.batch_stride != 0 ? panels.stride * job->left_k * panels.panels : 0;
 }
@@ -125,9 +127,9 @@ static void find_left(few_rows_job *job, int where) {
     if (job->gathers) {
         job->part.left_row = nr;
         job->part.left_group = job->product.rows * nr;
-        if (where >= 0) find_panel(job, eg_cpu_region(job->run, where));
+        if (where >= 0) find_panel(job, eg_cpu_region(job->run, where), job->kernel->compute);
         if (where == EG_CPU_FROM_PACK)
-            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed));
+            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed), view->dtype);
         if (where == EG_CPU_IN_PLACE) job->a = eg_cpu_bind(job->run->call, view);
         return;
     }
@@ -148,7 +150,7 @@ static void find_right(few_rows_job *job) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_view *view = &job->product.right;
     const int64_t nr = kernel->micro.nr;
-    job->part.dtype = view->space == EG_PACKED_B ? kernel->compute : view->dtype;
+    job->part.dtype = view->dtype;
     const int64_t size = (int64_t)eg_size_of(job->part.dtype);
     if (view->space != EG_PACKED_B) {
         job->b = eg_cpu_bind(job->run->call, view);
@@ -174,7 +176,7 @@ static const void *gather(const few_rows_job *job, int64_t item, int64_t k, int6
     for (int64_t end = k + depth; k < end; k += nr, at += group) {
         const int64_t count = eg_least(nr, end - k);
         if (job->left != NULL) {
-            kernel->pack.load(at, job->left + item * job->left_item + k * job->left_k, kernel->compute, 1, nr,
+            kernel->pack.load(at, job->left + item * job->left_item + k * job->left_k, job->left_dtype, 1, nr,
                               rows, count, rows);
         } else {
             kernel->pack.load(at, eg_cpu_at(&job->a, item, 0, k), job->a.dtype, job->a.row_stride,

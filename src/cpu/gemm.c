@@ -33,11 +33,13 @@ typedef struct product {
     int64_t rows, cols, depth;
     int64_t items, summed;          /* results, and products summed into each */
     int64_t row_blocks, col_blocks; /* of each result */
-    bool fused;                     /* each block packs the right operand for itself */
+    bool fused;                     /* each block packs the right operand for itself, */
+    bool widens;                    /* or converts micro-panels of a pack */
     bool single_pass;               /* the whole depth is summed in registers */
     bool stores_result;             /* the micro-kernel may store to the caller's memory: no epilogue */
     side left, right;
     eg_operand b; /* fused packing: the right operand itself */
+    eg_dtype b_dtype;
     eg_operand result, grad;
     const eg_operand *out; /* the result, row by row; NULL: it is packed, or column-major */
     /* What the epilogue touches and the micro-kernel prefetches. NULL: nothing, or what is packed. */
@@ -66,9 +68,10 @@ static void place_side(side *s, const eg_operand *x, bool right, int64_t nr) {
     s->micro = (eg_micro_operand){.index_stride = index, .k_stride = k, .group_stride = times(k, nr)};
 }
 
-/* A packed operand of `depth` k and `count` indices. */
-static void place_packed_side(side *s, const eg_cpu_kernel *kernel, role role, int64_t depth, int64_t count) {
-    const int64_t size = (int64_t)eg_size_of(kernel->compute), nr = kernel->micro.nr;
+/* A packed operand of `depth` k and `count` indices; micro-panels have numbers of `size` bytes. */
+static void place_packed_side(side *s, const eg_cpu_kernel *kernel, int64_t size, role role, int64_t depth,
+                              int64_t count) {
+    const int64_t nr = kernel->micro.nr;
     if (eg_cpu_is_amx(kernel)) {
         const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, count, depth);
         s->k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
@@ -95,18 +98,20 @@ static void place_packed_side(side *s, const eg_cpu_kernel *kernel, role role, i
 /* Fills in `s`. A struct that is returned would be stored by words and copied by longer loads, which have to
  * wait for the stores. */
 static void find_side(side *s, const product *x, const eg_view *view, int where, role role, int64_t count) {
+    const bool is_pack = view->space == EG_PACKED_B;
     *s = (side){.data = "", .panel_width = INT64_MAX};
     if (where == EG_CPU_NOWHERE) return;
-    if (where == EG_CPU_FUSED) {
+    if (where == EG_CPU_FUSED && !is_pack) {
         s->micro = (eg_micro_operand){.index_stride = 1, .k_stride = x->nr, .group_stride = x->nr * x->nr};
     } else if (where == EG_CPU_IN_PLACE) {
         const eg_operand operand = eg_cpu_bind(x->run->call, view);
         place_side(s, &operand, role == RIGHT, x->nr);
     } else {
-        place_packed_side(s, x->kernel, role, x->depth, count);
+        const eg_dtype dtype = is_pack ? view->dtype : x->kernel->compute;
+        place_packed_side(s, x->kernel, (int64_t)eg_size_of(dtype), role, x->depth, count);
         if (view->batch_stride == 0) s->item = 0;
-        s->data = where == EG_CPU_FROM_PACK ? eg_cpu_packed_b(x->run, x->kernel, view->transposed)
-                                            : eg_cpu_region(x->run, where);
+        s->data =
+            is_pack ? eg_cpu_packed_b(x->run, x->kernel, view->transposed) : eg_cpu_region(x->run, where);
     }
 }
 
@@ -136,11 +141,13 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->rows = op->rows, x->cols = op->cols, x->depth = op->depth;
     x->items = op->items, x->summed = op->summed;
     x->row_blocks = eg_ceil_div(op->rows, x->mc), x->col_blocks = eg_ceil_div(op->cols, x->nc);
-    x->fused = detail->right == EG_CPU_FUSED;
+    x->widens = eg_cpu_widens_pack(kernel, &op->right);
+    x->fused = detail->right == EG_CPU_FUSED && !x->widens;
     x->single_pass = detail->single_pass;
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, x->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
     if (x->fused) x->b = eg_cpu_bind(run->call, &op->right);
+    x->b_dtype = op->right.dtype;
     x->result = eg_cpu_bind(run->call, &op->out);
     x->out = x->result.data != NULL && x->result.col_stride == 1 ? &x->result : NULL;
     x->prefetch_out = epilogue->non_temporal ? NULL : choose_prefetch_out(x);
@@ -301,7 +308,7 @@ static upcoming upcoming_right(const product *x, const block *b, const pass *pas
         return (upcoming){.list = side_at(&x->right, item, next.col, next.k),
                           .lists = 1,
                           .length = next.depth,
-                          .stride = line};
+                          .stride = x->right.k};
     const int64_t size = (int64_t)eg_size_of(x->b.dtype);
     upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col), .lists = 1, .length = next.depth};
     if (x->b.col_stride != 1) {
@@ -381,6 +388,10 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
 /* The right operand's micro-panel at `col`: packed before, or by fused packing now. */
 static const char *right_panel(const product *x, const block *b, const pass *pass, int64_t item,
                                int64_t col) {
+    if (x->widens)
+        x->kernel->pack.load(b->panel, side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
+                             pass->depth, x->nr, pass->depth);
+    if (x->widens) return b->panel;
     if (!x->fused) return side_at(&x->right, item, col, pass->k);
     const eg_part part = {
         .k = pass->k, .depth = pass->depth, .col = col, .cols = eg_least(x->nr, x->cols - col)};

@@ -6,6 +6,7 @@
 typedef struct pack_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
+    eg_dtype dtype; /* of micro-panels */
     eg_operand x;
     char *panels, *panels_t; /* X in micro-panels, and its transpose; NULL: not wanted */
     int64_t bands, segments;
@@ -25,9 +26,28 @@ static void prefetch_rows(const eg_operand *x, int64_t item, int64_t row, int64_
     }
 }
 
+/* `rows` rows of a micro-panel from rows of `cols` elements, and zeros up to `padded` rows. */
+static void to_panel(const eg_cpu_kernel *kernel, eg_dtype dtype, char *to, const eg_operand *x,
+                     const char *from, int64_t rows, int64_t cols, int64_t padded) {
+    _Alignas(64) char tile[EG_CPU_WIDEST * EG_CPU_WIDEST * sizeof(float)];
+    const int64_t nr = kernel->micro.nr, from_bytes = nr * x->row_stride * (int64_t)eg_size_of(x->dtype);
+    if (dtype == kernel->compute) {
+        kernel->pack.load(to, from, x->dtype, x->row_stride, x->col_stride, rows, cols, padded);
+        return;
+    }
+    for (; padded > 0; padded -= nr, rows -= nr, from += from_bytes) {
+        const int64_t some = eg_least(nr, padded);
+        kernel->pack.load(tile, from, x->dtype, x->row_stride, x->col_stride, eg_least(rows, some), cols,
+                          some);
+        kernel->epilogue.store(tile, to, dtype, nr, 1, some, nr);
+        to += nr * nr * (int64_t)eg_size_of(dtype);
+    }
+}
+
 /* Packs a part of `x` to its micro-panels. */
-static void to_panels(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
-                      int64_t rows, int64_t col, int64_t cols, char *to) {
+static void to_panels(const pack_job *job, const eg_operand *x, int64_t item, int64_t row, int64_t rows,
+                      int64_t col, int64_t cols, char *to) {
+    const eg_cpu_kernel *kernel = job->kernel;
     const eg_panels panels = eg_cpu_panels(kernel, x->rows, x->cols);
     const int64_t padded = row + rows == x->rows ? panels.rows - row : rows;
     for (const int64_t end = col + cols; col < end; col += kernel->micro.nr) {
@@ -36,9 +56,8 @@ static void to_panels(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t 
                       next = col + kernel->micro.nr;
         if (x->col_stride == 1 && next < end)
             prefetch_rows(x, item, row, rows, next, eg_least(kernel->micro.nr, end - next));
-        kernel->pack.load(to + element * (int64_t)eg_size_of(kernel->compute), eg_cpu_at(x, item, row, col),
-                          x->dtype, x->row_stride, x->col_stride, rows, eg_least(kernel->micro.nr, end - col),
-                          padded);
+        to_panel(kernel, job->dtype, to + element * (int64_t)eg_size_of(job->dtype), x,
+                 eg_cpu_at(x, item, row, col), rows, eg_least(kernel->micro.nr, end - col), padded);
     }
 }
 
@@ -53,10 +72,10 @@ static void pack_segment(void *arg, int64_t index, int thread) {
     const int64_t nr = job->kernel->micro.nr, item = index / (job->bands * job->segments);
     const int64_t row = index / job->segments % job->bands * nr, rows = eg_least(nr, x->rows - row);
     const int64_t col = index % job->segments * SEGMENT * nr, cols = eg_least(SEGMENT * nr, x->cols - col);
-    if (job->panels != NULL) to_panels(job->kernel, x, item, row, rows, col, cols, job->panels);
+    if (job->panels != NULL) to_panels(job, x, item, row, rows, col, cols, job->panels);
     if (job->panels_t == NULL) return;
     const eg_operand xt = eg_cpu_transpose(*x);
-    to_panels(job->kernel, &xt, item, col, cols, row, rows, job->panels_t);
+    to_panels(job, &xt, item, col, cols, row, rows, job->panels_t);
 }
 
 /* A column-major X is taken as its row-major transpose. */
@@ -155,9 +174,9 @@ void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
 
 /* ---- A matrix ------------------------------------------------------------------------------------- */
 
-void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, int threads, eg_operand x,
-                        int64_t items, const eg_cpu_packs *to) {
-    pack_job job = {.run = run, .kernel = kernel, .x = x};
+void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_dtype dtype, int threads,
+                        eg_operand x, int64_t items, const eg_cpu_packs *to) {
+    pack_job job = {.run = run, .kernel = kernel, .dtype = dtype, .x = x};
     if (x.data == NULL || x.rows == 0 || x.cols == 0) return;
     if (eg_cpu_is_amx(kernel)) {
         pack_blocks(&job, threads, items, *to);
@@ -174,5 +193,6 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     eg_operand x = eg_cpu_bind(run->call, view);
     if (view->transposed) x = eg_cpu_transpose(x);
     const eg_cpu_packs to = eg_cpu_packs_of(run, &detail->packs);
-    eg_cpu_pack_matrix(run, detail->kernel, step->threads, x, x.batch_stride == 0 ? 1 : batch, &to);
+    eg_cpu_pack_matrix(run, detail->kernel, detail->kernel->compute, step->threads, x,
+                       x.batch_stride == 0 ? 1 : batch, &to);
 }

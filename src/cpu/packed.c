@@ -28,11 +28,11 @@ static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_fo
     const int64_t items = p->operands[EG_OP_B].batch_stride == 0 ? 1 : p->batch;
     form->kernel = kernel;
     form->plain.offset = *bytes;
-    if (!eg_cpu_matrix_bytes(kernel, items, p->k, p->n, &form->plain.bytes) ||
+    if (!eg_cpu_matrix_bytes(kernel, p->dtype, items, p->k, p->n, &form->plain.bytes) ||
         __builtin_add_overflow(*bytes, (form->plain.bytes + 63) & ~(size_t)63, bytes))
         return false;
     form->transposed.offset = *bytes;
-    return eg_cpu_matrix_bytes(kernel, items, p->n, p->k, &form->transposed.bytes) &&
+    return eg_cpu_matrix_bytes(kernel, p->dtype, items, p->n, p->k, &form->transposed.bytes) &&
            !__builtin_add_overflow(*bytes, (form->transposed.bytes + 63) & ~(size_t)63, bytes);
 }
 
@@ -81,7 +81,7 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
         const int threads = eg_cpu_threads_that_pay(calibration, context->caps.threads, alone, INT32_MAX);
         const eg_cpu_packs to = {.right = (char *)packed->data + form->plain.offset,
                                  .right_t = (char *)packed->data + form->transposed.offset};
-        eg_cpu_pack_matrix(&run, form->kernel, threads, *b, items, &to);
+        eg_cpu_pack_matrix(&run, form->kernel, problem->dtype, threads, *b, items, &to);
     }
     pack->outside = refused;
     packed->holds = (packed->holds & ~OUTSIDE) | (refused ? OUTSIDE : 0);
