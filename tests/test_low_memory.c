@@ -271,7 +271,7 @@ static void regions_are_what_is_kept(void **state) {
         eg_problem problem = problem_of(&s);
         eg_low_memory chunks;
         assert_ok(eg_low_memory_make(&caps, &problem, 2 * MIB, &chunks));
-        assert_true(chunks.rows < s.m && chunks.pack.bytes >= 2 * 100 * 200 * sizeof(float));
+        assert_true(chunks.rows < s.m && chunks.pack.bytes >= 2 * 100 * 200 * sizeof(uint16_t));
         assert_true(kept(&chunks, EG_OP_D_B) == (narrow ? 100 * 200 * sizeof(float) : 0));
         assert_true(kept(&chunks, EG_OP_D_BIAS) == (narrow ? 200 * sizeof(float) : 0));
         assert_true(kept(&chunks, EG_OP_D_BIAS_BELOW) == 0);

@@ -34,6 +34,7 @@ static void note(const char *kind, const eg_step *step) {
 WRAP(eg_cpu_pack, "copy")
 WRAP(eg_cpu_gemm, "gemm")
 WRAP(eg_cpu_few_rows, "gemm")
+WRAP(eg_cpu_outer_product, "gemm")
 WRAP(eg_cpu_map, "map")
 WRAP(eg_cpu_reduce, "reduce")
 

@@ -291,6 +291,50 @@ static void few_columns_have_the_same_bits(void **state) {
     eg_close(few), eg_close(one), eg_close(many);
 }
 
+/* ---- Little depth ------------------------------------------------------------------------------- */
+
+/* The call with results in rows and in columns. */
+static void check_little_depth(eg_context *outer, eg_context *tiles, eg_layer layer, bool columns) {
+    fixture x, y;
+    fixture_make(&x, layer), fixture_make(&y, layer);
+    if (columns) {
+        x.backward.d_b.layout = EG_COL_MAJOR, x.backward.d_b.ld = layer.k;
+        y.backward.d_b.layout = EG_COL_MAJOR, y.backward.d_b.ld = layer.k;
+    }
+    fixture_poison(&x), fixture_poison(&y);
+    assert_ok(eg_forward(outer, &layer, &x.forward));
+    assert_ok(eg_backward(outer, &layer, &x.backward));
+    assert_ok(eg_forward(tiles, &layer, &y.forward));
+    assert_ok(eg_backward(tiles, &layer, &y.backward));
+    assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+    x.backward.accumulate = y.backward.accumulate = 1;
+    assert_ok(eg_backward(outer, &layer, &x.backward));
+    assert_ok(eg_backward(tiles, &layer, &y.backward));
+    assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+    fixture_free(&x), fixture_free(&y);
+}
+
+/* Every product of up to 40 k as outer products, and by the tile loop: whole tiles and vectors or not, whole
+ * lines or not, results that stay in the caches or are stored past them, with and without grad_pre. */
+static void outer_products_have_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{1, 65, 99},    {40, 64, 33},    {7, 300, 40},    {130, 13, 200},
+                                       {200, 100, 10}, {9, 1200, 1184}, {16, 1203, 1010}};
+    static eg_cpu_calibration outer, packs;
+    eg_context *contexts[] = {open_only(3, &outer, EG_CPU_OUTER, EG_CPU_ANY_WAY),
+                              open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED)};
+    for (size_t i = 0; i < LENGTH(sizes) * LENGTH(dtypes) * 4; i += short_run() ? 3 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i / 4 % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
+        layer.activation = i / 2 % 2 == 0 ? EG_ACT_GELU : EG_ACT_NONE;
+        layer.m = sizes[i / 4 / LENGTH(dtypes)][0], layer.k = sizes[i / 4 / LENGTH(dtypes)][1];
+        layer.n = sizes[i / 4 / LENGTH(dtypes)][2];
+        layer.batch = i % 3 == 0 && layer.k < 1000 ? 2 : 1;
+        check_little_depth(contexts[0], contexts[1], layer, i % 2 == 1);
+    }
+    eg_close(contexts[0]), eg_close(contexts[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
@@ -299,6 +343,7 @@ int main(void) {
         cmocka_unit_test(so_it_is_with_many_threads),
         cmocka_unit_test(few_rows_have_the_same_bits),
         cmocka_unit_test(few_columns_have_the_same_bits),
+        cmocka_unit_test(outer_products_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,10 +147,13 @@ void recorded_way(const eg_program *program, char way[3]) {
         const eg_step *step = &program->step[i];
         if (step->op == EG_NO_OP || program->list.op[step->op].kind != EG_GEMM) continue;
         const int streams = eg_cpu_detail(step)->streams;
-        way[0] = streams == EG_CPU_STREAMS_LEFT ? 's' : letter_of(eg_cpu_detail(step)->left);
-        way[1] = streams == EG_CPU_STREAMS_RIGHT  ? 's'
-                 : streams == EG_CPU_STREAMS_LEFT ? 'f'
-                                                  : letter_of(eg_cpu_detail(step)->right);
+        way[0] = streams == EG_CPU_STREAMS_LEFT     ? 's'
+                 : streams == EG_CPU_STREAMS_RESULT ? 'o'
+                                                    : letter_of(eg_cpu_detail(step)->left);
+        way[1] = streams == EG_CPU_STREAMS_RIGHT    ? 's'
+                 : streams == EG_CPU_STREAMS_LEFT   ? 'f'
+                 : streams == EG_CPU_STREAMS_RESULT ? 'o'
+                                                    : letter_of(eg_cpu_detail(step)->right);
         way[2] = '\0';
         return;
     }
@@ -158,6 +161,7 @@ void recorded_way(const eg_program *program, char way[3]) {
 
 static eg_cpu_way way_of(char letter) {
     return letter == 's'   ? EG_CPU_STREAMS
+           : letter == 'o' ? EG_CPU_OUTER
            : letter == 'i' ? EG_CPU_PLACED
            : letter == 'f' ? EG_CPU_FUSES
                            : EG_CPU_PACKED;

@@ -48,6 +48,21 @@ static eg_status cpu_download(eg_context *context, void *host, const void *memor
     return EG_OK;
 }
 
+static void run_product(const eg_cpu_run *run, const eg_step *step) {
+    switch ((eg_cpu_streams)eg_cpu_detail(step)->streams) {
+    case EG_CPU_STREAMS_NONE:
+        eg_cpu_gemm(run, step);
+        break;
+    case EG_CPU_STREAMS_RIGHT:
+    case EG_CPU_STREAMS_LEFT:
+        eg_cpu_few_rows(run, step);
+        break;
+    case EG_CPU_STREAMS_RESULT:
+        eg_cpu_outer_product(run, step);
+        break;
+    }
+}
+
 /* A kernel that splits numbers into bf16 terms refuses infinities, NaN and magnitudes above 2^26. Another
  * program then writes again what has been written by then. Outputs that are accumulated to are touched only
  * after everything has been split. */
@@ -61,7 +76,7 @@ static eg_status cpu_run(eg_context *context, const eg_program *program, const e
         }
         switch (program->list.op[step->op].kind) {
         case EG_GEMM:
-            (eg_cpu_detail(step)->streams ? eg_cpu_few_rows : eg_cpu_gemm)(&run, step);
+            run_product(&run, step);
             break;
         case EG_MAP:
         case EG_COPY:

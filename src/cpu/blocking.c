@@ -107,21 +107,10 @@ static block_grid even_grid(const eg_cpu_kernel *kernel, const eg_op *x, int thr
 
 static bool is_single_pass(const eg_op *x, int64_t kc) { return x->summed <= 1 && x->depth <= kc; }
 
-/* A product of small depth is mostly a write. Unless its stores are non-temporal, micro-panels of the
- * result write parts of lines, and rows a power of two apart share few cache sets: in a low block the lines
- * stay in L2 until they are whole. */
-static bool is_written_in_parts(const eg_cpu_kernel *kernel, const eg_op *x) {
-    enum { SHALLOW = 16 };
-    const bool whole = eg_cpu_is_amx(kernel) ||
-                       (x->out.dtype == kernel->compute && x->depth < kernel->blocking.non_temporal_below);
-    return !whole && x->left.transposed && x->depth <= SHALLOW;
-}
-
 /* A single pass leaves no accumulators in L2, and so room for more rows of the left operand. */
 static int64_t largest_mc(const eg_cpu_kernel *kernel, const eg_op *x, bool fused) {
     const eg_blocking *blocking = &kernel->blocking;
     if (fused && has_all_rows(kernel, x)) return blocking->fused_max_rows;
-    if (is_written_in_parts(kernel, x)) return EG_CPU_CHUNK;
     if (!is_single_pass(x, blocking->kc_single_pass) || x->depth < 1) return blocking->mc;
     const int64_t rows = blocking->max_left / x->depth / EG_CPU_CHUNK * EG_CPU_CHUNK;
     return rows > blocking->mc ? rows : blocking->mc;

@@ -219,14 +219,15 @@ static bool is_whole_lines(const eg_view *x) {
 }
 
 /* A non-temporal store does not read the line first, and evicts nothing from the caches. */
-static bool is_non_temporal(const compiler *c, const eg_op *op, int threads) {
+static bool is_non_temporal(const compiler *c, const eg_op *op, int streams, int threads) {
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
     if (op->terms > 0 || op->accumulate) return false;
     const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out.dtype);
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
-    return op->depth < c->kernel->blocking.non_temporal_below && by_lines &&
-           eg_div(bytes, threads) > KEPT_A_THREAD && is_whole_lines(&out);
+    const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
+    return (is_long || streams == EG_CPU_STREAMS_RESULT) && eg_div(bytes, threads) > KEPT_A_THREAD &&
+           is_whole_lines(&out);
 }
 
 static int64_t blocks_of(const eg_op *op, const eg_cpu_blocks *blocks) {
@@ -234,16 +235,25 @@ static int64_t blocks_of(const eg_op *op, const eg_cpu_blocks *blocks) {
 }
 
 static void add_product(compiler *c, int index) {
+    static const char *const notes[] = {[EG_CPU_STREAMS_RIGHT] = "few rows",
+                                        [EG_CPU_STREAMS_LEFT] = "few columns",
+                                        [EG_CPU_STREAMS_RESULT] = "outer products"};
     const eg_op *op = &c->list->op[index];
     const eg_cpu_blocks *blocks = &c->blocks[index];
     eg_cpu_step *detail = &c->detail[index];
-    if (detail->streams != EG_CPU_STREAMS_LEFT) share_layout(c, &op->left, false, &detail->left);
-    if (detail->streams != EG_CPU_STREAMS_RIGHT) share_layout(c, &op->right, true, &detail->right);
+    const bool is_outer = detail->streams == EG_CPU_STREAMS_RESULT;
+    if (detail->streams != EG_CPU_STREAMS_LEFT && !(is_outer && op->left.space == EG_OPERAND))
+        share_layout(c, &op->left, false, &detail->left);
+    if (detail->streams != EG_CPU_STREAMS_RIGHT && !(is_outer && op->right.space == EG_OPERAND))
+        share_layout(c, &op->right, true, &detail->right);
     detail->single_pass = blocks->single_pass;
-    detail->non_temporal = is_non_temporal(c, op, blocks->threads);
+    detail->non_temporal = is_non_temporal(c, op, detail->streams, blocks->threads);
     eg_cpu_counts counts = {{0}};
-    if (detail->streams != EG_CPU_STREAMS_NONE) {
-        eg_cpu_count_few(c->calibration, c->kernel, op, detail->streams, &detail->packs, &counts);
+    if (is_outer) {
+        eg_cpu_count_outer(c->calibration, c->kernel, op, blocks, detail->non_temporal, &detail->packs,
+                           &counts);
+    } else if (detail->streams != EG_CPU_STREAMS_NONE) {
+        eg_cpu_count_few(c->calibration, c->kernel, op, detail->streams, blocks, &detail->packs, &counts);
     } else {
         eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
                           &counts);
@@ -254,8 +264,7 @@ static void add_product(compiler *c, int index) {
     step->k_block = blocks->kc;
     if (detail->right == EG_CPU_FUSED)
         step->note = op->right.space == EG_PACKED_B ? "converts packed b" : "fused packing";
-    if (detail->streams != EG_CPU_STREAMS_NONE)
-        step->note = detail->streams == EG_CPU_STREAMS_LEFT ? "few columns" : "few rows";
+    if (detail->streams != EG_CPU_STREAMS_NONE) step->note = notes[detail->streams];
 }
 
 /* What an operation makes for others: its result packed, and its column sums. */
@@ -310,7 +319,9 @@ static bool add_scratch(compiler *c) {
         const eg_cpu_step *detail = eg_cpu_detail(step);
         int64_t need = 0;
         if (step->threads > threads) threads = step->threads;
-        if (detail->streams != EG_CPU_STREAMS_NONE) {
+        if (detail->streams == EG_CPU_STREAMS_RESULT) {
+            need = eg_cpu_outer_scratch(kernel, step);
+        } else if (detail->streams != EG_CPU_STREAMS_NONE) {
             need = eg_cpu_few_rows_scratch(kernel, step);
         } else if (step->tile_rows > 0) {
             need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
@@ -413,7 +424,9 @@ static void try_few(compiler *c, const eg_op *op, eg_cpu_streams streams, int mo
                       : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
                                                         : EG_CPU_IN_PLACE};
     eg_cpu_counts counts = {{0}};
-    eg_cpu_count_few(c->calibration, c->kernel, op, streams, &no_layouts, &counts);
+    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, 1, op)
+                                              : eg_cpu_few_rows_blocks(c->kernel, 1, op);
+    eg_cpu_count_few(c->calibration, c->kernel, op, streams, &x.blocks, &no_layouts, &counts);
     const double alone = eg_cpu_estimate(c->costs, &counts);
     const int threads =
         eg_cpu_threads_that_pay(c->calibration, most_threads, alone, eg_cpu_units(c->kernel, op));
@@ -430,9 +443,31 @@ static void try_few_ways(compiler *c, const eg_op *op, int threads, way *best) {
     if (eg_cpu_has_few_columns(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_LEFT, threads, best);
 }
 
-/* Those of the tile loop, which all have the same bits. */
+/* Both operands in L1. */
+static void try_outer(compiler *c, const eg_op *op, int most_threads, way *best) {
+    way x = {.streams = EG_CPU_STREAMS_RESULT,
+             .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .right = op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE};
+    eg_cpu_counts counts = {{0}};
+    x.blocks = eg_cpu_outer_blocks(c->kernel, 1, op);
+    eg_cpu_count_outer(c->calibration, c->kernel, op, &x.blocks, is_non_temporal(c, op, x.streams, 1),
+                       &no_layouts, &counts);
+    const double alone = eg_cpu_estimate(c->costs, &counts);
+    const int64_t units = blocks_of(op, &x.blocks);
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    x.blocks = eg_cpu_outer_blocks(c->kernel, threads, op);
+    x.time = eg_cpu_time_on(c->calibration, threads, alone, units);
+    if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* Those of the tile loop, and outer products, which all have the same bits. */
 static void try_tile_ways(compiler *c, const eg_op *op, int threads, way *best) {
+    const eg_cpu_way only = c->calibration->left;
     int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    if (eg_cpu_has_little_depth(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_OUTER)) {
+        try_outer(c, op, threads, best);
+        if (only == EG_CPU_OUTER) return;
+    }
     if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
     for (int i = 0; i < lefts * rights; i++)
         try_way(c, op, left[i / rights], right[i % rights], threads, best);

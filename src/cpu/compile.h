@@ -12,11 +12,13 @@
 /* Where a product finds an operand: in the region of that index, or one of these. */
 enum { EG_CPU_NOWHERE = -1, EG_CPU_IN_PLACE = -2, EG_CPU_FROM_PACK = -3, EG_CPU_FUSED = -4 };
 
-/* Few rows or columns: the operand that a product reads once, where it is or from the caller's pack. */
+/* Few rows, few columns or little depth: the matrix that a product reads once, where it is or from the
+ * caller's pack, or writes once. */
 typedef enum eg_cpu_streams {
     EG_CPU_STREAMS_NONE,
     EG_CPU_STREAMS_RIGHT, /* of few rows */
-    EG_CPU_STREAMS_LEFT   /* of few columns */
+    EG_CPU_STREAMS_LEFT,  /* of few columns */
+    EG_CPU_STREAMS_RESULT /* of little depth */
 } eg_cpu_streams;
 
 /* The packed layouts of one matrix that a step writes, as regions; EG_CPU_NOWHERE: not wanted. Micro-panels
@@ -141,6 +143,11 @@ eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, c
 eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 /* Numbers of a thread's scratch for such a step. */
 int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
+
+/* outer_product.c: the same for one that writes its result once, row by row. */
+bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op);
+eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 
 /* ---- Sizes -------------------------------------------------------------------------------------- */
 

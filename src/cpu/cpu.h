@@ -95,10 +95,19 @@ static inline eg_cpu_packs eg_cpu_packs_of(const eg_cpu_run *run, const eg_cpu_l
 void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_dtype dtype, int threads,
                         eg_operand x, int64_t items, const eg_cpu_packs *to);
 
+/* Non-temporal stores keep no order with others. A thread that reads the result begins after this one has
+ * finished, and must see them. */
+static inline void eg_cpu_order_stores(void) {
+#ifdef __x86_64__
+    __builtin_ia32_sfence();
+#endif
+}
+
 /* The steps of a program. */
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
-void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step); /* or columns: a GEMM */
+void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step);      /* or columns: a GEMM */
+void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step); /* and of little depth */
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
 

@@ -13,6 +13,12 @@ static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64
     for (int64_t i = 0; i < rows; i++) EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols);
 }
 
+/* Numbers of another type are converted one by one, which takes longer than the caches do. */
+static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                               int64_t cols) {
+    EG_V(store_dense)(tile, dst, dtype, row_bytes, rows, cols);
+}
+
 typedef bool EG_V(part);
 
 EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) { return j * EG_LANES < cols; }
@@ -45,6 +51,19 @@ EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(n
             return (EG_T)(__builtin_convertvector(*(const EG_V(halves) *)(const void *)from, EG_I) << 16);
 #endif
     }
+#if defined(__AVX2__) && EG_VECTOR_BYTES == 32
+    if (dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32)) {
+        EG_I lane = {0};
+        EG_UNROLL(8)
+        for (int i = 0; i < EG_LANES; i++) lane[i] = i;
+        const EG_I below = lane < (EG_V(word))count;
+#if EG_REAL_BITS == 64
+        return (EG_T)_mm256_maskload_pd((const double *)(const void *)from, (__m256i)below);
+#else
+        return (EG_T)_mm256_maskload_ps((const float *)(const void *)from, (__m256i)below);
+#endif
+    }
+#endif
     EG_R numbers[EG_LANES] = {0};
     EG_V(load_row)(numbers, from, dtype, 1, count < EG_LANES ? count : EG_LANES);
     return EG_V(load)(numbers);

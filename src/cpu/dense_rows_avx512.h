@@ -47,14 +47,16 @@ EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part
     return (EG_T)_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
 }
 
+EG_INLINE __m256i EG_V(to_words)(EG_T x, const eg_dtype dtype) {
+    return dtype == EG_F16 ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT) : EG_V(to_bf16)((__m512)x);
+}
+
 EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(part) part) {
     if (dtype == EG_F32) {
         _mm512_mask_storeu_ps(to, part, (__m512)x);
-        return;
+    } else {
+        _mm256_mask_storeu_epi16(to, part, EG_V(to_words)(x, dtype));
     }
-    const __m256i words =
-        dtype == EG_F16 ? _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT) : EG_V(to_bf16)((__m512)x);
-    _mm256_mask_storeu_epi16(to, part, words);
 }
 
 #endif
@@ -112,4 +114,24 @@ static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64
 #define EG_STORE(type) EG_V(store_vectors)(tile, dst, type, row_bytes, rows, cols)
     EG_BY_TYPE(dtype, EG_STORE);
 #undef EG_STORE
+}
+
+/* Past the caches: rows begin with a cache line. Half lines that follow each other are written as one. */
+static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
+                               int64_t cols) {
+#if EG_REAL_BITS == 32
+    for (int64_t i = 0; dtype != EG_F32 && i < rows; i++) {
+        for (int64_t j = 0; j < cols; j += EG_LANES) {
+            const EG_T x = EG_V(load)(tile + i * EG_NR + j);
+            char *to = dst + i * row_bytes + 2 * j;
+            if (cols - j < EG_LANES) {
+                EG_V(store_part)(to, x, dtype, EG_V(part_of)(cols - j, 0));
+            } else {
+                _mm256_stream_si256((void *)to, EG_V(to_words)(x, dtype));
+            }
+        }
+    }
+    if (dtype != EG_F32) return;
+#endif
+    EG_V(store_dense)(tile, dst, dtype, row_bytes, rows, cols);
 }

@@ -169,6 +169,11 @@ static void target(eg_rows *rows, const eg_epilogue *e, const eg_operand *x, con
 static void deliver(const eg_epilogue *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
     const bool is_there = x != NULL && in_place(e, x, tile) && e->elementwise != nothing_to_do;
     if (x == NULL || is_there) return;
+    if (e->non_temporal && x == e->out) {
+        e->kernel->epilogue.stream(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype,
+                                   x->row_stride, tile->rows, tile->cols);
+        return;
+    }
     e->kernel->epilogue.store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
                               x->col_stride, tile->rows, tile->cols);
 }

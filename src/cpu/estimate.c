@@ -162,7 +162,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
 }
 
 void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
-                      eg_cpu_streams streams, const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
+                      eg_cpu_streams streams, const eg_cpu_blocks *blocks, const eg_cpu_layouts *packs,
+                      eg_cpu_counts *counts) {
     const bool by_columns = streams == EG_CPU_STREAMS_LEFT;
     const eg_view streamed = by_columns ? eg_transposed(op->left) : op->right;
     const int64_t rows = by_columns ? op->cols : op->rows, cols = by_columns ? op->rows : op->cols;
@@ -170,16 +171,44 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     const double of_streamed = numbers_of(&streamed, batch_of(op)) * bytes_each(row, &streamed);
     const double of_result = count_result(row, op, packs, counts),
                  far = far_part(calibration, of_streamed + of_result);
-    const double k = products * (double)op->depth * whole_vectors(row, cols) / row->micro.nr;
     counts->of[EG_CPU_COST_STEP] += 1;
-    counts->of[EG_CPU_COST_FEW] += k;
-    counts->of[EG_CPU_COST_FEW_ROW] += k * (double)rows;
-    if (is_turned(&streamed) && streamed.space != EG_PACKED_B)
-        counts->of[EG_CPU_COST_FEW_TURNED] += products * (double)op->depth * (double)cols;
+    if (is_turned(&streamed) && streamed.space != EG_PACKED_B) {
+        const double vectors = products * (double)cols * (double)eg_ceil_div(op->depth, row->micro.lanes);
+        counts->of[EG_CPU_COST_DOT] += vectors;
+        counts->of[EG_CPU_COST_DOT_ROW] += vectors * (double)rows;
+        counts->of[EG_CPU_COST_DOT_SUM] +=
+            products * (double)cols * (double)rows * (double)eg_ceil_div(op->depth, blocks->kc);
+    } else {
+        const double k = products * (double)op->depth * whole_vectors(row, cols) / row->micro.nr;
+        counts->of[EG_CPU_COST_FEW] += k;
+        counts->of[EG_CPU_COST_FEW_ROW] += k * (double)rows;
+    }
     if (by_columns) /* its sums are transposed, a number at a time */
         counts->of[EG_CPU_COST_STORE_TURNED] += (double)op->items * (double)rows * (double)cols;
     counts->of[EG_CPU_COST_FEW_FAR] += of_streamed * far;
     counts->of[EG_CPU_COST_FAR] += of_result * far;
+}
+
+void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                        const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
+                        eg_cpu_counts *counts) {
+    const double row_blocks = (double)op->items * (double)eg_ceil_div(op->rows, blocks->mc),
+                 col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
+    const double left = col_blocks * (double)op->items * (double)op->rows * (double)op->depth,
+                 right = row_blocks * (double)op->cols * (double)op->depth;
+    eg_cpu_counts tiles = {{0}};
+    eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
+    tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
+    tiles.of[EG_CPU_COST_TILE] = 0;
+    if (non_temporal) {
+        tiles.of[EG_CPU_COST_STREAM] = numbers_of(&op->out, op->items) * (double)eg_size_of(op->out.dtype);
+        tiles.of[EG_CPU_COST_FAR] = 0;
+    }
+    for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];
+    if (op->left.space == EG_OPERAND)
+        counts->of[op->left.col_stride != 1 ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] += left;
+    if (op->right.space == EG_OPERAND)
+        counts->of[is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] += right;
 }
 
 /* ---- The rest ----------------------------------------------------------------------------------- */

@@ -19,8 +19,11 @@
     X(RIGHT_FAR, right_far)                                                                                  \
     X(FEW, few)                   /* few rows: one k of nr columns, loaded, */                               \
     X(FEW_ROW, few_row)           /* multiplied for each row, */                                             \
-    X(FEW_TURNED, few_turned)     /* and a number that is transposed for it */                               \
+    X(DOT, dot)                   /* or a vector of k of a column, loaded, */                                \
+    X(DOT_ROW, dot_row)           /* multiplied for each row, */                                             \
+    X(DOT_SUM, dot_sum)           /* and a row's lanes added in each pass; */                                \
     X(FEW_FAR, few_far)           /* and a byte of the right operand from beyond L2 */                       \
+    X(OUTER, outer)               /* outer products: a tile */                                               \
     X(FUSE, fuse)                 /* a number of the right operand, packed by a block, */                    \
     X(FUSE_TURNED, fuse_turned)   /* and where its columns are not neighbours */                             \
     X(READ, read)                 /* a number that a packing step reads, */                                  \
@@ -36,6 +39,7 @@
     X(SUM, sum)                   /* added to its column's sum */                                            \
     X(MAP, map)                   /* a number of an element-wise step */                                     \
     X(REDUCE, reduce)             /* a number of the chunks' sums */                                         \
+    X(STREAM, stream)             /* a byte that is written past the caches */                               \
     X(FAR, far)                   /* a byte that comes from beyond L2, or goes there, */                     \
     X(EVICTED, evicted)           /* and more for one that its set of L2 has no room for */
 
@@ -61,7 +65,8 @@ typedef enum eg_cpu_way {
     EG_CPU_PACKED,
     EG_CPU_PLACED,
     EG_CPU_FUSES,
-    EG_CPU_STREAMS /* once, by the kernel for few rows or columns */
+    EG_CPU_STREAMS, /* once, by the kernel for few rows or columns */
+    EG_CPU_OUTER    /* both in L1: outer products */
 } eg_cpu_way;
 
 /* eg_caps.detail; NULL: that of the best known processor. */
@@ -84,9 +89,14 @@ const eg_cpu_costs *eg_cpu_costs_of(const eg_cpu_calibration *calibration, const
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts);
-/* The same for a product of few rows or columns, which reads an operand once. */
+/* The same for a product of few rows or columns, which reads an operand once, in passes of kc. */
 void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
-                      eg_cpu_streams streams, const eg_cpu_layouts *packs, eg_cpu_counts *counts);
+                      eg_cpu_streams streams, const eg_cpu_blocks *blocks, const eg_cpu_layouts *packs,
+                      eg_cpu_counts *counts);
+/* The same for one of little depth, whose blocks lay out both operands for themselves. */
+void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                        const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
+                        eg_cpu_counts *counts);
 /* x as its caller has it. */
 void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
                        int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts);

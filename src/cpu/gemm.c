@@ -449,14 +449,6 @@ static void run_pass(const product *x, const block *b, pass *pass) {
     for (int64_t col = b->col; col < b->col + b->cols; col += x->nr) run_panel(x, b, pass, col);
 }
 
-/* Non-temporal stores keep no order with others. A thread that reads the result begins after this one has
- * finished, and must see them. */
-static void order_stores(void) {
-#ifdef __x86_64__
-    __builtin_ia32_sfence();
-#endif
-}
-
 /* A product of no depth is a block of zeros; its epilogue is run all the same. */
 static void run_block(void *arg, int64_t index, int thread) {
     const product *x = arg;
@@ -492,7 +484,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
     if (kernel->micro.flush != NULL) kernel->micro.flush(&deferred);
     eg_cpu_epilogue_finish(&epilogue);
-    if (x->epilogue->non_temporal) order_stores();
+    if (x->epilogue->non_temporal) eg_cpu_order_stores();
     if (kernel->micro.leave != NULL) kernel->micro.leave();
 }
 

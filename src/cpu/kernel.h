@@ -186,6 +186,10 @@ typedef struct eg_epilogue_kernels {
     void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
                   int64_t rows, int64_t cols);
 
+    /* The same for rows of whole cache lines, past the caches. */
+    void (*stream)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t rows,
+                   int64_t cols);
+
     /* sums[j] += the j-th number of every row, from top to bottom; whole vectors. */
     void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
 

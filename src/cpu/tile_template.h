@@ -145,6 +145,12 @@ static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int
     }
 }
 
+/* The result of a product, past the caches. */
+static void EG_V(stream_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t rows,
+                              int64_t cols) {
+    EG_V(stream_dense)(tile, dst, dtype, row_stride * (int64_t)eg_dtype_size(dtype), rows, cols);
+}
+
 static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride,
                              int64_t col_stride, int64_t rows, int64_t cols) {
     const EG_R *from = tile;
@@ -177,5 +183,6 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
 #define EG_GRAD_Y_ROW(NAME, name, value, from_y, text) [value] = EG_Y_##from_y(name),
 
 #define EG_ELEMENTWISE_FUNCTIONS                                                                             \
-    .store = EG_V(store_tile), .add_rows = EG_S(add_rows), .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)},         \
-    .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)}, .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
+    .store = EG_V(store_tile), .stream = EG_V(stream_tile), .add_rows = EG_S(add_rows),                      \
+    .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)}, .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)},                \
+    .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}

@@ -60,6 +60,8 @@ EG_INLINE void EG_V(store)(EG_R *to, EG_T x) { *(EG_V(unaligned) *)to = x; }
 EG_INLINE void EG_V(stream)(EG_R *to, EG_T x) {
 #if defined(__AVX512F__) && EG_VECTOR_BYTES == 64
     _mm512_stream_si512((void *)to, (__m512i)x);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32
+    _mm256_stream_si256((void *)to, (__m256i)x);
 #else
     EG_V(store)(to, x);
 #endif

@@ -90,6 +90,17 @@ EMU_FN void emu_want_aligned(const void *at) {
             if (EMU_IS_SET(wanted, i)) memcpy((char *)to + (size_t)i * sizeof one, &one, sizeof one);        \
         }                                                                                                    \
     }
+/* The sign of each lane of the mask says whether it is wanted. */
+#define EMU_MASK_LOAD(name, type, real, word, lanes)                                                         \
+    EMU_FN type name(const real *from, __m256i mask) {                                                       \
+        type x = {0};                                                                                        \
+        EMU_EACH(i, lanes) {                                                                                 \
+            word wanted;                                                                                     \
+            memcpy(&wanted, (const char *)&mask + (size_t)i * sizeof wanted, sizeof wanted);                 \
+            if (wanted < 0) x[i] = from[i];                                                                  \
+        }                                                                                                    \
+        return x;                                                                                            \
+    }
 
 EMU_LOAD(_mm_loadu_ps, __m128)
 EMU_LOAD(_mm_loadu_pd, __m128d)
@@ -103,6 +114,9 @@ EMU_STORE(_mm512_storeu_si512, __m512i)
 EMU_STORE_ALIGNED(_mm512_store_ps, __m512)
 EMU_STORE_ALIGNED(_mm512_store_si512, __m512i)
 EMU_STORE_ALIGNED(_mm512_stream_si512, __m512i)
+EMU_STORE_ALIGNED(_mm256_stream_si256, __m256i)
+EMU_MASK_LOAD(_mm256_maskload_ps, __m256, float, int32_t, 8)
+EMU_MASK_LOAD(_mm256_maskload_pd, __m256d, double, int64_t, 4)
 EMU_MASKED(_mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, __mmask16, __m512, __m512, float, 16)
 EMU_MASKED(_mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, __mmask8, __m512d, __m512d, double, 8)
 EMU_MASKED(_mm512_maskz_loadu_epi16, _mm512_mask_storeu_epi16, __mmask32, __m512i, emu_u16x32, uint16_t, 32)

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of little depth, such as d_b of few rows: their time is that of writing the result. So it is
+ * written row by row, in long pieces, and past the caches where it is large. Both operands are small. Each
+ * block lays out its part of the caller's in L1, and nothing is packed for it beforehand.
+ *
+ * The sums are those of the tile loop, in the same order: the same bits. */
+#include "cpu.h"
+#include "epilogue.h"
+
+/* ---- When, and in what blocks ------------------------------------------------------------------- */
+
+enum { MOST_DEPTH = 40, ROWS_A_BLOCK = EG_CPU_CHUNK, IN_L1 = 16 << 10 /* bytes of the right operand */ };
+
+bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&
+           op->right.space != EG_PACKED_B && !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
+}
+
+/* Whole micro-panels, and whole cache lines of the result. */
+static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { LINE = 64 };
+    const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(kernel->compute);
+    int64_t whole = nr;
+    while (op->out.space == EG_OPERAND && whole * (int64_t)eg_size_of(op->out.dtype) % LINE != 0) whole += nr;
+    const int64_t most = IN_L1 / size / op->depth;
+    return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
+}
+
+eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
+    eg_cpu_blocks blocks = {.mc = ROWS_A_BLOCK,
+                            .nc = block_cols(kernel, op),
+                            .kc = op->depth,
+                            .threads = threads,
+                            .single_pass = true};
+    const double all = (double)op->items * (double)eg_ceil_div(op->rows, blocks.mc) *
+                       (double)eg_ceil_div(op->cols, blocks.nc);
+    if (all < threads) blocks.threads = (int)all;
+    return blocks;
+}
+
+static int64_t left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
+    return ROWS_A_BLOCK * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
+}
+
+int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
+    return kernel->micro.mr * kernel->micro.nr + left_numbers(kernel, step->k_block) +
+           step->k_block * step->tile_cols;
+}
+
+/* ---- The product -------------------------------------------------------------------------------- */
+
+/* Where an operand is: the caller's, or packed to micro-panels by the operation that made it. */
+typedef struct outer_side {
+    eg_operand operand;
+    const char *panels;  /* NULL: the caller's */
+    int64_t panel, item; /* bytes from one to the next */
+} outer_side;
+
+typedef struct outer_job {
+    const eg_cpu_run *run;
+    const eg_cpu_kernel *kernel;
+    const eg_op *op;
+    eg_epilogue epilogue;
+    outer_side a, b;
+    eg_operand out;
+    bool stores_result; /* whole tiles: no epilogue */
+    int64_t nc, row_blocks, col_blocks;
+} outer_job;
+
+typedef struct outer_block {
+    int64_t item, row, rows, col, cols;
+    char *spare, *tile, *scratch;
+    eg_micro_operand a, b; /* of the first row, and the first column */
+    int64_t right_panel;   /* bytes from one micro-panel of the right operand to the next */
+} outer_block;
+
+/* Rows of nr k; zeros in rows that there are not, which make a last tile whole. */
+static char *load_left(const outer_job *job, outer_block *x) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const eg_operand *a = &job->a.operand;
+    const int64_t nr = kernel->micro.nr, depth = job->op->depth;
+    const int64_t padded = eg_ceil_div(x->rows, kernel->micro.mr) * kernel->micro.mr;
+    char *to = x->scratch;
+    x->a = (eg_micro_operand){.at = to, .index_stride = nr, .k_stride = 1, .group_stride = padded * nr};
+    for (int64_t k = 0; k < depth; k += nr, to += (size_t)(padded * nr) * eg_size_of(kernel->compute))
+        kernel->pack.load(to, eg_cpu_at(a, x->item, x->row, k), a->dtype, a->row_stride, a->col_stride,
+                          x->rows, eg_least(nr, depth - k), padded);
+    return to;
+}
+
+static void load_right(const outer_job *job, outer_block *x, char *to) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const eg_operand *b = &job->b.operand;
+    const int64_t nr = kernel->micro.nr, depth = job->op->depth;
+    x->b.at = to;
+    x->right_panel = depth * nr * (int64_t)eg_size_of(kernel->compute);
+    for (int64_t col = 0; col < x->cols; col += nr, to += x->right_panel)
+        kernel->pack.load(to, eg_cpu_at(b, x->item, 0, x->col + col), b->dtype, b->row_stride, b->col_stride,
+                          depth, eg_least(nr, x->cols - col), depth);
+}
+
+/* Micro-panels of k by nr rows where the operand is a transpose, else of rows by nr k. */
+static void find_left(const outer_job *job, outer_block *x) {
+    const int64_t nr = job->kernel->micro.nr, number = (int64_t)eg_size_of(job->kernel->compute);
+    const char *panels = job->a.panels + x->item * job->a.item;
+    if (job->op->left.transposed) {
+        x->a = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+        x->a.at = panels + eg_div(x->row, nr) * job->a.panel + (x->row - eg_div(x->row, nr) * nr) * number;
+    } else {
+        x->a = (eg_micro_operand){
+            .index_stride = nr, .k_stride = 1, .group_stride = job->a.panel / number};
+        x->a.at = panels + x->row * nr * number;
+    }
+}
+
+static void find_right(const outer_job *job, outer_block *x) {
+    x->b.at = job->b.panels + x->item * job->b.item + eg_div(x->col, job->kernel->micro.nr) * job->b.panel;
+    x->right_panel = job->b.panel;
+}
+
+/* A tile down the left operand; at the end of a micro-panel of rows, the next one begins. */
+static void next_left(const outer_job *job, eg_micro_operand *a, int64_t row) {
+    const int64_t mr = job->kernel->micro.mr, nr = job->kernel->micro.nr;
+    const int64_t number = (int64_t)eg_size_of(job->kernel->compute);
+    const char *at = (const char *)a->at + mr * a->index_stride * number;
+    if (a->index_stride == 1 && row % nr == 0) at += job->a.panel - nr * number;
+    a->at = at;
+}
+
+static void run_tile(const outer_job *job, const outer_block *x, const eg_tile *tile) {
+    static const eg_prefetch_plan no_plan;
+    const eg_cpu_kernel *kernel = job->kernel;
+    const bool direct = job->stores_result && tile->rows == kernel->micro.mr &&
+                        (tile->cols & (kernel->micro.lanes - 1)) == 0;
+    const eg_micro_tile sums = {.out = direct ? eg_cpu_at(&job->out, tile->item, tile->row, tile->col)
+                                              : tile->values,
+                                .out_stride = direct ? job->out.row_stride : kernel->micro.nr,
+                                .non_temporal = direct && job->epilogue.non_temporal};
+    kernel->micro.multiply(&x->a, &x->b, job->op->depth, tile->cols, &sums, &no_plan);
+    if (direct) return;
+    eg_tile_epilogue t;
+    eg_cpu_epilogue_begin(&t, &job->epilogue, tile);
+    eg_cpu_epilogue_finish(&t);
+}
+
+/* The right operand stays in L1; each tile's rows are written on where the tile before ended. */
+static void run_rows(const outer_job *job, outer_block *x) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr;
+    const char *const right = x->b.at;
+    eg_tile tile = {.item = x->item, .row = x->row, .values = x->tile, .spare = x->spare};
+    while (tile.row < x->row + x->rows) {
+        tile.rows = eg_least(mr, x->row + x->rows - tile.row);
+        x->b.at = right;
+        for (int64_t col = 0; col < x->cols; col += nr) {
+            tile.col = x->col + col;
+            tile.cols = eg_least(nr, x->cols - col);
+            run_tile(job, x, &tile);
+            x->b.at = (const char *)x->b.at + x->right_panel;
+        }
+        tile.row += mr;
+        next_left(job, &x->a, tile.row);
+    }
+}
+
+static void run_block(void *arg, int64_t index, int thread) {
+    const outer_job *job = arg;
+    const int64_t nr = job->kernel->micro.nr;
+    const size_t tile = (size_t)(job->kernel->micro.mr * nr) * eg_size_of(job->kernel->compute);
+    const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
+    outer_block x = {.item = item,
+                     .row = (down - item * job->row_blocks) * ROWS_A_BLOCK,
+                     .col = (index - down * job->col_blocks) * job->nc,
+                     .spare = eg_cpu_scratch(job->run, thread)};
+    x.rows = eg_least(ROWS_A_BLOCK, job->op->rows - x.row);
+    x.cols = eg_least(job->nc, job->op->cols - x.col);
+    x.tile = x.spare + EG_CPU_SPARE_TILES * tile;
+    x.scratch = x.tile + tile;
+    x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+    char *to = x.scratch;
+    if (job->a.panels != NULL) {
+        find_left(job, &x);
+    } else {
+        to = load_left(job, &x);
+    }
+    if (job->b.panels != NULL) {
+        find_right(job, &x);
+    } else {
+        load_right(job, &x, to);
+    }
+    run_rows(job, &x);
+    if (job->epilogue.non_temporal) eg_cpu_order_stores();
+}
+
+/* Where the operand of `rows` x `cols` numbers, as it was packed, is. */
+static void find_side(outer_side *side, const outer_job *job, const eg_view *view, int where, int64_t rows,
+                      int64_t cols) {
+    const eg_panels panels = eg_cpu_panels(job->kernel, rows, cols);
+    side->operand = eg_cpu_bind(job->run->call, view);
+    side->panels = eg_cpu_region(job->run, where);
+    side->panel = panels.stride * job->kernel->micro.nr * (int64_t)eg_size_of(job->kernel->compute);
+    side->item = view->batch_stride != 0 ? panels.panels * side->panel : 0;
+}
+
+void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
+    const eg_cpu_step *detail = eg_cpu_detail(step);
+    const eg_op *op = &run->program->list.op[step->op];
+    outer_job job = {.run = run,
+                     .kernel = detail->kernel,
+                     .op = op,
+                     .out = eg_cpu_bind(run->call, &op->out),
+                     .nc = step->tile_cols};
+    const bool turned = op->left.transposed;
+    find_side(&job.a, &job, &op->left, detail->left, turned ? op->depth : op->rows,
+              turned ? op->rows : op->depth);
+    find_side(&job.b, &job, &op->right, detail->right, op->depth, op->cols);
+    job.row_blocks = eg_ceil_div(op->rows, ROWS_A_BLOCK);
+    job.col_blocks = eg_ceil_div(op->cols, job.nc);
+    job.stores_result = op->terms == 0 && !op->accumulate && job.out.data != NULL &&
+                        job.out.dtype == detail->kernel->compute;
+    eg_cpu_prepare_epilogue(run, step, &job.epilogue);
+    eg_cpu_parallel(run->threads, step->threads, op->items * job.row_blocks * job.col_blocks, run_block, &job);
+}
