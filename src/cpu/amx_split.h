@@ -74,29 +74,31 @@ EG_INLINE bool split_rows(const block_numbers *x, int64_t p, char *left, char *r
     return unfit == 0;
 }
 
-/* A row as bf16, in pairs of number p and p + 16. */
-EG_INLINE __m512i paired_words(const block_numbers *x, int64_t row, const eg_dtype dtype) {
-    const __m512i taking_turns = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                                  8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i words = dtype == EG_BF16
-                              ? _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0,
-                                                         x->from->at + row * x->from->step)
-                              : two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
-    return _mm512_permutexvar_epi16(taking_turns, words);
+/* A row as bf16. */
+EG_INLINE __m512i row_of(const block_numbers *x, int64_t row, const eg_dtype dtype) {
+    if (dtype == EG_BF16)
+        return _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0,
+                                        x->from->at + row * x->from->step);
+    return two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
 }
 
-/* The same for bf16 itself: words only change places. */
-EG_INLINE void interleave_rows(const block_numbers *x, int64_t p, char *left, char *right,
-                               const eg_dtype dtype) {
-    const __mmask32 high = 0xaaaaaaaa;
-    const __m512i top = paired_words(x, p, dtype), low = paired_words(x, p + 16, dtype);
-    if (left != NULL) {
-        put(left, 0, 0, p, top);
-        put(left, 0, 1, p, low);
-    }
-    if (right != NULL) {
-        put(right, 0, 0, p, _mm512_mask_blend_epi16(high, top, _mm512_slli_epi32(low, 16)));
-        put(right, 0, 1, p, _mm512_mask_blend_epi16(high, _mm512_srli_epi32(top, 16), low));
+/* bf16 itself: rows p, p + 1 and those 16 below them. A left operand has them as they are; a right one pairs
+ * neighbours of a column. */
+EG_INLINE void pair_rows(const block_numbers *x, int64_t p, char *left, char *right, const eg_dtype dtype) {
+    const __m512i first_half = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,
+                                                39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i second_half = _mm512_add_epi32(first_half, _mm512_set1_epi32(16 << 16 | 16));
+    EG_UNROLL(2)
+    for (int tile = 0; tile < 2; tile++) {
+        const __m512i even = row_of(x, 16 * tile + p, dtype), odd = row_of(x, 16 * tile + p + 1, dtype);
+        if (left != NULL) {
+            put(left, 0, tile, p, even);
+            put(left, 0, tile, p + 1, odd);
+        }
+        if (right != NULL) {
+            put(right, 0, 0, 8 * tile + p / 2, _mm512_permutex2var_epi16(even, first_half, odd));
+            put(right, 0, 1, 8 * tile + p / 2, _mm512_permutex2var_epi16(even, second_half, odd));
+        }
     }
 }
 
@@ -140,8 +142,8 @@ EG_INLINE bool split(const block_numbers *x, int64_t first, int64_t count, const
     if (left == NULL && to->right_t != NULL) left = left_scratch;
     if (right == NULL && to->left_t != NULL) right = right_scratch;
     bool fits = true;
-    for (int64_t p = first; p < first + count; p++) {
-        if (bf16_terms == 1) interleave_rows(x, p, left, right, dtype);
+    for (int64_t p = first; p < first + count; p += bf16_terms == 1 ? 2 : 1) {
+        if (bf16_terms == 1) pair_rows(x, p, left, right, dtype);
         if (bf16_terms > 1) fits &= split_rows(x, p, left, right, bf16_terms, dtype);
     }
     if (to->right_t != NULL) transpose_block(to->right_t, left, bf16_terms);
@@ -150,12 +152,22 @@ EG_INLINE bool split(const block_numbers *x, int64_t first, int64_t count, const
 }
 
 /* A prefetch for writing: one for reading would fetch a line that another core owns twice. */
+EG_INLINE void prefetch_rows_to_write(const char *rows, int64_t count) {
+    for (int64_t at = 0; at < count * 64; at += 64) __asm__ volatile("prefetchw %0" ::"m"(rows[at]));
+}
+
 EG_INLINE void prefetch_write(const eg_cpu_packs *to, int64_t first, int64_t count, const int bf16_terms) {
     const char *const layouts[] = {to->left, to->right_t, to->right, to->left_t};
     for (int i = 0; i < 4; i++) {
+        const bool pairs_rows = bf16_terms == 1 && i >= 2; /* two of the matrix make one, in each half */
         for (int tile = 0; layouts[i] != NULL && tile < 2 * bf16_terms; tile++) {
-            const char *rows = layouts[i] + tile * TILE_BYTES + first * 64;
-            for (int64_t at = 0; at < count * 64; at += 64) __asm__ volatile("prefetchw %0" ::"m"(rows[at]));
+            const char *rows = layouts[i] + tile * TILE_BYTES;
+            if (pairs_rows) {
+                prefetch_rows_to_write(rows + first / 2 * 64, count / 2);
+                prefetch_rows_to_write(rows + (8 + first / 2) * 64, count / 2);
+            } else {
+                prefetch_rows_to_write(rows + first * 64, count);
+            }
         }
     }
 }

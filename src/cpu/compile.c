@@ -477,14 +477,13 @@ static void try_tile_ways(compiler *c, const eg_op *op, int threads, way *best) 
  * other operations of the call have no say in it. */
 static bool is_streamed(compiler *c, const eg_op *op) {
     const eg_cpu_way left = c->calibration->left, right = c->calibration->right;
+    const bool is_asked_for = left == EG_CPU_STREAMS || right == EG_CPU_STREAMS;
     way few = {.time = -1}, tiles = few;
-    if (left != EG_CPU_ANY_WAY && left != EG_CPU_STREAMS) return false;
-    if (right != EG_CPU_ANY_WAY && right != EG_CPU_STREAMS) return false;
+    if (!is_asked_for && (left != EG_CPU_ANY_WAY || right != EG_CPU_ANY_WAY)) return false;
     c->is_alone = true;
     try_few_ways(c, op, 1, &few);
     if (few.time >= 0) try_tile_ways(c, op, 1, &tiles);
     c->is_alone = false;
-    const bool is_asked_for = left == EG_CPU_STREAMS || right == EG_CPU_STREAMS;
     return few.time >= 0 && (is_asked_for || few.time < tiles.time);
 }
 

@@ -76,6 +76,10 @@ typedef struct eg_part {
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
 
+/* The numbers of an AMX tile block: where they are, or converted to a tile. */
+eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
+                          int64_t rows, int64_t col, int64_t cols, float *tile);
+
 /* In a call's packed b, which has a form for this very kernel. */
 static inline const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
                                           bool transposed) {

@@ -172,8 +172,9 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     const double of_result = count_result(row, op, packs, counts),
                  far = far_part(calibration, of_streamed + of_result);
     counts->of[EG_CPU_COST_STEP] += 1;
-    if (is_turned(&streamed) && streamed.space != EG_PACKED_B) {
-        const double vectors = products * (double)cols * (double)eg_ceil_div(op->depth, row->micro.lanes);
+    if (streamed.space != EG_PACKED_B && (eg_cpu_is_amx(row) || is_turned(&streamed))) {
+        const int64_t lanes = eg_cpu_is_amx(row) ? EG_AMX_BLOCK : row->micro.lanes;
+        const double vectors = products * (double)cols * (double)eg_ceil_div(op->depth, lanes);
         counts->of[EG_CPU_COST_DOT] += vectors;
         counts->of[EG_CPU_COST_DOT_ROW] += vectors * (double)rows;
         counts->of[EG_CPU_COST_DOT_SUM] +=

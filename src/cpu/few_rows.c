@@ -25,27 +25,35 @@ static bool can_be_streamed(const eg_op *op, const eg_view *x) {
 /* The k of a left operand have to be neighbours: where they may not be, each block lays them out. */
 static bool is_gathered(const eg_view *left) { return left->transposed; }
 
+/* The matrix unit streams numbers of its row's own type alone, whose k are neighbours. */
+static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg_view *x, int64_t k_stride) {
+    return can_be_streamed(op, x) && (!eg_cpu_is_amx(kernel) || (x->dtype == kernel->dtype && k_stride == 1));
+}
+
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
     return kernel->micro.few_rows != NULL && op->rows <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
-           op->depth > 0 && (op->right.space == EG_PACKED_B || can_be_streamed(op, &op->right));
+           op->depth > 0 &&
+           (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
 }
 
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
     return kernel->micro.few_rows != NULL && op->cols <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
-           op->rows > EG_CPU_FEW_ROWS && op->depth > 0 && can_be_streamed(op, &op->left);
+           op->rows > EG_CPU_FEW_ROWS && op->depth > 0 &&
+           is_streamable(kernel, op, &op->left, op->left.col_stride);
 }
 
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left) {
-    return left->space == EG_OPERAND &&
-           (is_gathered(left) || (left->dtype == kernel->compute && left->col_stride == 1));
+    return left->space == EG_OPERAND && (eg_cpu_is_amx(kernel) || is_gathered(left) ||
+                                         (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
 /* Columns of a block. Where they are neighbours, a block is as wide as its sums fit L1 with some of the right
  * operand: wide blocks read long pieces of each row. Else, and from a pack, it is one micro-panel, which is
  * read from end to end. */
 static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 4096, BLOCKS_A_THREAD = 2 };
+    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 4 };
     const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
+    if (eg_cpu_is_amx(kernel)) return nr * AMX_PANELS;
     if (op->right.space == EG_PACKED_B || op->right.col_stride != 1) return nr;
     const int64_t most = SUMS / op->rows / nr > 0 ? SUMS / op->rows / nr : 1;
     const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
@@ -56,8 +64,10 @@ static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int thre
  * multiply-adds, passes are those of the tile loop, which has the same bits. */
 static int64_t pass_of(const eg_cpu_kernel *kernel, const eg_op *op, int64_t rows, bool dots) {
     enum { IN_L1 = 16 << 10 }; /* bytes */
-    if (!dots) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
-    const int64_t nr = kernel->micro.nr, most = IN_L1 / (int64_t)eg_size_of(kernel->compute) / rows;
+    if (!dots && !eg_cpu_is_amx(kernel)) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
+    const int64_t nr = kernel->micro.nr, most = eg_cpu_is_amx(kernel)
+                                                    ? EG_AMX_FEW_DEPTH
+                                                    : IN_L1 / (int64_t)eg_size_of(kernel->compute) / rows;
     const int64_t passes = eg_ceil_div(op->depth, most);
     return eg_ceil_div(eg_ceil_div(op->depth, passes), nr) * nr;
 }
@@ -79,8 +89,10 @@ eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads
                            .single_pass = true};
 }
 
-/* Numbers of the left operand in a pass, by groups of nr k. */
+/* Numbers of the left operand in a pass, by groups of nr k; AMX tile blocks as so many. */
 static int64_t gathered_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
+    if (eg_cpu_is_amx(kernel))
+        return eg_ceil_div(depth, EG_AMX_BLOCK) * EG_AMX_TERM_BYTES / (int64_t)sizeof(float);
     return rows * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
 }
 
@@ -119,9 +131,32 @@ static void find_panel(few_rows_job *job, const char *panel, eg_dtype dtype) {
     job->left_item = job->product.left.batch_stride != 0 ? panels.stride * job->left_k * panels.panels : 0;
 }
 
+/* AMX tile blocks: the few rows as a left operand, or where the right one's columns are read as rows of
+ * tiles, as a right one. */
+static void find_left_blocks(few_rows_job *job, int where) {
+    const eg_view *view = &job->product.left;
+    const eg_amx_grid grid =
+        eg_amx_grid_of(job->kernel->pack.bf16_terms, job->product.rows, job->product.depth);
+    if (where == EG_CPU_IN_PLACE) {
+        job->a = eg_cpu_bind(job->run->call, view);
+    } else if (where == EG_CPU_FROM_PACK) {
+        job->left = eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed);
+    } else {
+        job->left = eg_cpu_region(job->run, where);
+    }
+    job->left_k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
+    job->left_item = view->batch_stride != 0 ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
+    /* a right operand's blocks are as the transposed product reads them */
+    job->gathers = job->left == NULL || (!job->is_turned && job->product.right.space != EG_PACKED_B);
+}
+
 static void find_left(few_rows_job *job, int where) {
     const int64_t nr = job->kernel->micro.nr, size = (int64_t)eg_size_of(job->kernel->compute);
     const eg_view *view = &job->product.left;
+    if (eg_cpu_is_amx(job->kernel)) {
+        find_left_blocks(job, where);
+        return;
+    }
     const eg_panels panels = eg_cpu_panels(job->kernel, job->product.rows, job->product.depth);
     job->gathers = job->is_turned || is_gathered(view);
     if (job->gathers) {
@@ -154,22 +189,51 @@ static void find_right(few_rows_job *job) {
     const int64_t size = (int64_t)eg_size_of(job->part.dtype);
     if (view->space != EG_PACKED_B) {
         job->b = eg_cpu_bind(job->run->call, view);
-        job->part.by_columns = view->col_stride != 1;
+        job->part.by_columns = eg_cpu_is_amx(kernel) || view->col_stride != 1;
         job->part.k_bytes = view->row_stride * size;
         job->part.col_bytes = view->col_stride * size;
         return;
     }
-    const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.cols);
     job->right = eg_cpu_packed_b(job->run, kernel, view->transposed);
+    if (eg_cpu_is_amx(kernel)) {
+        const eg_amx_grid grid =
+            eg_amx_grid_of(kernel->pack.bf16_terms, job->product.cols, job->product.depth);
+        job->right_panel = grid.row_pitch * (int64_t)grid.block_bytes;
+        job->right_item = view->batch_stride != 0 ? grid.rows * job->right_panel : 0;
+        job->part.k_bytes = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
+        return;
+    }
+    const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.cols);
     job->right_panel = panels.stride * nr * size;
     job->right_item = view->batch_stride != 0 ? panels.panels * job->right_panel : 0;
     job->part.k_bytes = nr * size;
     job->part.col_bytes = size;
 }
 
+/* A block of 32 k after the other. */
+static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t k, int64_t depth, char *to) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t rows = job->product.rows;
+    _Alignas(64) float tile[EG_AMX_BLOCK * EG_AMX_BLOCK];
+    char *at = to;
+    for (int64_t end = k + depth; k < end; k += EG_AMX_BLOCK, at += EG_AMX_TERM_BYTES) {
+        if (job->left != NULL) {
+            kernel->pack.turn_few(at, job->left + item * job->left_item + k * job->left_k);
+            continue;
+        }
+        const eg_cpu_packs packs = {.left = job->part.by_columns ? NULL : at,
+                                    .right_t = job->part.by_columns ? at : NULL};
+        const int64_t cols = eg_least(EG_AMX_BLOCK, end - k);
+        const eg_rows from = eg_cpu_block_rows(kernel, &job->a, item, 0, rows, k, cols, tile);
+        kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, rows, cols, &packs); /* bf16 take any number */
+    }
+    return to;
+}
+
 /* Lays out a pass of the left operand in L1: rows of nr k. */
 static const void *gather(const few_rows_job *job, int64_t item, int64_t k, int64_t depth, char *to) {
     const eg_cpu_kernel *kernel = job->kernel;
+    if (eg_cpu_is_amx(kernel)) return gather_blocks(job, item, k, depth, to);
     const int64_t nr = kernel->micro.nr, rows = job->product.rows;
     const size_t group = (size_t)(rows * nr) * eg_size_of(kernel->compute);
     char *at = to;
@@ -206,10 +270,10 @@ static void run_part(const few_rows_job *job, eg_few_rows *x, bool first, char *
     if (!first) job->kernel->epilogue.add_rows(totals, sums, 0, 1, numbers);
 }
 
-/* By micro-panels where the columns of the right operand are not neighbours. */
+/* By micro-panels where the columns of the right operand are not neighbours, and on the matrix unit. */
 static void run_pass(const few_rows_job *job, eg_few_rows *x, int64_t item, int64_t k, int64_t col,
                      int64_t cols, bool first, char *totals, char *sums) {
-    const int64_t step = x->by_columns ? job->kernel->micro.nr : cols;
+    const int64_t step = x->by_columns || eg_cpu_is_amx(job->kernel) ? job->kernel->micro.nr : cols;
     for (int64_t at = 0; at < cols; at += step) {
         x->cols = eg_least(step, cols - at);
         x->right = right_at(job, item, k, col + at);
@@ -237,7 +301,8 @@ static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int
 static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t first_row,
                            const char *totals) {
     const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t nr = kernel->micro.nr, cols = tile->cols, whole = eg_ceil_div(cols, kernel->micro.lanes);
+    const int64_t nr = kernel->micro.nr, cols = tile->cols,
+                  lanes = eg_cpu_is_amx(kernel) ? nr : kernel->micro.lanes, whole = eg_ceil_div(cols, lanes);
     const size_t number = eg_size_of(kernel->compute);
     for (int64_t i = 0; i < tile->rows; i++) {
         const int64_t at = tile->row - first_row + i, panel = eg_div(at, nr);
@@ -245,7 +310,7 @@ static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t
         const char *from = totals + (size_t)(panel * cols * nr + (at - panel * nr)) * number;
         for (int64_t j = 0; j < cols; j++)
             memcpy(row + (size_t)j * number, from + (size_t)(j * nr) * number, number);
-        memset(row + (size_t)cols * number, 0, (size_t)(whole * kernel->micro.lanes - cols) * number);
+        memset(row + (size_t)cols * number, 0, (size_t)(whole * lanes - cols) * number);
     }
 }
 
@@ -277,6 +342,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     char *totals = spare + (size_t)(EG_CPU_SPARE_TILES * kernel->micro.mr * kernel->micro.nr) * number;
     char *sums = totals + (size_t)(product->rows * job->nc) * number;
     char *gathered = sums + (size_t)(product->rows * job->nc) * number;
+    if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < product->summed; summand++) {
         for (int64_t k = 0; k < product->depth; k += job->kc) {
             x.depth = eg_least(job->kc, product->depth - k);
@@ -285,6 +351,7 @@ static void run_block(void *arg, int64_t index, int thread) {
             run_pass(job, &x, item + summand, k, col, cols, summand == 0 && k == 0, totals, sums);
         }
     }
+    if (kernel->micro.leave != NULL) kernel->micro.leave();
     if (job->is_turned) {
         run_turned_epilogue(job, item, col, cols, totals, spare);
     } else {

@@ -81,7 +81,7 @@ typedef struct eg_micro_tile {
 /* A product of few rows, whose right operand is read once, where it is. */
 typedef struct eg_few_rows {
     const void *left;             /* of the compute type: k are neighbours within a group of nr, */
-    int64_t left_row, left_group; /* elements from row to row, and from group to group */
+    int64_t left_row, left_group; /* elements from row to row, and from group to group; or AMX tile blocks */
     const char *right;
     eg_dtype dtype;             /* of the right operand */
     bool by_columns;            /* its k are neighbours, else its columns are */
@@ -165,6 +165,8 @@ typedef struct eg_packing {
      * bf16. */
     bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
                   const eg_cpu_packs *to);
+    /* A `left` block of a matrix of up to 16 rows as its `right_t` block; NULL: bf16 terms are several. */
+    void (*turn_few)(char *to, const char *from);
     /* Prefetches for writing the lines that `split` will store those rows to. */
     void (*prefetch_write)(const eg_cpu_packs *to, int64_t first, int64_t count);
 } eg_packing;

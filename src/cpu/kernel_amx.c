@@ -28,6 +28,7 @@
 #include "tile_template.h"
 #include "amx_multiply.h"
 #include "amx_split.h"
+#include "amx_few_rows.h"
 
 /* ---- By bf16 terms -------------------------------------------------------------------------------- */
 
@@ -160,7 +161,9 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
     .maths = BY_DEFAULT,
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
     MICRO_KERNEL(1),
+    .micro.few_rows = few_rows,
     PACKING(1),
+    .pack.turn_few = turn_few,
     .blocking = {.mc = 256,
                  .nc = 256,
                  .kc = 512,

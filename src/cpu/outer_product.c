@@ -107,8 +107,7 @@ static void find_left(const outer_job *job, outer_block *x) {
         x->a = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
         x->a.at = panels + eg_div(x->row, nr) * job->a.panel + (x->row - eg_div(x->row, nr) * nr) * number;
     } else {
-        x->a = (eg_micro_operand){
-            .index_stride = nr, .k_stride = 1, .group_stride = job->a.panel / number};
+        x->a = (eg_micro_operand){.index_stride = nr, .k_stride = 1, .group_stride = job->a.panel / number};
         x->a.at = panels + x->row * nr * number;
     }
 }
@@ -130,8 +129,8 @@ static void next_left(const outer_job *job, eg_micro_operand *a, int64_t row) {
 static void run_tile(const outer_job *job, const outer_block *x, const eg_tile *tile) {
     static const eg_prefetch_plan no_plan;
     const eg_cpu_kernel *kernel = job->kernel;
-    const bool direct = job->stores_result && tile->rows == kernel->micro.mr &&
-                        (tile->cols & (kernel->micro.lanes - 1)) == 0;
+    const bool direct =
+        job->stores_result && tile->rows == kernel->micro.mr && (tile->cols & (kernel->micro.lanes - 1)) == 0;
     const eg_micro_tile sums = {.out = direct ? eg_cpu_at(&job->out, tile->item, tile->row, tile->col)
                                               : tile->values,
                                 .out_stride = direct ? job->out.row_stride : kernel->micro.nr,
@@ -216,8 +215,9 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     find_side(&job.b, &job, &op->right, detail->right, op->depth, op->cols);
     job.row_blocks = eg_ceil_div(op->rows, ROWS_A_BLOCK);
     job.col_blocks = eg_ceil_div(op->cols, job.nc);
-    job.stores_result = op->terms == 0 && !op->accumulate && job.out.data != NULL &&
-                        job.out.dtype == detail->kernel->compute;
+    job.stores_result =
+        op->terms == 0 && !op->accumulate && job.out.data != NULL && job.out.dtype == detail->kernel->compute;
     eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    eg_cpu_parallel(run->threads, step->threads, op->items * job.row_blocks * job.col_blocks, run_block, &job);
+    eg_cpu_parallel(run->threads, step->threads, op->items * job.row_blocks * job.col_blocks, run_block,
+                    &job);
 }

@@ -91,9 +91,8 @@ static void pack_panels(pack_job *job, int threads, int64_t items, char *to, cha
 
 /* ---- AMX tile blocks ---------------------------------------------------------------------------- */
 
-/* The numbers of a block: where they are, or converted to a tile. */
-static eg_rows rows_of(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
-                       int64_t rows, int64_t col, int64_t cols, float *tile) {
+eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
+                          int64_t rows, int64_t col, int64_t cols, float *tile) {
     const char *at = eg_cpu_at(x, item, row, col);
     if (x->col_stride == 1 && x->dtype == kernel->dtype)
         return (eg_rows){(char *)at, x->row_stride * (int64_t)eg_size_of(x->dtype), x->dtype, 1};
@@ -114,7 +113,7 @@ static void pack_block_row(void *arg, int64_t index, int thread) {
     bool fits = true;
     for (int64_t i = 0; i < grid.cols; i++) {
         const int64_t col = i * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, x->cols - col);
-        const eg_rows from = rows_of(kernel, x, item, row, rows, col, cols, tile);
+        const eg_rows from = eg_cpu_block_rows(kernel, x, item, row, rows, col, cols, tile);
         const eg_cpu_packs to = eg_amx_block_at(&job->blocks, &grid, item, panel, i);
         if (job->shared && i + 1 < grid.cols) {
             const eg_cpu_packs next = eg_amx_block_at(&job->blocks, &grid, item, panel, i + 1);
@@ -154,7 +153,7 @@ static void pack_part_blocks(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
         const int64_t at = row + i * EG_AMX_BLOCK, rows = eg_least(EG_AMX_BLOCK, row_end - at);
         for (int64_t j = 0; j < grid.cols; j++) {
             const int64_t across = col + j * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, col_end - across);
-            const eg_rows numbers = rows_of(kernel, &from, item, at, rows, across, cols, tile);
+            const eg_rows numbers = eg_cpu_block_rows(kernel, &from, item, at, rows, across, cols, tile);
             const eg_cpu_packs block = eg_amx_block_at(&first, &grid, 0, i, j);
             fits &= kernel->pack.split(&numbers, 0, EG_AMX_BLOCK / 2, rows, cols, &block);
         }

@@ -15,10 +15,11 @@
  *
  * AMX tile blocks, for the matrix unit: squares of 32 x 32 numbers, each number as the sum of one to three
  * bf16 (its bf16 terms). For each term a block has two tiles of 16 x 16 words of 32 bits (1 KiB, row by row).
- * A word is a pair of bf16 that are neighbours in the summed dimension: in X's row where X is the left
- * operand, in its column where it is the right one. Any pairing works if both operands use the same. Ours is
- * p with p + 16, because vectors of 16 lanes pair them without a shuffle. Of the same 32 x 32 numbers of X,
- * that makes four layouts:
+ * A word is a pair of bf16 of the summed dimension: of X's row where X is the left operand, of its column
+ * where it is the right one. Any pairing works if both operands use the same. Of bf16 themselves it is that
+ * of neighbours, 2p with 2p + 1: a row of X is a row of a tile as it is. Of several terms it is p with p +
+ * 16, because vectors of 16 lanes pair them without a shuffle. Of the same 32 x 32 numbers of X, that makes
+ * four layouts:
  *
  *     left      word (i, p) of tile s is  X[16s + i][p], X[16s + i][16 + p]       left operand X
  *     right_t   the same tiles transposed                                        right operand Xᵀ
@@ -41,6 +42,7 @@
 #include "core/sizes.h"
 
 enum { EG_AMX_BLOCK = 32, EG_AMX_TERM_BYTES = EG_AMX_BLOCK * EG_AMX_BLOCK * 2 };
+enum { EG_AMX_FEW_DEPTH = 512 }; /* k of a pass of few rows, at most */
 #define EG_AMX_MAX_DEPTH ((int64_t)1 << 26)
 
 /* Addresses of the packed layouts of a matrix, or of one of its AMX tile blocks; NULL: not wanted. */

@@ -305,6 +305,15 @@ EMU_FN __m512i _mm512_permutexvar_epi16(__m512i places, __m512i from) {
     return (__m512i)x;
 }
 
+EMU_FN __m512i _mm512_permutex2var_epi16(__m512i first, __m512i places, __m512i second) {
+    emu_u16x32 x = {0};
+    EMU_EACH(i, 32) {
+        const int place = ((emu_u16x32)places)[i] % 64;
+        x[i] = ((emu_u16x32)(place < 32 ? first : second))[place % 32];
+    }
+    return (__m512i)x;
+}
+
 /* ---- Conversions -------------------------------------------------------------------------------- */
 
 EMU_FN __m512i _mm512_cvtepu16_epi32(__m256i x) {
