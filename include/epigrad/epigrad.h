@@ -67,7 +67,8 @@ typedef enum eg_status {
     EG_ERR_UNSUPPORTED = 2,   /* well-formed, but this backend or device cannot do it */
     EG_ERR_UNAVAILABLE = 3,   /* the backend is not in this build, or its driver or device is missing */
     EG_ERR_OUT_OF_MEMORY = 4, /* host or device memory ran out; nothing was written */
-    EG_ERR_DEVICE = 5         /* the device reported a failure while running; outputs are undefined */
+    EG_ERR_DEVICE = 5 /* the device failed while running, or another process of the communicator failed, did
+                         not answer or disagreed; outputs are undefined */
 } eg_status;
 
 /* The name of a status, such as "EG_ERR_ARGUMENT"; "unknown status" for other values. Never NULL. */
@@ -319,6 +320,32 @@ typedef struct eg_chain {
     eg_vector d_bias;         /* [K], optional: the bias gradient of the layer below */
 } eg_chain;
 
+typedef enum eg_reduction { EG_REDUCTION_SUM = 0, EG_REDUCTION_MEAN = 1 } eg_reduction;
+
+/* What a rank gets of d_b, d_bias and chain.d_bias. */
+typedef enum eg_sharding {
+    EG_SHARDING_NONE = 0, /* every rank gets all */
+    EG_SHARDING_LINES = 1 /* each gets its lines, ceil(lines / ranks) of them; the last ones may have fewer,
+                             or none. Lines of d_b are its rows (column-major: its columns), those of a vector
+                             its elements. The operand then begins with this rank's first line. */
+} eg_sharding;
+
+typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
+
+/* Data parallel: each process has its own rows (M) of a batch, and d_b, d_bias and chain.d_bias are summed
+ * over the processes. With `accumulate` that sum is added to what the operand holds. Every rank makes the
+ * call, with M = 0 too. The reduction begins as soon as d_b is there and goes on while d_a is computed, where
+ * that is estimated to gain time. The same ranks get the same bits in every run. Where a call fails here it
+ * may have had a part in other ranks' results: the communicator is of no more use then, and the call's memory
+ * has to stay until the process ends. Not with workspace_limit, nor on WebGPU. */
+typedef struct eg_data_parallel {
+    const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
+    eg_reduction reduction;
+    eg_sharding sharding;
+    eg_dtype sums; /* the type that is sent and added up. EG_DTYPE_DEFAULT: f32 (f64 for f64); f16 or bf16,
+                      the layer's, sends half as much and rounds at every addition */
+} eg_data_parallel;
+
 /* With grad = dLoss/dY:
  *     grad_pre = grad ⊙ act'(pre)                        [batch, M, N]
  *     d_a      = grad_pre · Bᵀ                           [batch, M, K], or [M, K] summed over the batch
@@ -350,6 +377,7 @@ typedef struct eg_backward_args {
      * the number of threads. If such a call fails on its way, its outputs are undefined whatever the status,
      * d_b as a whole too where it is accumulated. docs/howto/low-memory.md tells more. */
     size_t workspace_limit;
+    eg_data_parallel data_parallel;
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */

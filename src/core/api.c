@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cache.h"
+#include "distributed/collectives.h"
 #include "error.h"
 #include "low_memory.h"
 #include "overlap.h"
@@ -178,10 +179,24 @@ static eg_status take_forward(eg_context *context, bool query, const eg_layer *l
     return check_packed(context, problem);
 }
 
+/* A communicator is of a kind: it is advanced by the host, or enqueued on a stream. */
+static eg_status check_comm(const eg_context *context, const eg_comm *comm) {
+    const eg_backend backend = context->caps.backend;
+    if (comm == NULL) return EG_OK;
+    if (backend == EG_BACKEND_WEBGPU)
+        return eg_fail(EG_ERR_UNSUPPORTED, "data_parallel.comm is given on WebGPU; expected the CPU or CUDA");
+    if ((comm->progress != NULL) == (backend == EG_BACKEND_CPU)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.progress is %s on %s; expected %s",
+                   comm->progress != NULL ? "set" : "NULL", eg_backend_name(backend),
+                   backend == EG_BACKEND_CPU ? "an engine of the host, with one"
+                                             : "an engine of a stream, without one");
+}
+
 static eg_status take_backward(eg_context *context, bool query, const eg_layer *layer,
                                const eg_backward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
+    EG_TRY(check_comm(context, problem->comm));
     return check_packed(context, problem);
 }
 
@@ -233,26 +248,32 @@ static eg_status run_chunks(eg_context *context, const eg_problem *problem, size
     return eg_low_memory_run(context, &low, workspace.data, workspace.offset);
 }
 
-static eg_status run(eg_context *context, const eg_problem *problem, size_t limit,
-                     const eg_workspace *given) {
+/* *begun: the call has been told to other processes, if there are any. */
+static eg_status run(eg_context *context, const eg_problem *problem, size_t limit, const eg_workspace *given,
+                     bool *begun) {
     const eg_program *program;
     eg_address workspace;
     if (limit != 0) return run_chunks(context, problem, limit, given);
     EG_TRY(eg_cache_find(context, problem, false, &program));
     EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
+    *begun = true;
     return eg_cache_run(context, program, problem, workspace.data, workspace.offset);
 }
 
 eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
     eg_problem problem;
     EG_TRY(take_forward(context, false, layer, args, &problem));
-    return run(context, &problem, args->workspace_limit, &args->workspace);
+    bool begun = false;
+    return run(context, &problem, args->workspace_limit, &args->workspace, &begun);
 }
 
 eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
     eg_problem problem;
-    EG_TRY(take_backward(context, false, layer, args, &problem));
-    return run(context, &problem, args->workspace_limit, &args->workspace);
+    bool begun = false;
+    eg_status status = take_backward(context, false, layer, args, &problem);
+    if (status == EG_OK) status = run(context, &problem, args->workspace_limit, &args->workspace, &begun);
+    if (status != EG_OK && !begun) eg_collectives_refuse(eg_comm_of(args));
+    return status;
 }
 
 /* ---- What a call would do -------------------------------------------------------------------------- */

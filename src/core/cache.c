@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "distributed/collectives.h"
 #include "error.h"
 
 /* A layer of a network makes some five kinds of calls, and equal layers share them. */
@@ -11,7 +12,7 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 /* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
  * that are no whole call, themselves. */
 enum {
-    HEADER = 10,
+    HEADER = 16, /* those of sign_header, sign_call and sign_exchange */
     OPERAND = 5,
     VIEW = 8,
     TERM = VIEW + 1,
@@ -95,6 +96,23 @@ static void sign_header(signature *key, const eg_context *context, purpose purpo
     add(key, packed != NULL ? packed->holds : 0);
 }
 
+static void add_number(signature *key, double number) {
+    uint64_t word;
+    memcpy(&word, &number, sizeof word);
+    add(key, word);
+}
+
+static void sign_exchange(signature *key, const eg_exchange *x) {
+    add(key, (uint64_t)x->rank | (uint64_t)x->ranks << 32);
+    add(key, (uint64_t)x->mean | (uint64_t)x->sharded << 1 | (uint64_t)x->d_b_by_columns << 2 |
+                 (uint64_t)x->sums << 8 | (uint64_t)x->order << 16);
+    add_number(key, x->now.latency);
+    add_number(key, x->now.rate);
+    add_number(key, x->begun.latency);
+    add_number(key, x->begun.rate);
+    add_number(key, x->busy);
+}
+
 static void sign_call(signature *key, const eg_context *context, const eg_problem *p, purpose purpose,
                       size_t limit) {
     sign_header(key, context, purpose, limit, p->packed_b);
@@ -106,6 +124,7 @@ static void sign_call(signature *key, const eg_context *context, const eg_proble
     add(key, (uint64_t)p->k);
     add(key, (uint64_t)p->n);
     add(key, (uint64_t)p->batch);
+    if (p->comm != NULL) sign_exchange(key, &p->exchange);
     for (int id = 0; id < EG_OPERANDS; id++) {
         if (p->operands[id].data != NULL) sign_operand(key, p, id);
     }
@@ -236,6 +255,8 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
     }
     call->packed_b = problem->packed_b;
     call->workspace = (eg_address){workspace, offset};
+    call->operand[EG_EXCHANGED] = call->workspace;
+    call->collectives = NULL;
 }
 
 /* Where it refuses, the one that takes anything. */
@@ -253,7 +274,12 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
                        void *workspace, size_t offset) {
     eg_call call;
     bind(problem, workspace, offset, &call);
-    return run(context, program, problem, NULL, &call);
+    if (problem->comm == NULL) return run(context, program, problem, NULL, &call);
+    eg_collectives collectives;
+    call.collectives = &collectives;
+    EG_TRY(eg_collectives_begin(&collectives, problem->comm, program, &call));
+    const eg_status status = run(context, program, problem, NULL, &call);
+    return eg_collectives_end(&collectives, status);
 }
 
 eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const eg_call *call) {

@@ -3,6 +3,7 @@
 #include "op.h"
 
 #include "backend.h"
+#include "sizes.h"
 
 /* ---- Folding the batch -------------------------------------------------------------------------- */
 
@@ -133,16 +134,129 @@ static void lower_forward(const eg_problem *p, eg_op_list *list) {
     add_op(list, &op);
 }
 
+/* ---- Over processes ----------------------------------------------------------------------------- */
+
+/* A gradient, which may be summed over processes: products then write to `sent`. That is the caller's memory
+ * where it is dense and holds nothing to add to. Else it is in the workspace, as is a shard to be converted
+ * or added. */
+typedef struct gradient {
+    eg_view result; /* the caller's; absent where it is not wanted */
+    eg_view sent, received;
+    int64_t items;
+    bool by_rows; /* its lines are rows */
+    bool copies;  /* from `received` to the result */
+} gradient;
+
+static bool is_dense(const gradient *x) {
+    const eg_view *view = &x->result;
+    const int64_t stride = x->by_rows ? view->row_stride : view->col_stride,
+                  length = x->by_rows ? view->cols : view->rows, size = view->rows * view->cols;
+    return stride == length && (x->items == 1 || view->batch_stride == size);
+}
+
+/* Of `shape`, with dense lines, in the workspace; `lines` of an item take room. */
+static eg_view exchanged(eg_op_list *list, const gradient *x, eg_view shape, int64_t lines) {
+    const int64_t size = (int64_t)eg_size_of(list->exchange.sums);
+    const int64_t length = x->by_rows ? shape.cols : shape.rows;
+    int64_t bytes = EG_EXCHANGED_ALIGN - 1, total;
+    const eg_view view = {.space = EG_OPERAND,
+                          .id = EG_EXCHANGED,
+                          .dtype = list->exchange.sums,
+                          .rows = shape.rows,
+                          .cols = shape.cols,
+                          .row_stride = x->by_rows ? length : 1,
+                          .col_stride = x->by_rows ? 1 : length,
+                          .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
+                          .offset = list->exchanged / size,
+                          .align = EG_EXCHANGED_ALIGN};
+    const bool too_large =
+        __builtin_mul_overflow(lines, length, &total) ||
+        __builtin_mul_overflow(total, x->items * size, &total) ||
+        __builtin_add_overflow(bytes, total, &bytes) ||
+        __builtin_add_overflow(list->exchanged, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN,
+                               &list->exchanged);
+    if (too_large) list->exchanged = INT64_MAX;
+    return view;
+}
+
+/* [rows, cols] over all ranks. */
+static gradient gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id id, int64_t rows,
+                            int64_t cols) {
+    const eg_exchange *by = &p->exchange;
+    gradient x = {.result = operand(p, id), .items = 1, .by_rows = id == EG_OP_D_B && !by->d_b_by_columns};
+    x.sent = x.received = x.result;
+    if (p->comm == NULL || !eg_is_present(&x.result)) return x;
+    if (x.result.batch_stride != 0) x.items = p->batch;
+    const bool ready = is_dense(&x) && x.result.dtype == by->sums && !p->accumulate;
+    const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
+                  mine = x.by_rows ? x.result.rows : x.result.cols;
+    const eg_view whole = {.rows = rows, .cols = cols};
+    x.copies = !ready || (by->sharded && mine < each);
+    if (by->sharded || x.copies) x.sent = exchanged(list, &x, whole, by->sharded ? each * by->ranks : lines);
+    if (!by->sharded) x.received = x.sent;
+    if (by->sharded && x.copies) x.received = exchanged(list, &x, x.result, each);
+    return x;
+}
+
+/* A result of many bytes goes in groups of rows, if they can be told apart in memory, and the latency of more
+ * messages is little. Ranks have to agree on them, so this depends on nothing that is a rank's own. */
+static int groups_of(const eg_problem *p, const gradient *x) {
+    enum { MOST_GROUPS = 4, LEAST_ROWS = 128 };
+    const double little = 0.05;
+    const eg_comm_cost *cost = &p->exchange.begun;
+    const double time = cost->rate > 0 ? (double)x->sent.rows * (double)x->sent.cols *
+                                             (double)eg_size_of(p->exchange.sums) / cost->rate
+                                       : 0;
+    int groups = 1;
+    if (!x->by_rows || x->items > 1 || p->exchange.sharded) return 1;
+    while (groups < MOST_GROUPS && x->sent.rows >= (groups + 1) * LEAST_ROWS &&
+           (groups + 1) * cost->latency < little * time)
+        groups++;
+    return groups;
+}
+
+static void lower_sum(const eg_problem *p, eg_op_list *list, const gradient *x) {
+    if (p->comm == NULL || !eg_is_present(&x->result)) return;
+    add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
+                          .collective = p->exchange.sharded ? EG_REDUCE_SCATTER : EG_ALL_REDUCE,
+                          .summing = x->result.id,
+                          .groups = groups_of(p, x),
+                          .items = x->items,
+                          .rows = x->sent.rows,
+                          .cols = x->sent.cols,
+                          .summed = 1,
+                          .left = x->sent,
+                          .out = x->received});
+}
+
+/* Line by line. */
+static void lower_delivery(const eg_problem *p, eg_op_list *list, const gradient *x) {
+    if (!x->copies) return;
+    const bool turns = !x->by_rows && x->result.rows > 1;
+    const eg_view from = turns ? eg_transposed(x->received) : x->received,
+                  to = turns ? eg_transposed(x->result) : x->result;
+    add_op(list, &(eg_op){.kind = EG_COPY,
+                          .items = x->items,
+                          .rows = to.rows,
+                          .cols = to.cols,
+                          .summed = 1,
+                          .left = from,
+                          .out = to,
+                          .accumulate = p->accumulate});
+}
+
 /* The column sums of a gradient: on the way of the operation that makes it, then from chunk to chunk. */
 typedef struct bias_gradient {
     eg_view sums; /* absent where none is wanted */
     eg_op reduce;
+    gradient gradient;
 } bias_gradient;
 
 static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id out,
                                       const char *name, int64_t cols) {
     bias_gradient x = {.sums = {.space = EG_ABSENT}};
     if (!eg_wants(p, out)) return x;
+    x.gradient = gradient_of(p, list, out, 1, cols);
     x.sums = temporary(list, name, p->batch, p->m, cols);
     x.reduce = (eg_op){.kind = EG_REDUCE,
                        .items = 1,
@@ -150,8 +264,8 @@ static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_
                        .cols = cols,
                        .depth = rows_of_batch(p),
                        .left = x.sums,
-                       .out = operand(p, out),
-                       .accumulate = p->accumulate};
+                       .out = x.gradient.sent,
+                       .accumulate = p->accumulate && p->comm == NULL};
     return x;
 }
 
@@ -199,18 +313,41 @@ static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, c
 }
 
 /* d_b = Aᵀ · grad_pre */
-static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre) {
+static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, eg_view out) {
     eg_op op = {.kind = EG_GEMM,
                 .axis = EG_AXIS_DEPTH,
                 .rows = p->k,
                 .cols = p->n,
                 .depth = p->m,
-                .accumulate = p->accumulate};
+                .accumulate = p->accumulate && p->comm == NULL};
     sum_over_batch(&op, p, EG_OP_D_B);
     op.left = eg_transposed(operand(p, EG_OP_A));
     op.right = grad_pre;
-    op.out = operand(p, EG_OP_D_B);
+    op.out = out;
     add_op(list, &op);
+}
+
+/* What is summed over processes comes first, so that the sums are under way while d_a is computed. */
+static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_view grad_pre,
+                                    const bias_gradient *here, const bias_gradient *below) {
+    const gradient d_b = gradient_of(p, list, EG_OP_D_B, p->k, p->n);
+    add_op(list, &here->reduce);
+    lower_sum(p, list, &here->gradient);
+    if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, d_b.sent);
+    lower_sum(p, list, &d_b);
+    if (eg_wants(p, EG_OP_D_A)) lower_d_a(p, list, grad_pre, &below->sums);
+    add_op(list, &below->reduce);
+    lower_sum(p, list, &below->gradient);
+    add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
+                          .collective = EG_FINISH,
+                          .groups = 1,
+                          .items = 1,
+                          .rows = 1,
+                          .cols = 1,
+                          .summed = 1});
+    lower_delivery(p, list, &here->gradient);
+    lower_delivery(p, list, &d_b);
+    lower_delivery(p, list, &below->gradient);
 }
 
 static void lower_backward(const eg_problem *p, eg_op_list *list) {
@@ -218,10 +355,15 @@ static void lower_backward(const eg_problem *p, eg_op_list *list) {
     const bias_gradient here = bias_gradient_of(p, list, EG_OP_D_BIAS, "d_bias sums", p->n),
                         below = bias_gradient_of(p, list, EG_OP_D_BIAS_BELOW, "chain.d_bias sums", p->k);
     const bool needed = d_a || d_b || eg_wants(p, EG_OP_GRAD_PRE) || eg_is_present(&here.sums);
-    if (!needed) return;
-    const eg_view grad_pre = lower_grad_pre(p, list, &here.sums, d_a || d_b);
+    if (!needed && p->comm == NULL) return;
+    eg_view grad_pre = {.space = EG_ABSENT};
+    if (needed) grad_pre = lower_grad_pre(p, list, &here.sums, d_a || d_b);
+    if (p->comm != NULL) {
+        lower_products_and_sums(p, list, grad_pre, &here, &below);
+        return;
+    }
     if (d_a) lower_d_a(p, list, grad_pre, &below.sums);
-    if (d_b) lower_d_b(p, list, grad_pre);
+    if (d_b) lower_d_b(p, list, grad_pre, operand(p, EG_OP_D_B));
     add_op(list, &here.reduce);
     add_op(list, &below.reduce);
 }
@@ -247,6 +389,8 @@ static void begin(const eg_problem *p, eg_op_list *list) {
     list->in_place = eg_in_place(p);
     list->packed_b = p->packed_b;
     list->ops = list->temporaries = 0;
+    list->exchange = p->exchange;
+    list->exchanged = p->comm != NULL ? eg_agreement_bytes(p->exchange.ranks) : 0;
 }
 
 void eg_lower(const eg_problem *problem, eg_op_list *list) {

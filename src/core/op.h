@@ -73,11 +73,18 @@ enum { EG_MAX_TERMS = 4 };
 typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH } eg_axis;
 
 typedef enum eg_op_kind {
-    EG_GEMM,   /* v = Σ over `summed` matrices, `depth` products of left[row, k] * right[k, column] */
-    EG_MAP,    /* v = left */
-    EG_REDUCE, /* out = the sum of all chunks of column sums in left, a temporary, in a fixed order */
-    EG_COPY    /* out = left: converted, transposed or packed */
+    EG_GEMM,      /* v = Σ over `summed` matrices, `depth` products of left[row, k] * right[k, column] */
+    EG_MAP,       /* v = left */
+    EG_REDUCE,    /* out = the sum of all chunks of column sums in left, a temporary, in a fixed order */
+    EG_COPY,      /* out = left: converted, transposed or packed */
+    EG_COLLECTIVE /* out = what processes have in left, together; both dense */
 } eg_op_kind;
+
+typedef enum eg_collective_kind {
+    EG_ALL_REDUCE,     /* out, which is left, = the sum or mean over the processes */
+    EG_REDUCE_SCATTER, /* out = this rank's lines of it */
+    EG_FINISH          /* all collectives before have finished: no views */
+} eg_collective_kind;
 
 /* `items` results of rows x cols: item i reads and writes each view at i * batch_stride. */
 typedef struct eg_op {
@@ -88,6 +95,9 @@ typedef struct eg_op {
     int64_t summed; /* GEMM: matrices summed into one result, left and right at s * batch_stride; 1 or more */
     eg_view left, right, out; /* out may be absent where a term stores what is wanted */
     bool accumulate;          /* out += v */
+    eg_collective_kind collective;
+    int summing; /* COLLECTIVE: the gradient, an eg_operand_id */
+    int groups;  /* ALL_REDUCE: parts of the rows, each of which may go as soon as it is there */
     int terms;
     eg_term term[EG_MAX_TERMS];
 } eg_op;
@@ -101,12 +111,14 @@ typedef struct eg_temporary {
 
 /* What outlives a chunk of a call is named like an operand (low_memory.h): the sums of an operation's
  * result, those in the result's own memory, a gradient, lines in transit. */
-enum { EG_MAX_OPS = 5 /* map or gemm, two products, two reductions */ };
+enum { EG_LOCAL_OPS = 5 /* map or gemm, two products, two reductions */ };
+enum { EG_MAX_OPS = EG_LOCAL_OPS + 7 /* and over processes, three collectives, their end, three copies */ };
 enum {
     EG_SUMS = EG_OPERANDS,
-    EG_SUMS_IN_RESULT = EG_SUMS + EG_MAX_OPS,
+    EG_SUMS_IN_RESULT = EG_SUMS + EG_LOCAL_OPS,
     EG_CHUNK_GRADIENT,
     EG_TRANSIT,
+    EG_EXCHANGED, /* what is sent to other processes and received, at the beginning of the workspace */
     EG_NAMES
 };
 
@@ -125,6 +137,8 @@ typedef struct eg_op_list {
     eg_temporary temporary[EG_MAX_TEMPORARIES];
     bool backward; /* for text */
     bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
+    eg_exchange exchange;
+    int64_t exchanged; /* bytes of EG_EXCHANGED */
 } eg_op_list;
 
 /* The operations of a call, in an order in which they may run. Operations without a result element are left
@@ -147,6 +161,24 @@ static inline const eg_term *eg_term_of(const eg_op *op, eg_term_kind kind) {
         if (op->term[i].kind == kind) return &op->term[i];
     }
     return NULL;
+}
+
+/* EG_EXCHANGED begins with what each rank says of the call: collectives.h. */
+enum { EG_EXCHANGED_ALIGN = 64, EG_AGREED_WORDS = 8 };
+static inline int64_t eg_agreement_bytes(int ranks) {
+    return (int64_t)(ranks + 1) * EG_AGREED_WORDS * (int64_t)sizeof(int64_t);
+}
+
+/* Rows of group `group` of a result that is exchanged in `groups`: the same on every rank, whatever its
+ * kernels. They begin at a multiple of every tile's rows. */
+typedef struct eg_row_range {
+    int64_t first, count;
+} eg_row_range;
+static inline eg_row_range eg_rows_of_group(int64_t rows, int groups, int group) {
+    enum { UNIT = 64 };
+    const int64_t units = (rows + UNIT - 1) / UNIT, first = units * group / groups * UNIT,
+                  next = units * (group + 1) / groups * UNIT;
+    return (eg_row_range){first, (next < rows ? next : rows) - first};
 }
 
 /* The first product of a list, NULL where there is none. */

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "epigrad/epigrad.h"
+#include "epigrad/comm.h"
 
 /* The operands of both calls. The table in validate.c says the shape and the name of each. */
 typedef enum eg_operand_id {
@@ -59,6 +59,23 @@ typedef enum eg_addressing {
     EG_PRESENCE   /* a mark that the operand is there: the workspace and plan queries */
 } eg_addressing;
 
+/* How the gradients of a call are added up over processes, as eg_data_parallel says: all of it that a program
+ * depends on. */
+typedef struct eg_exchange {
+    int rank, ranks; /* ranks 0: one process */
+    bool mean, sharded;
+    bool d_b_by_columns; /* column-major: its lines are columns */
+    eg_dtype sums;
+    eg_comm_cost now, begun;
+    double busy;
+    eg_comm_order order;
+} eg_exchange;
+
+/* Lines of a rank's shard, but for the last ranks' */
+static inline int64_t eg_shard_lines(const eg_exchange *x, int64_t lines) {
+    return (lines + x->ranks - 1) / x->ranks;
+}
+
 typedef struct eg_problem {
     bool backward;
     eg_addressing addressing;
@@ -74,6 +91,8 @@ typedef struct eg_problem {
     eg_activation below_activation;
     eg_source below_source;
     const eg_packed *packed_b;
+    const eg_comm *comm; /* NULL: one process */
+    eg_exchange exchange;
     eg_operand operands[EG_OPERANDS];
 } eg_problem;
 

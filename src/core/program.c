@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "backend.h"
+#include "distributed/collectives.h"
 #include "error.h"
 #include "text.h"
 
@@ -13,12 +14,16 @@
  * choice of a kernel. */
 static eg_status compile(const eg_caps *caps, eg_program *program) {
     program->steps = 0;
-    program->workspace = 0;
+    if (program->list.exchanged == INT64_MAX) return eg_too_large(&program->list);
+    program->workspace = (size_t)program->list.exchanged; /* comes first */
+    program->overlaps = false;
     program->serial = 0;
     program->may_refuse = false;
     memset(program->region, 0, sizeof program->region);
     memset(program->detail, 0, sizeof program->detail);
-    return eg_backend_find(caps->backend)->compile(caps, program);
+    EG_TRY(eg_backend_find(caps->backend)->compile(caps, program));
+    if (program->list.exchanged > 0) program->overlaps = eg_collectives_pay(caps, program);
+    return EG_OK;
 }
 
 /* The workspace has room for the program that may take this one's place. */
@@ -86,6 +91,7 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_SUMS_IN_RESULT] = "sums in its memory",
         [EG_CHUNK_GRADIENT] = "grad_pre",
         [EG_TRANSIT] = "lines in transit",
+        [EG_EXCHANGED] = "sums",
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
@@ -123,6 +129,10 @@ static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
                   *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *store = eg_term_of(op, EG_TERM_STORE);
     eg_put(out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
            op->accumulate ? "+=" : "=");
+    if (op->kind == EG_COLLECTIVE) {
+        eg_put(out, "%s of %d ranks", list->exchange.mean ? "mean" : "sum", list->exchange.ranks);
+        return;
+    }
     if (op->kind == EG_REDUCE) {
         eg_put(out, "column sums");
         return;
@@ -154,8 +164,11 @@ static void put_work(eg_text *out, const eg_op_list *list, const eg_step *step) 
 }
 
 static const char *step_kind(const eg_step *step) {
-    static const char *const kinds[] = {
-        [EG_GEMM] = "gemm", [EG_MAP] = "map", [EG_REDUCE] = "reduce", [EG_COPY] = "copy"};
+    static const char *const kinds[] = {[EG_GEMM] = "gemm",
+                                        [EG_MAP] = "map",
+                                        [EG_REDUCE] = "reduce",
+                                        [EG_COPY] = "copy",
+                                        [EG_COLLECTIVE] = "comm"};
     return kinds[step->kind];
 }
 
@@ -168,6 +181,9 @@ static void put_step(eg_text *out, const eg_program *program, int number) {
         eg_put(out, "  block %lldx%lld", (long long)step->tile_rows, (long long)step->tile_cols);
         if (step->k_block > 0) eg_put(out, "x%lld", (long long)step->k_block);
     }
+    if (step->rows.count > 0)
+        eg_put(out, "  rows %lld..%lld", (long long)step->rows.first,
+               (long long)(step->rows.first + step->rows.count - 1));
     if (step->splits > 1) eg_put(out, "  split-K %d", step->splits);
     if (step->note != NULL) eg_put(out, "  %s", step->note);
     if (step->tail > 0) eg_put(out, "  stream-K tail of %lld", (long long)step->tail);
@@ -192,6 +208,7 @@ void eg_program_print(const eg_program *program, eg_text *out) {
     if (total > 0) eg_put(out, "  ~%.3g us", total);
     eg_put(out, "\n");
     for (int i = 0; i < program->steps; i++) put_step(out, program, i);
+    if (list->exchanged > 0) eg_put(out, "    %-20s %14zu bytes\n", "exchanged", (size_t)list->exchanged);
     for (int i = 0; i < EG_MAX_REGIONS; i++) {
         const eg_region *region = &program->region[i];
         if (region->bytes > 0) eg_put(out, "    %-20s %14zu bytes\n", region->name, region->bytes);

@@ -15,7 +15,7 @@ typedef struct eg_region {
     const char *name;     /* for text */
 } eg_region;
 
-enum { EG_NO_OP = -1, EG_MAX_STEPS = 16, EG_MAX_REGIONS = 12, EG_STEP_DETAIL = 256, EG_PROGRAM_DETAIL = 64 };
+enum { EG_NO_OP = -1, EG_MAX_STEPS = 32, EG_MAX_REGIONS = 12, EG_STEP_DETAIL = 256, EG_PROGRAM_DETAIL = 64 };
 
 /* One kernel, or one that goes over parts of an operation in turn. Steps run in order. */
 typedef struct eg_step {
@@ -26,13 +26,15 @@ typedef struct eg_step {
     const char *kernel; /* the name of the row */
     int64_t tile_rows, tile_cols, k_block; /* of a cache block or thread block; 0: it has none */
     int64_t launches;                      /* of the kernel, one after the other; 1 unless there is no room */
-    const char *after_each;                /* NULL, or the row that adds up the sums of each launch */
-    int splits;                            /* parts that the depth is summed in, 1: one */
-    int64_t tail;                          /* the last tiles, whose depth several blocks share: stream-K */
-    int threads;                           /* CPU: that it takes; 0: not the backend's to say */
-    const char *note;    /* what else is to be said of it, such as "fused packing"; may be NULL */
-    bool beside;         /* the step may still run when the next ones begin, up to the end of the call */
-    double microseconds; /* estimated; 0: there is no estimate */
+    eg_row_range rows;      /* of the operation's result, or of what is sent; a count of 0: all */
+    int group;              /* COLLECTIVE: which it is, of the operation's groups */
+    const char *after_each; /* NULL, or the row that adds up the sums of each launch */
+    int splits;             /* parts that the depth is summed in, 1: one */
+    int64_t tail;           /* the last tiles, whose depth several blocks share: stream-K */
+    int threads;            /* CPU: that it takes; 0: not the backend's to say */
+    const char *note;       /* what else is to be said of it, such as "fused packing"; may be NULL */
+    bool beside;            /* the step may still run when the next ones begin, up to the end of the call */
+    double microseconds;    /* estimated; 0: there is no estimate */
     _Alignas(8) unsigned char detail[EG_STEP_DETAIL]; /* the backend's own, with nothing left to decide */
 } eg_step;
 
@@ -43,6 +45,7 @@ typedef struct eg_program {
     eg_region region[EG_MAX_REGIONS];
     size_t workspace; /* bytes */
     uint64_t serial;  /* no two programs of a context have the same; 0: not one of the context's */
+    bool overlaps;    /* collectives are worth beginning before the products are through */
     bool may_refuse;  /* its kernels may meet numbers, or a library a product, that they do not take: the
                          program compiled with eg_caps.refused then does the call */
     _Alignas(8) unsigned char detail[EG_PROGRAM_DETAIL]; /* the backend's own */
@@ -54,10 +57,13 @@ typedef struct eg_address {
     size_t offset; /* bytes */
 } eg_address;
 
+typedef struct eg_collectives eg_collectives;
+
 typedef struct eg_call {
     eg_address operand[EG_NAMES]; /* by the id of a view */
     const eg_packed *packed_b;
     eg_address workspace;
+    eg_collectives *collectives; /* of a call over processes: collectives.h */
 } eg_call;
 
 typedef struct eg_caps eg_caps;

@@ -19,4 +19,8 @@ bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, 
 /* The size of a struct that is written: what a newer one has beyond this library's version is left alone. */
 eg_status eg_validate_size(const char *name, size_t given, size_t known);
 
+/* The communicator of a call that may be wrong otherwise; NULL: there is none that could be used. The message
+ * of the failure is kept. */
+const eg_comm *eg_comm_of(const eg_backward_args *args);
+
 #endif

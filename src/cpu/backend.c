@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "cpu.h"
+#include "distributed/collectives.h"
 #include "estimate.h"
 
 static eg_status cpu_open(eg_context *context, const eg_open_info *info) {
@@ -66,7 +67,8 @@ static void run_product(const eg_cpu_run *run, const eg_step *step) {
 /* A kernel that splits numbers into bf16 terms refuses infinities, NaN and magnitudes above 2^26. Another
  * program then writes again what has been written by then. Outputs that are accumulated to are touched only
  * after everything has been split. */
-static eg_status cpu_run(eg_context *context, const eg_program *program, const eg_call *call, bool *refused) {
+static eg_status run_steps(eg_context *context, const eg_program *program, const eg_call *call,
+                           bool *refused) {
     const eg_cpu_run run = {.program = program, .call = call, .threads = context->device, .refused = refused};
     for (int i = 0; i < program->steps && !*refused; i++) {
         const eg_step *step = &program->step[i];
@@ -85,9 +87,21 @@ static eg_status cpu_run(eg_context *context, const eg_program *program, const e
         case EG_REDUCE:
             eg_cpu_reduce(&run, step);
             break;
+        case EG_COLLECTIVE:
+            EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
+            break;
         }
     }
     return EG_OK;
+}
+
+/* What is sent to other processes goes on while the steps run. */
+static eg_status cpu_run(eg_context *context, const eg_program *program, const eg_call *call, bool *refused) {
+    if (call->collectives == NULL) return run_steps(context, program, call, refused);
+    eg_cpu_call_between(eg_collectives_progress, call->collectives);
+    const eg_status status = run_steps(context, program, call, refused);
+    eg_cpu_call_between(NULL, NULL);
+    return status;
 }
 
 static eg_status cpu_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {

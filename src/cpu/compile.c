@@ -267,6 +267,43 @@ static void add_product(compiler *c, int index) {
     if (detail->streams != EG_CPU_STREAMS_NONE) step->note = notes[detail->streams];
 }
 
+/* A result that goes to other processes in groups of its rows is made in those, each followed by its
+ * collective. */
+static bool is_sent_in_groups(const compiler *c, int index) {
+    if (index + 1 >= c->list->ops || c->list->op[index].kind != EG_GEMM) return false;
+    const eg_op *next = &c->list->op[index + 1];
+    return next->kind == EG_COLLECTIVE && next->groups > 1 && c->detail[index].streams == EG_CPU_STREAMS_NONE;
+}
+
+static void add_collective_step(compiler *c, int index, int group) {
+    static const char *const names[] = {
+        [EG_ALL_REDUCE] = "all_reduce", [EG_REDUCE_SCATTER] = "reduce_scatter", [EG_FINISH] = "finish"};
+    const eg_op *op = &c->list->op[index];
+    eg_step *step = eg_add_step(c->program, index, names[op->collective]);
+    memcpy(step->detail, &c->detail[index], sizeof c->detail[index]);
+    step->group = group;
+    if (op->groups > 1) step->rows = eg_rows_of_group(op->rows, op->groups, group);
+    step->beside = op->collective != EG_FINISH;
+}
+
+static void add_collective(compiler *c, int index) {
+    if (index > 0 && is_sent_in_groups(c, index - 1)) return;
+    for (int group = 0; group < c->list->op[index].groups; group++) add_collective_step(c, index, group);
+}
+
+static void add_product_in_groups(compiler *c, int index) {
+    const int groups = c->list->op[index + 1].groups;
+    add_product(c, index);
+    const eg_step whole = c->program->step[--c->program->steps];
+    for (int group = 0; group < groups; group++) {
+        eg_step *step = &c->program->step[c->program->steps++];
+        *step = whole;
+        step->rows = eg_rows_of_group(c->list->op[index].rows, groups, group);
+        step->microseconds = whole.microseconds / groups;
+        add_collective_step(c, index + 1, group);
+    }
+}
+
 /* What an operation makes for others: its result packed, and its column sums. */
 static bool add_temporaries(compiler *c, int index) {
     static const char *const result_names[2] = {"grad_pre", "grad_pre transposed"};
@@ -292,7 +329,10 @@ static bool add_operation(compiler *c, int index) {
     if (!add_temporaries(c, index)) return false;
     switch (op->kind) {
     case EG_GEMM:
-        add_product(c, index);
+        (is_sent_in_groups(c, index) ? add_product_in_groups : add_product)(c, index);
+        break;
+    case EG_COLLECTIVE:
+        add_collective(c, index);
         break;
     case EG_REDUCE:
         c->detail[index].sums = c->sums[op->left.id];
@@ -402,6 +442,7 @@ static int ways_of_left(const compiler *c, const eg_op *op, int ways[2]) {
     return count;
 }
 
+/* What packs as it goes may refuse a number then, but not when other ranks have begun to add up. */
 static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->right;
     int count = 0;
@@ -409,7 +450,8 @@ static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
         return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
     if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
         ways[count++] = EG_CPU_IN_PLACE;
-    if (eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
+    const bool late = c->list->exchanged > 0 && eg_cpu_may_refuse(c->kernel);
+    if (!late && eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
     if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
     return count;

@@ -52,8 +52,13 @@ static void prepare_grad(eg_epilogue *e, const eg_term *term, const eg_operand *
     if (e->x == NULL) e->bias = NULL;
 }
 
-/* A map without a derivative: result = left */
-static void prepare_copy(eg_epilogue *e) {
+/* A map without a derivative: result = left, or result + left */
+static void prepare_copy(eg_epilogue *e, const eg_op *op) {
+    if (op->accumulate) {
+        e->elementwise = e->kernel->epilogue.act[EG_ACT_NONE];
+        e->out = e->other = bind(e, &op->out, &e->result);
+        return;
+    }
     e->elementwise = e->kernel->epilogue.act_grad[EG_ACT_NONE];
     e->other = e->x;
     e->x = e->bias = NULL;
@@ -87,7 +92,8 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
         prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), &product);
         e->out = bind(e, &op->out, &e->result);
     } else if (op->kind == EG_MAP || op->kind == EG_COPY) {
-        prepare_copy(e);
+        prepare_copy(e, op);
+        if (op->accumulate) return;
         e->out =
             op->kind == EG_COPY ? bind(e, &op->out, &e->result) : bind_term(e, op, EG_TERM_STORE, &e->stored);
     } else if (op->terms == 0) {

@@ -30,13 +30,13 @@ typedef struct product {
     const eg_cpu_kernel *kernel;
     size_t size; /* bytes of a number of the tile */
     int64_t mr, nr, mc, nc, kc;
-    int64_t rows, cols, depth;
-    int64_t items, summed;          /* results, and products summed into each */
-    int64_t row_blocks, col_blocks; /* of each result */
-    bool fused;                     /* each block packs the right operand for itself, */
-    bool widens;                    /* or converts micro-panels of a pack */
-    bool single_pass;               /* the whole depth is summed in registers */
-    bool stores_result;             /* the micro-kernel may store to the caller's memory: no epilogue */
+    int64_t first, rows, cols, depth; /* rows from `first` on, up to `rows` */
+    int64_t items, summed;            /* results, and products summed into each */
+    int64_t row_blocks, col_blocks;   /* of each result */
+    bool fused;                       /* each block packs the right operand for itself, */
+    bool widens;                      /* or converts micro-panels of a pack */
+    bool single_pass;                 /* the whole depth is summed in registers */
+    bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue */
     side left, right;
     eg_operand b; /* fused packing: the right operand itself */
     eg_dtype b_dtype;
@@ -138,13 +138,14 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->size = eg_size_of(kernel->compute);
     x->mr = kernel->micro.mr, x->nr = kernel->micro.nr;
     x->mc = step->tile_rows, x->nc = step->tile_cols, x->kc = step->k_block;
-    x->rows = op->rows, x->cols = op->cols, x->depth = op->depth;
+    x->first = step->rows.first, x->rows = step->rows.count > 0 ? x->first + step->rows.count : op->rows;
+    x->cols = op->cols, x->depth = op->depth;
     x->items = op->items, x->summed = op->summed;
-    x->row_blocks = eg_ceil_div(op->rows, x->mc), x->col_blocks = eg_ceil_div(op->cols, x->nc);
+    x->row_blocks = eg_ceil_div(x->rows - x->first, x->mc), x->col_blocks = eg_ceil_div(op->cols, x->nc);
     x->widens = eg_cpu_widens_pack(kernel, &op->right);
     x->fused = detail->right == EG_CPU_FUSED && !x->widens;
     x->single_pass = detail->single_pass;
-    find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, x->rows);
+    find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
     if (x->fused) x->b = eg_cpu_bind(run->call, &op->right);
     x->b_dtype = op->right.dtype;
@@ -460,7 +461,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     deferred.to = NULL, deferred.row = EG_AMX_BLOCK;
     const int64_t down = eg_div(index, x->col_blocks), item = eg_div(down, x->row_blocks);
     block b = {.item = item,
-               .row = (down - item * x->row_blocks) * x->mc,
+               .row = x->first + (down - item * x->row_blocks) * x->mc,
                .col = (index - down * x->col_blocks) * x->nc,
                .spare = eg_cpu_scratch(x->run, thread),
                .deferred = &deferred,

@@ -52,6 +52,21 @@ void eg_threads_free(eg_threads *threads) {
     allocator.free(threads, allocator.user);
 }
 
+static _Thread_local struct {
+    void (*call)(void *);
+    void *arg;
+} between;
+
+void eg_cpu_call_between(void (*call)(void *), void *arg) {
+    between.call = call;
+    between.arg = arg;
+}
+
+static inline void run_body(const shared_work *work, int64_t index, int thread) {
+    work->body(work->arg, index, thread);
+    if (between.call != NULL) between.call(between.arg);
+}
+
 static void run_ranges(void *arg, int thread) {
     const shared_work *work = arg;
     for (int i = 0; i < work->count; i++) {
@@ -59,7 +74,7 @@ static void run_ranges(void *arg, int thread) {
         for (;;) {
             const int64_t index = __atomic_fetch_add(&own->next, 1, __ATOMIC_RELAXED);
             if (index >= own->end) break;
-            work->body(work->arg, index, thread);
+            run_body(work, index, thread);
         }
     }
 }
@@ -68,11 +83,11 @@ void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
                      void (*body)(void *arg, int64_t index, int thread), void *arg) {
     if (most > threads->most) most = threads->most;
     if (most > count) most = (int)count;
+    shared_work work = {.ranges = threads->ranges, .count = most, .body = body, .arg = arg};
     if (most <= 1) {
-        for (int64_t i = 0; i < count; i++) body(arg, i, 0);
+        for (int64_t i = 0; i < count; i++) run_body(&work, i, 0);
         return;
     }
-    shared_work work = {.ranges = threads->ranges, .count = most, .body = body, .arg = arg};
     for (int i = 0; i < most; i++) {
         work.ranges[i].next = count / most * i + (count % most * i) / most;
         work.ranges[i].end = count / most * (i + 1) + (count % most * (i + 1)) / most;

@@ -17,6 +17,10 @@ void eg_threads_free(eg_threads *threads); /* NULL is allowed */
 void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
                      void (*body)(void *arg, int64_t index, int thread), void *arg);
 
+/* Calls between(arg) on the calling thread, after each body that it runs; NULL: no more. For what has to be
+ * advanced while the threads are busy. */
+void eg_cpu_call_between(void (*between)(void *arg), void *arg);
+
 /* ---- How many (cores.c) --------------------------------------------------------------------------- */
 
 /* Processors' worth of time that this thread's affinity and the process's control groups allow; at least 1.

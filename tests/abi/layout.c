@@ -77,7 +77,13 @@ AT(eg_chain, source, 40);
 AT(eg_chain, activation, 44);
 AT(eg_chain, d_bias, 48);
 
-SIZE(eg_backward_args, 504);
+SIZE(eg_data_parallel, 24);
+AT(eg_data_parallel, comm, 0);
+AT(eg_data_parallel, reduction, 8);
+AT(eg_data_parallel, sharding, 12);
+AT(eg_data_parallel, sums, 16);
+
+SIZE(eg_backward_args, 528);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -95,6 +101,7 @@ AT(eg_backward_args, chain, 392);
 AT(eg_backward_args, packed_b, 464);
 AT(eg_backward_args, workspace, 472);
 AT(eg_backward_args, workspace_limit, 496);
+AT(eg_backward_args, data_parallel, 504);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

@@ -61,6 +61,14 @@ pub const EG_SOURCE_RECOMPUTE: eg_source = 0;
 pub const EG_SOURCE_PRE: eg_source = 1;
 pub const EG_SOURCE_Y: eg_source = 2;
 
+pub type eg_reduction = c_int;
+pub const EG_REDUCTION_SUM: eg_reduction = 0;
+pub const EG_REDUCTION_MEAN: eg_reduction = 1;
+
+pub type eg_sharding = c_int;
+pub const EG_SHARDING_NONE: eg_sharding = 0;
+pub const EG_SHARDING_LINES: eg_sharding = 1;
+
 // ---- Structs ----
 
 /// A type of which only addresses are known. It is neither sent to nor shared with other threads.
@@ -73,7 +81,7 @@ macro_rules! opaque {
         }
     )* };
 }
-opaque! { eg_context eg_packed }
+opaque! { eg_context eg_packed eg_comm }
 
 pub type eg_task = Option<unsafe extern "C" fn(*mut c_void, c_int)>;
 pub type eg_parallel_for = Option<unsafe extern "C" fn(*mut c_void, c_int, eg_task, *mut c_void)>;
@@ -168,6 +176,15 @@ pub struct eg_chain {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct eg_data_parallel {
+    pub comm: *const eg_comm,
+    pub reduction: eg_reduction,
+    pub sharding: eg_sharding,
+    pub sums: eg_dtype,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct eg_backward_args {
     pub size: usize,
     pub a: eg_matrix,
@@ -186,6 +203,7 @@ pub struct eg_backward_args {
     pub packed_b: *const eg_packed,
     pub workspace: eg_workspace,
     pub workspace_limit: usize,
+    pub data_parallel: eg_data_parallel,
 }
 
 #[repr(C)]

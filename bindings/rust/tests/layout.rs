@@ -48,8 +48,9 @@ fn sizes_and_offsets() {
         eg_workspace { data, offset, bytes }
         eg_forward_args { size, a, b, bias, residual, y, pre, packed_b, workspace, workspace_limit }
         eg_chain { saved, source, activation, d_bias }
+        eg_data_parallel { comm, reduction, sharding, sums }
         eg_backward_args { size, a, b, bias, grad, source, pre, y, d_a, d_b, d_bias, grad_pre, accumulate, chain,
-                           packed_b, workspace, workspace_limit }
+                           packed_b, workspace, workspace_limit, data_parallel }
         eg_device_info { size, backend, name, features, threads }
         eg_kernel_info { size, name, compute, usable, needs, tile }
     };

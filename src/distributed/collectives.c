@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "collectives.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend.h"
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/sizes.h"
+
+/* ---- Estimates ---------------------------------------------------------------------------------- */
+
+double eg_comm_time(const eg_comm_cost *cost, double bytes) {
+    return cost->rate > 0 ? cost->latency + bytes / cost->rate : 0;
+}
+
+static double bytes_of(const eg_op *op) {
+    const int64_t lines = op->collective == EG_FINISH ? 0 : op->rows;
+    return (double)op->items * (double)lines * (double)op->cols * (double)eg_size_of(op->left.dtype);
+}
+
+/* What is begun takes the calling thread for a part of its time, which the products then lack; the rest of it
+ * is hidden under those steps that follow the first collective. */
+bool eg_collectives_pay(const eg_caps *caps, const eg_program *program) {
+    const eg_exchange *by = &program->list.exchange;
+    double now = 0, begun = 0, under = 0;
+    bool any = false;
+    if (by->order != EG_COMM_ORDER_ESTIMATED) return by->order == EG_COMM_ORDER_OVERLAPPED;
+    if (by->begun.rate <= 0) return true;
+    for (int i = 0; i < program->steps; i++) {
+        const eg_step *step = &program->step[i];
+        const eg_op *op = step->op != EG_NO_OP ? &program->list.op[step->op] : NULL;
+        if (op == NULL || op->kind != EG_COLLECTIVE) {
+            if (any && step->kind != EG_COPY) under += step->microseconds;
+            continue;
+        }
+        any = true;
+        if (op->collective == EG_FINISH) continue;
+        begun += eg_comm_time(&by->begun, bytes_of(op) / op->groups);
+        if (step->group == 0) now += eg_comm_time(&by->now, bytes_of(op));
+    }
+    const int threads = caps->threads > 1 ? caps->threads : 1;
+    const double slowed = under + by->busy * begun / threads;
+    return (slowed > begun ? slowed : begun) < under + now;
+}
+
+/* ---- Failures ----------------------------------------------------------------------------------- */
+
+eg_status eg_collectives_fail(const eg_comm *comm, const char *what) {
+    char text[200] = "";
+    comm->failure(comm->user, text, sizeof text);
+    return eg_fail(EG_ERR_DEVICE, "%s over %d ranks failed on rank %d%s%s", what, comm->ranks, comm->rank,
+                   text[0] != '\0' ? ": " : "", text);
+}
+
+/* Nothing of the communicator can be relied on after this. */
+static eg_status give_up(const eg_comm *comm, eg_status status) {
+    comm->abort(comm->user);
+    return status;
+}
+
+static eg_status check(const eg_comm *comm, eg_status status, const char *what) {
+    return status == EG_OK ? EG_OK : give_up(comm, eg_collectives_fail(comm, what));
+}
+
+static double timeout_of(const eg_comm *comm) { return comm->timeout > 0 ? comm->timeout : 600; }
+
+/* Everything that was begun. Ranks may share cores, so a rank that waits for long makes room. */
+static eg_status wait_for_all(const eg_comm *comm, const char *what) {
+    enum { SPINS = 100 };
+    const double begin = eg_seconds();
+    for (int64_t turn = 0;; turn++) {
+        int pending = 0;
+        EG_TRY(check(comm, comm->progress(comm->user, &pending), what));
+        if (pending == 0) return EG_OK;
+        if (turn < SPINS) continue;
+        if (eg_seconds() - begin > timeout_of(comm)) {
+            return give_up(
+                comm, eg_fail(EG_ERR_DEVICE,
+                              "%s: rank %d waited %g s for the other ranks of %d, one of which has failed or "
+                              "hangs; data_parallel.comm.timeout says how long",
+                              what, comm->rank, timeout_of(comm), comm->ranks));
+        }
+        sched_yield();
+    }
+}
+
+/* ---- The agreement ------------------------------------------------------------------------------ */
+
+enum { SAYS, SAYS_K, SAYS_N, SAYS_BATCH, SAYS_OUTPUTS, SAYS_SUMS, SAYS_GROUPS, SAYS_OVERLAP };
+enum { CALLS = 0x65700001, CANNOT_CALL = 0x65700002 };
+
+static const char *const agreed_names[EG_AGREED_WORDS] = {
+    [SAYS_K] = "layer.k",
+    [SAYS_N] = "layer.n",
+    [SAYS_BATCH] = "a batch of d_b of",
+    [SAYS_OUTPUTS] = "outputs (d_b 1, d_bias 2, chain.d_bias 4, column-major d_b 8) of",
+    [SAYS_SUMS] = "data_parallel (sums, + 16 for the mean, + 32 for shards) of",
+    [SAYS_GROUPS] = "groups of d_b by its data_parallel.comm's costs of",
+};
+
+/* What the collectives of a program depend on. */
+static void say(const eg_program *program, int64_t *words) {
+    const eg_op_list *list = &program->list;
+    const eg_exchange *by = &list->exchange;
+    memset(words, 0, EG_AGREED_WORDS * sizeof *words);
+    words[SAYS] = CALLS;
+    words[SAYS_K] = list->k, words[SAYS_N] = list->n;
+    words[SAYS_SUMS] = (int64_t)by->sums + 16 * by->mean + 32 * by->sharded;
+    words[SAYS_OVERLAP] = program->overlaps;
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        if (op->kind != EG_COLLECTIVE || op->collective == EG_FINISH) continue;
+        words[SAYS_OUTPUTS] |= op->summing == EG_OP_D_B ? 1 : op->summing == EG_OP_D_BIAS ? 2 : 4;
+        if (op->summing != EG_OP_D_B) continue;
+        words[SAYS_OUTPUTS] |= by->d_b_by_columns ? 8 : 0;
+        words[SAYS_BATCH] = op->items, words[SAYS_GROUPS] = op->groups;
+    }
+}
+
+static eg_status fail_agreement(const eg_comm *comm, const int64_t *all, int rank, int word) {
+    if (word == SAYS && all[rank * EG_AGREED_WORDS] == CANNOT_CALL)
+        return eg_fail(EG_ERR_DEVICE, "rank %d could not make its call; its own status says why", rank);
+    if (word == SAYS)
+        return eg_fail(EG_ERR_DEVICE, "rank %d does something else; expected every rank to call eg_backward",
+                       rank);
+    return eg_fail(EG_ERR_DEVICE, "rank %d has %s %lld, and rank 0 %lld; expected the same on all %d ranks",
+                   rank, agreed_names[word], (long long)all[rank * EG_AGREED_WORDS + word],
+                   (long long)all[word], comm->ranks);
+}
+
+/* Every rank compares the same words, so that all come to the same end. */
+static eg_status compare(eg_collectives *x, const int64_t *all) {
+    bool overlaps = true;
+    for (int rank = 0; rank < x->comm->ranks; rank++) {
+        const int64_t *says = &all[(int64_t)rank * EG_AGREED_WORDS];
+        if (says[SAYS] != CALLS) return fail_agreement(x->comm, all, rank, SAYS);
+        overlaps = overlaps && says[SAYS_OVERLAP] != 0;
+    }
+    for (int rank = 1; rank < x->comm->ranks; rank++) {
+        for (int word = SAYS_K; word < SAYS_OVERLAP; word++) {
+            if (all[(int64_t)rank * EG_AGREED_WORDS + word] != all[word])
+                return fail_agreement(x->comm, all, rank, word);
+        }
+    }
+    x->overlaps = overlaps;
+    return EG_OK;
+}
+
+static eg_status begin_agreement(const eg_comm *comm, int64_t *words) {
+    return check(comm,
+                 comm->all_gather(comm->user, words, words + EG_AGREED_WORDS, EG_AGREED_WORDS * sizeof *words,
+                                  EG_COMM_BEGIN, NULL),
+                 "the agreement on a call");
+}
+
+static eg_status agree(eg_collectives *x) {
+    if (x->agreed) return EG_OK;
+    EG_TRY(wait_for_all(x->comm, "the agreement on a call"));
+    x->begun = false;
+    EG_TRY(compare(x, x->words + EG_AGREED_WORDS));
+    x->agreed = true;
+    return EG_OK;
+}
+
+void eg_collectives_refuse(const eg_comm *comm) {
+    const eg_message message = eg_message_get();
+    if (comm == NULL || comm->progress == NULL) return;
+    int64_t *words = calloc(1, (size_t)eg_agreement_bytes(comm->ranks));
+    if (words == NULL) return;
+    words[SAYS] = CANNOT_CALL;
+    eg_status status = begin_agreement(comm, words);
+    if (status == EG_OK) status = wait_for_all(comm, "the agreement on a call");
+    if (status == EG_OK) free(words); /* else an engine may still write to it */
+    eg_message_put(&message);
+}
+
+/* ---- A call ------------------------------------------------------------------------------------- */
+
+/* Engines of a stream are not waited for: there is nothing to compare, and overlap is the program's to say.
+ */
+eg_status eg_collectives_begin(eg_collectives *x, const eg_comm *comm, const eg_program *program,
+                               const eg_call *call) {
+    *x = (eg_collectives){.comm = comm, .program = program, .call = call};
+    if (comm->progress == NULL) {
+        x->agreed = true, x->overlaps = program->overlaps;
+        return EG_OK;
+    }
+    const eg_address *at = &call->operand[EG_EXCHANGED];
+    x->words = (int64_t *)(void *)((char *)at->data + at->offset);
+    say(program, x->words);
+    EG_TRY(begin_agreement(comm, x->words));
+    x->begun = true;
+    return EG_OK;
+}
+
+/* What is under way when a call fails would still write to its memory. */
+eg_status eg_collectives_end(eg_collectives *x, eg_status status) {
+    if (status == EG_OK) return x->status;
+    const eg_message message = eg_message_get();
+    if (x->begun && x->words != NULL) wait_for_all(x->comm, "a call that failed");
+    eg_message_put(&message);
+    return status;
+}
+
+void eg_collectives_progress(void *collectives) {
+    eg_collectives *x = collectives;
+    int pending = 0;
+    if (x->status != EG_OK || !x->begun) return;
+    x->status = check(x->comm, x->comm->progress(x->comm->user, &pending), "a collective");
+}
+
+static char *address_of(const eg_call *call, const eg_view *view, int64_t row) {
+    const eg_address *at = &call->operand[view->id];
+    return (char *)at->data + at->offset +
+           (view->offset + row * view->row_stride) * (int64_t)eg_size_of(view->dtype);
+}
+
+/* All of an operation's collective, or some rows of it. */
+static eg_status send(eg_collectives *x, const eg_op *op, eg_row_range rows, eg_comm_when when,
+                      void *stream) {
+    const eg_comm *comm = x->comm;
+    const eg_exchange *by = &x->program->list.exchange;
+    const eg_reduction reduction = by->mean ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM;
+    char *from = address_of(x->call, &op->left, rows.first);
+    if (when == EG_COMM_BEGIN) x->begun = true;
+    if (op->collective == EG_ALL_REDUCE) {
+        const size_t count = (size_t)(op->items * rows.count * op->cols);
+        return check(comm, comm->all_reduce(comm->user, from, count, by->sums, reduction, when, stream),
+                     "an all-reduce");
+    }
+    const bool by_rows = op->summing == EG_OP_D_B && !by->d_b_by_columns;
+    const int64_t lines = by_rows ? op->rows : op->cols, length = by_rows ? op->cols : op->rows;
+    const size_t count = (size_t)(eg_shard_lines(by, lines) * length);
+    return check(comm,
+                 comm->reduce_scatter(comm->user, from, address_of(x->call, &op->out, 0), count, by->sums,
+                                      reduction, when, stream),
+                 "a reduce-scatter");
+}
+
+static eg_row_range all_rows(const eg_op *op) { return (eg_row_range){0, op->rows}; }
+
+/* Products, then collectives. */
+static eg_status send_all(eg_collectives *x, void *stream) {
+    const eg_op_list *list = &x->program->list;
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        if (op->kind != EG_COLLECTIVE || op->collective == EG_FINISH) continue;
+        EG_TRY(send(x, op, all_rows(op), EG_COMM_NOW, stream));
+    }
+    return EG_OK;
+}
+
+static eg_status finish(eg_collectives *x, void *stream) {
+    EG_TRY(agree(x));
+    if (!x->overlaps) EG_TRY(send_all(x, stream));
+    if (x->overlaps && x->words != NULL) EG_TRY(wait_for_all(x->comm, "the reduction of gradients"));
+    x->begun = false;
+    return EG_OK;
+}
+
+/* A program that would not overlap does not wait here: no other rank's word could make it. */
+eg_status eg_collectives_step(eg_collectives *x, const eg_program *program, const eg_step *step,
+                              void *stream) {
+    const eg_op *op = &program->list.op[step->op];
+    EG_TRY(x->status);
+    x->program = program;
+    if (op->collective == EG_FINISH) return finish(x, stream);
+    if (x->words != NULL && x->words[SAYS_OVERLAP] == 0) return EG_OK;
+    EG_TRY(agree(x));
+    if (!x->overlaps) return EG_OK;
+    return send(x, op, step->rows.count > 0 ? step->rows : all_rows(op), EG_COMM_BEGIN, stream);
+}
