@@ -8,6 +8,10 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/epigrad)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/epigrad DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+if(TARGET epigrad_mpi)
+  install(TARGETS epigrad_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 # ---- CMake: find_package(epigrad) gives epigrad::epigrad; COMPONENTS static gives epigrad::epigrad_static ------
 # Two exports, because only the static library asks its user for threads.
 install(TARGETS epigrad EXPORT epigradTargets)

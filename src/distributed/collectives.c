@@ -242,9 +242,14 @@ static eg_status send(eg_collectives *x, const eg_op *op, eg_row_range rows, eg_
 
 static eg_row_range all_rows(const eg_op *op) { return (eg_row_range){0, op->rows}; }
 
-/* Products, then collectives. */
+/* Products, then collectives. An engine has no timeout for those that are done at once: so they begin when
+ * every rank has come so far. */
 static eg_status send_all(eg_collectives *x, void *stream) {
     const eg_op_list *list = &x->program->list;
+    if (x->words != NULL) {
+        EG_TRY(begin_agreement(x->comm, x->words));
+        EG_TRY(wait_for_all(x->comm, "the reduction of gradients"));
+    }
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];
         if (op->kind != EG_COLLECTIVE || op->collective == EG_FINISH) continue;

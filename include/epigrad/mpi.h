@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communicators over MPI: libepigrad_mpi, a library of its own, because MPI has no binary interface that all
+ * implementations share. It is built where mpicc is, for that mpicc's MPI. */
+#ifndef EPIGRAD_MPI_H
+#define EPIGRAD_MPI_H
+
+#include <mpi.h>
+
+#include "comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A communicator for CPU contexts, of the processes of `mpi`: a collective call, after MPI_Init and before
+ * MPI_Finalize. It works on a duplicate, on which errors are returned, and measures latency and rate for some
+ * milliseconds. Calls that use it are made by a thread that may call MPI: MPI_THREAD_FUNNELED is enough.
+ * The numbers of elements that are sent may exceed 2^31, but for a shard. EG_ERR_ARGUMENT: `comm` is NULL, or
+ * MPI is not initialised; EG_ERR_OUT_OF_MEMORY; EG_ERR_DEVICE: MPI failed. *comm is cleared then. */
+EG_API eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm);
+
+/* Frees it: a collective call too, but on one that was given up after a failure, which stays MPI's. */
+EG_API void eg_comm_mpi_free(eg_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* EPIGRAD_MPI_H */

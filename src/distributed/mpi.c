@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* eg_comm over MPI: libepigrad_mpi. */
+#include "epigrad/mpi.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/half.h"
+#include "core/problem.h"
+
+enum { PENDING = 64 };
+
+/* What is left to do when a request has finished. */
+typedef struct after {
+    void *buffer; /* whose numbers are to be divided by the ranks; NULL: nothing */
+    size_t count;
+    eg_dtype dtype;
+} after;
+
+typedef struct state {
+    MPI_Comm comm;
+    MPI_Op add_f16, add_bf16;
+    int rank, ranks;
+    int pending;
+    MPI_Request request[PENDING];
+    after after[PENDING];
+    bool given_up;
+    char text[MPI_MAX_ERROR_STRING + 64];
+} state;
+
+/* ---- Numbers ------------------------------------------------------------------------------------ */
+
+/* MPI has no 16-bit floating-point numbers. Each addition is rounded. */
+static void add_f16(void *from, void *to, int *count, MPI_Datatype *type) {
+    const uint16_t *x = from;
+    uint16_t *y = to;
+    (void)type;
+    for (int i = 0; i < *count; i++) y[i] = eg_f16_of_f32(eg_f32_of_f16(x[i]) + eg_f32_of_f16(y[i]));
+}
+
+static void add_bf16(void *from, void *to, int *count, MPI_Datatype *type) {
+    const uint16_t *x = from;
+    uint16_t *y = to;
+    (void)type;
+    for (int i = 0; i < *count; i++) y[i] = eg_bf16_of_f32(eg_f32_of_bf16(x[i]) + eg_f32_of_bf16(y[i]));
+}
+
+static void divide(const after *x, int ranks) {
+    float *f32 = x->buffer;
+    double *f64 = x->buffer;
+    uint16_t *u16 = x->buffer;
+    const float by = (float)ranks;
+    for (size_t i = 0; i < x->count; i++) {
+        switch (x->dtype) {
+        case EG_F64:
+            f64[i] /= ranks;
+            break;
+        case EG_F16:
+            u16[i] = eg_f16_of_f32(eg_f32_of_f16(u16[i]) / by);
+            break;
+        case EG_BF16:
+            u16[i] = eg_bf16_of_f32(eg_f32_of_bf16(u16[i]) / by);
+            break;
+        case EG_DTYPE_DEFAULT:
+        case EG_F32:
+            f32[i] /= by;
+            break;
+        }
+    }
+}
+
+static MPI_Datatype type_of(eg_dtype dtype) {
+    return dtype == EG_F64 ? MPI_DOUBLE : dtype == EG_F32 ? MPI_FLOAT : MPI_UINT16_T;
+}
+
+static MPI_Op sum_of(const state *s, eg_dtype dtype) {
+    return dtype == EG_F16 ? s->add_f16 : dtype == EG_BF16 ? s->add_bf16 : MPI_SUM;
+}
+
+/* ---- Requests ----------------------------------------------------------------------------------- */
+
+static eg_status check(state *s, int result, const char *what) {
+    char text[MPI_MAX_ERROR_STRING] = "unknown error";
+    int length = 0;
+    if (result == MPI_SUCCESS) return EG_OK;
+    MPI_Error_string(result, text, &length);
+    snprintf(s->text, sizeof s->text, "%s: %s", what, text);
+    return EG_ERR_DEVICE;
+}
+
+static eg_status progress(void *user, int *pending) {
+    state *s = user;
+    int done = 0, which[PENDING];
+    MPI_Status unused[PENDING]; /* MPICH declares MPI_STATUSES_IGNORE as memory that is too little */
+    *pending = s->pending;
+    if (s->given_up) return EG_ERR_DEVICE;
+    if (s->pending == 0) return EG_OK;
+    const eg_status status =
+        check(s, MPI_Testsome(s->pending, s->request, &done, which, unused), "MPI_Testsome");
+    if (status != EG_OK) return status;
+    for (int i = 0; i < done; i++) {
+        const after *x = &s->after[which[i]];
+        if (x->buffer != NULL) divide(x, s->ranks);
+    }
+    int kept = 0;
+    for (int i = 0; i < s->pending; i++) {
+        if (s->request[i] == MPI_REQUEST_NULL) continue;
+        s->request[kept] = s->request[i];
+        s->after[kept++] = s->after[i];
+    }
+    *pending = s->pending = kept;
+    return EG_OK;
+}
+
+/* Room for one more. */
+static eg_status make_room(state *s) {
+    int pending = s->pending;
+    eg_status status = s->given_up ? EG_ERR_DEVICE : EG_OK;
+    while (status == EG_OK && pending == PENDING) status = progress(s, &pending);
+    return status;
+}
+
+/* Of a request that was begun, or of a collective that has finished. */
+static eg_status note(state *s, int result, const char *what, after left, eg_comm_when when) {
+    const eg_status status = check(s, result, what);
+    if (status != EG_OK) return status;
+    if (when == EG_COMM_BEGIN) {
+        s->after[s->pending++] = left;
+    } else if (left.buffer != NULL) {
+        divide(&left, s->ranks);
+    }
+    return EG_OK;
+}
+
+/* ---- Collectives -------------------------------------------------------------------------------- */
+
+static after after_sum(void *buffer, size_t count, eg_dtype dtype, eg_reduction reduction) {
+    return (after){reduction == EG_REDUCTION_MEAN ? buffer : NULL, count, dtype};
+}
+
+static eg_status all_reduce_part(state *s, void *buffer, int count, eg_dtype dtype, eg_reduction reduction,
+                                 eg_comm_when when) {
+    const MPI_Datatype type = type_of(dtype);
+    const MPI_Op sum = sum_of(s, dtype);
+    const eg_status status = make_room(s);
+    if (status != EG_OK) return status;
+    const int result = when == EG_COMM_BEGIN ? MPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, sum, s->comm,
+                                                              &s->request[s->pending])
+                                             : MPI_Allreduce(MPI_IN_PLACE, buffer, count, type, sum, s->comm);
+    return note(s, result, "MPI_Allreduce", after_sum(buffer, (size_t)count, dtype, reduction), when);
+}
+
+/* MPI counts in int. */
+static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dtype, eg_reduction reduction,
+                            eg_comm_when when, void *stream) {
+    const size_t most = 1 << 30;
+    eg_status status = EG_OK;
+    (void)stream;
+    for (size_t at = 0; at < count && status == EG_OK; at += most) {
+        const size_t part = count - at < most ? count - at : most;
+        status =
+            all_reduce_part(user, (char *)buffer + at * eg_size_of(dtype), (int)part, dtype, reduction, when);
+    }
+    return status;
+}
+
+static eg_status reduce_scatter(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
+                                eg_reduction reduction, eg_comm_when when, void *stream) {
+    state *s = user;
+    const MPI_Datatype type = type_of(dtype);
+    const MPI_Op sum = sum_of(s, dtype);
+    (void)stream;
+    if (count > INT_MAX) {
+        snprintf(s->text, sizeof s->text, "a shard of %zu elements; expected at most %d", count, INT_MAX);
+        return EG_ERR_UNSUPPORTED;
+    }
+    const eg_status status = make_room(s);
+    if (status != EG_OK) return status;
+    const int result = when == EG_COMM_BEGIN
+                           ? MPI_Ireduce_scatter_block(send, receive, (int)count, type, sum, s->comm,
+                                                       &s->request[s->pending])
+                           : MPI_Reduce_scatter_block(send, receive, (int)count, type, sum, s->comm);
+    return note(s, result, "MPI_Reduce_scatter_block", after_sum(receive, count, dtype, reduction), when);
+}
+
+static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, eg_comm_when when,
+                            void *stream) {
+    state *s = user;
+    (void)stream;
+    if (bytes > INT_MAX) {
+        snprintf(s->text, sizeof s->text, "%zu bytes of each rank; expected at most %d", bytes, INT_MAX);
+        return EG_ERR_UNSUPPORTED;
+    }
+    const eg_status status = make_room(s);
+    if (status != EG_OK) return status;
+    const int each = (int)bytes;
+    const int result =
+        when == EG_COMM_BEGIN
+            ? MPI_Iallgather(send, each, MPI_BYTE, receive, each, MPI_BYTE, s->comm, &s->request[s->pending])
+            : MPI_Allgather(send, each, MPI_BYTE, receive, each, MPI_BYTE, s->comm);
+    return note(s, result, "MPI_Allgather", (after){.buffer = NULL}, when);
+}
+
+static eg_status failure(void *user, char *text, size_t capacity) {
+    const state *s = user;
+    snprintf(text, capacity, "%s", s->text);
+    return s->text[0] != '\0' ? EG_ERR_DEVICE : EG_OK;
+}
+
+/* Nothing that is under way can be taken back. */
+static void give_up(void *user) {
+    state *s = user;
+    s->given_up = true;
+    if (s->text[0] == '\0')
+        snprintf(s->text, sizeof s->text, "the communicator was given up after a failure");
+}
+
+/* ---- Measuring ---------------------------------------------------------------------------------- */
+
+/* The shortest of some all-reduces, in microseconds. */
+static eg_status measure(state *s, float *buffer, size_t count, eg_comm_when when, double *least) {
+    enum { TIMES = 5 };
+    eg_status status = EG_OK;
+    *least = 1e30;
+    for (int i = 0; i < TIMES && status == EG_OK; i++) {
+        int pending = 1;
+        status = check(s, MPI_Barrier(s->comm), "MPI_Barrier");
+        const double begin = MPI_Wtime();
+        if (status == EG_OK) status = all_reduce(s, buffer, count, EG_F32, EG_REDUCTION_SUM, when, NULL);
+        while (status == EG_OK && pending > 0) status = progress(s, &pending);
+        const double time = 1e6 * (MPI_Wtime() - begin);
+        if (time < *least) *least = time;
+    }
+    return status;
+}
+
+/* Those of rank 0 are everyone's, because ranks have to decide alike. */
+static eg_status measure_costs(state *s, eg_comm *comm) {
+    enum { FEW = 16, MANY = 1 << 18 };
+    double time[4];
+    float *buffer = calloc(MANY, sizeof *buffer);
+    if (buffer == NULL) return EG_ERR_OUT_OF_MEMORY;
+    eg_status status = measure(s, buffer, FEW, EG_COMM_NOW, &time[0]);
+    if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_NOW, &time[1]);
+    if (status == EG_OK) status = measure(s, buffer, FEW, EG_COMM_BEGIN, &time[2]);
+    if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_BEGIN, &time[3]);
+    if (status == EG_OK) status = check(s, MPI_Bcast(time, 4, MPI_DOUBLE, 0, s->comm), "MPI_Bcast");
+    free(buffer);
+    if (status != EG_OK) return status;
+    const double bytes = sizeof *buffer * (double)(MANY - FEW);
+    comm->now = (eg_comm_cost){time[0], bytes / (time[1] > time[0] ? time[1] - time[0] : 1)};
+    comm->begun = (eg_comm_cost){time[2], bytes / (time[3] > time[2] ? time[3] - time[2] : 1)};
+    return EG_OK;
+}
+
+/* On one machine a reduction is the processor's work; a network adapter does most of it else. */
+static eg_status find_busy(state *s, eg_comm *comm) {
+    MPI_Comm near;
+    int ranks = 0, least = 0;
+    eg_status status = check(s, MPI_Comm_split_type(s->comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near),
+                             "MPI_Comm_split_type");
+    if (status != EG_OK) return status;
+    status = check(s, MPI_Comm_size(near, &ranks), "MPI_Comm_size");
+    MPI_Comm_free(&near);
+    if (status == EG_OK)
+        status = check(s, MPI_Allreduce(&ranks, &least, 1, MPI_INT, MPI_MIN, s->comm), "MPI_Allreduce");
+    comm->busy = least == s->ranks ? 1 : 0.1;
+    return status;
+}
+
+/* ---- Making one --------------------------------------------------------------------------------- */
+
+static eg_status open_state(state *s, MPI_Comm mpi, eg_comm *comm) {
+    eg_status status = check(s, MPI_Comm_dup(mpi, &s->comm), "MPI_Comm_dup");
+    if (status == EG_OK)
+        status = check(s, MPI_Comm_set_errhandler(s->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    if (status == EG_OK) status = check(s, MPI_Comm_rank(s->comm, &s->rank), "MPI_Comm_rank");
+    if (status == EG_OK) status = check(s, MPI_Comm_size(s->comm, &s->ranks), "MPI_Comm_size");
+    if (status == EG_OK) status = check(s, MPI_Op_create(add_f16, 1, &s->add_f16), "MPI_Op_create");
+    if (status == EG_OK) status = check(s, MPI_Op_create(add_bf16, 1, &s->add_bf16), "MPI_Op_create");
+    if (status == EG_OK) status = find_busy(s, comm);
+    if (status == EG_OK && s->ranks > 1) status = measure_costs(s, comm);
+    return status;
+}
+
+eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
+    int begun = 0, ended = 0;
+    if (comm == NULL) return EG_ERR_ARGUMENT;
+    *comm = (eg_comm){.size = 0};
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (!begun || ended || mpi == MPI_COMM_NULL) return EG_ERR_ARGUMENT;
+    state *s = calloc(1, sizeof *s);
+    if (s == NULL) return EG_ERR_OUT_OF_MEMORY;
+    eg_comm made = {.size = sizeof made,
+                    .user = s,
+                    .all_reduce = all_reduce,
+                    .reduce_scatter = reduce_scatter,
+                    .all_gather = all_gather,
+                    .progress = progress,
+                    .failure = failure,
+                    .abort = give_up};
+    const eg_status status = open_state(s, mpi, &made);
+    if (status != EG_OK) {
+        free(s);
+        return status;
+    }
+    made.rank = s->rank, made.ranks = s->ranks;
+    *comm = made;
+    return EG_OK;
+}
+
+void eg_comm_mpi_free(eg_comm *comm) {
+    if (comm == NULL || comm->user == NULL) return;
+    state *s = comm->user;
+    if (s->given_up) return; /* requests may still write to it */
+    MPI_Op_free(&s->add_f16);
+    MPI_Op_free(&s->add_bf16);
+    MPI_Comm_free(&s->comm);
+    free(s);
+    *comm = (eg_comm){.size = 0};
+}
