@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA behind the backend interface. Calls enqueue on the caller's stream. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "device.h"
+#include "distributed/collectives.h"
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
 
@@ -121,7 +124,32 @@ static void cuda_close(eg_context *context) { dispose(context, context->device);
 
 /* ---- Memory ------------------------------------------------------------------------------------------ */
 
+/* A collective whose other ranks are gone never ends: its engine is asked while the stream is waited for. */
+static eg_status wait_for_comm(eg_cuda_device *device) {
+    const eg_comm *comm = device->comm;
+    const double begin = eg_seconds(), timeout = comm->timeout > 0 ? comm->timeout : 600;
+    char text[8];
+    while (device->driver->cuStreamQuery(device->stream) == CUDA_ERROR_NOT_READY) {
+        eg_status status = EG_OK;
+        if (comm->failure(comm->user, text, sizeof text) != EG_OK)
+            status = eg_collectives_fail(comm, "a collective");
+        else if (eg_seconds() - begin > timeout)
+            status = eg_fail(EG_ERR_DEVICE, "eg_sync: rank %d waited %g s for collectives of %d ranks",
+                             comm->rank, timeout, comm->ranks);
+        if (status == EG_OK) {
+            sched_yield();
+            continue;
+        }
+        device->comm = NULL;
+        comm->abort(comm->user);
+        return status;
+    }
+    device->comm = NULL;
+    return EG_OK;
+}
+
 static eg_status synchronise(eg_cuda_device *device) {
+    if (device->comm != NULL) EG_TRY(wait_for_comm(device));
     return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream), "eg_sync");
 }
 
@@ -184,6 +212,7 @@ static eg_status cuda_run(eg_context *context, const eg_program *program, const 
     eg_cuda_device *device = context->device;
     bool done = false;
     EG_TRY(eg_cuda_enter(device));
+    if (call->collectives != NULL) device->comm = call->collectives->comm;
     eg_status status = eg_cuda_replay(device, program, call, &done, refused);
     if (status == EG_OK && !done && !*refused)
         status = eg_cuda_enqueue(device, program, call, device->stream);

@@ -87,9 +87,9 @@ static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return row->dtype == EG_DTYPE_DEFAULT || is_of_vectors(row, x);
 }
 
-/* A copy is a product of nothing, and what finishes a product is a map. */
+/* A copy is a product of nothing. What finishes a product is a map, and so is a copy that adds. */
 static eg_op_kind kind_of(const eg_op *op, eg_cuda_part part) {
-    if (part == EG_CUDA_FINISH) return EG_MAP;
+    if (part == EG_CUDA_FINISH || (op->kind == EG_COPY && op->accumulate)) return EG_MAP;
     return op->kind == EG_COPY ? EG_GEMM : op->kind;
 }
 
@@ -120,11 +120,13 @@ static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op
 static bool takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
     switch (row->kind) {
     case EG_MAP:
-        return takes_map(row, x) && (part != EG_CUDA_FINISH || row->family == EG_CUDA_STRIDED);
+        return takes_map(row, x) &&
+               (row->family == EG_CUDA_STRIDED || (part != EG_CUDA_FINISH && x->epilogue != EG_CUDA_FORWARD));
     case EG_GEMM:
         return takes_product(row, x);
     case EG_REDUCE:
     case EG_COPY:
+    case EG_COLLECTIVE:
         break;
     }
     return true;
@@ -226,8 +228,9 @@ static bool prefers_parts(const eg_cuda_compiler *c, double whole, double parts)
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     double whole, product, finish;
+    c->row[index] = c->product[index] = NULL;
+    if (op->kind == EG_COLLECTIVE) return EG_OK;
     c->row[index] = least_of(c, index, EG_CUDA_WHOLE, &whole);
-    c->product[index] = NULL;
     if (may_be_split(c, op)) {
         const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_PRODUCT, &product),
                              *map = least_of(c, index, EG_CUDA_FINISH, &finish);

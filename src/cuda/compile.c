@@ -224,7 +224,7 @@ static bool counts(const eg_cuda_compiler *c) {
     double saved;
     for (int i = 0; i < c->list->ops; i++) {
         const eg_cuda_kernel *row = product_row(c, i);
-        if (row->family != EG_CUDA_TMA) continue;
+        if (row == NULL || row->family != EG_CUDA_TMA) continue;
         const eg_cuda_gemm x = gemm_of(c, i, product_part(c, i));
         if (eg_cuda_choose_tail(c, row, &x, &saved).tiles > 0) return true;
     }
@@ -351,6 +351,18 @@ static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
     return reduce;
 }
 
+/* Whole: an engine of a stream has no part of the device's time to give back while a product is made in
+ * groups. */
+static void add_collective(const eg_cuda_compiler *c, int op) {
+    static const char *const names[] = {
+        [EG_ALL_REDUCE] = "all_reduce", [EG_REDUCE_SCATTER] = "reduce_scatter", [EG_FINISH] = "finish"};
+    const eg_collective_kind kind = c->list->op[op].collective;
+    const eg_cuda_step detail = {.kernel = NULL};
+    eg_step *step = eg_add_step(c->program, op, names[kind]);
+    step->beside = kind != EG_FINISH;
+    memcpy(step->detail, &detail, sizeof detail);
+}
+
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     int beside = EG_NO_OP;
@@ -376,6 +388,9 @@ static void add_steps(const eg_cuda_compiler *c) {
             break;
         case EG_REDUCE:
             if (i != beside) add_reduce(c, i);
+            continue;
+        case EG_COLLECTIVE:
+            add_collective(c, i);
             continue;
         }
         if (beside == EG_NO_OP) beside = add_reduce_beside(c, i);

@@ -27,7 +27,8 @@ typedef struct eg_cuda_device {
     bool checked;                              /* every kernel is waited for: EPIGRAD_CUDA_CHECK */
     const char *name[EG_MAX_STEPS];            /* the kernels of the last program */
     int names;
-    CUresult broken; /* a failure that the CUDA context does not outlive */
+    const eg_comm *comm; /* of calls since the last eg_sync; NULL: none */
+    CUresult broken;     /* a failure that the CUDA context does not outlive */
 } eg_cuda_device;
 
 /* The status of a driver call; remembers failures that the CUDA context does not outlive. */

@@ -24,6 +24,7 @@
     X(cuStreamCreate)                                                                                        \
     X(cuStreamDestroy)                                                                                       \
     X(cuStreamWaitEvent)                                                                                     \
+    X(cuStreamQuery)                                                                                         \
     X(cuStreamSynchronize)                                                                                   \
     X(cuStreamIsCapturing)                                                                                   \
     X(cuThreadExchangeStreamCaptureMode)                                                                     \

@@ -155,7 +155,8 @@ static bool may_replay(const eg_cuda_device *device) {
 eg_status eg_cuda_replay(eg_cuda_device *device, const eg_program *program, const eg_call *call, bool *done,
                          bool *refused) {
     *done = false;
-    const bool may = may_replay(device);
+    const bool may =
+        call->collectives == NULL && may_replay(device); /* an engine may not be one to capture */
     record_key key;
     uint64_t hash = 0;
     record *found = NULL;

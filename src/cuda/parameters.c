@@ -225,7 +225,8 @@ static eg_cuda_gemm turned_gemm(eg_cuda_gemm x) {
     return x;
 }
 
-/* A map is left * 1, or right's gradient at left; a copy is nothing with what is added to it. */
+/* A map is left * 1, or right's gradient at left; a copy is nothing with what is added to it, or, where it
+ * adds, left and what the result holds. */
 eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     const eg_op *op = &binding->program->list.op[index];
     eg_cuda_gemm x = {.rows = op->rows,
@@ -236,6 +237,8 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     take_terms(binding, op, &x);
     if (op->kind == EG_COPY) {
         x.in = eg_cuda_matrix_of(binding, &op->left);
+        if (op->accumulate) x.left = x.in, x.in = x.out;
+        x.accumulate = 0;
         x.summed = 1;
         return x;
     }

@@ -2,6 +2,7 @@
 /* Enqueues the steps of a program: each is a kernel, once or for each portion, with the call's addresses. */
 #include "core/error.h"
 #include "device.h"
+#include "distributed/collectives.h"
 #include "hopper.h"
 
 typedef struct eg_cuda_run {
@@ -177,7 +178,19 @@ static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
                          step->kernel);
 }
 
+/* On the side stream, so that it goes on beside the products; they are waited for at the end. */
+static eg_status run_collective(const eg_cuda_run *run, const eg_step *step) {
+    eg_collectives *collectives = run->binding.call->collectives;
+    const eg_program *program = run->binding.program;
+    const bool ends = program->list.op[step->op].collective == EG_FINISH;
+    if (ends && collectives->overlaps) EG_TRY(follow(run, run->device->side, run->main, run->device->join));
+    if (ends || !collectives->overlaps) return eg_collectives_step(collectives, program, step, run->main);
+    EG_TRY(follow(run, run->main, run->device->side, run->device->fork));
+    return eg_collectives_step(collectives, program, step, run->device->side);
+}
+
 static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
+    if (step->kind == EG_COLLECTIVE) return run_collective(run, step);
     if (eg_cuda_detail(step)->kernel == NULL) return clear_counters(run, step);
     switch (eg_cuda_detail(step)->kernel->family) {
     case EG_CUDA_LIBRARY:
@@ -220,7 +233,7 @@ eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, con
     eg_cuda_name_kernels(device, program);
     for (int i = 0; i < program->steps; i++) {
         EG_TRY(run_step(&run, &program->step[i]));
-        beside = beside || program->step[i].beside;
+        beside = beside || (program->step[i].beside && program->step[i].kind != EG_COLLECTIVE);
     }
     return beside ? follow(&run, device->side, stream, device->join) : EG_OK;
 }

@@ -124,6 +124,11 @@ EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuStreamQuery(CUstream stream) {
+    (void)stream;
+    return eg_fake_cuda.stream_hangs ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
     if (captured != NULL && stream == captured) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     eg_fake_cuda.synchronisations++;

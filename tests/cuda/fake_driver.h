@@ -37,6 +37,7 @@ typedef struct fake_cuda {
     /* What to pretend. */
     int library_refuses;  /* fake_lt.c: products of which 1: any, 2: an odd number of rows or columns */
     bool caller_captures; /* the default stream is being captured */
+    bool stream_hangs;    /* for cuStreamQuery */
     int sync_result;      /* of cuStreamSynchronize: a CUresult */
     int record_result;    /* of cuGraphInstantiate */
 } fake_cuda;

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL without a device, built as libnccl.so.2: notes what it is asked for among the launches of the driver
+ * that is none. A communicator is a fake_nccl of the test's. */
+#include "fake_nccl.h"
+
+#include <stdio.h>
+
+#include "fake_driver.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static void note(fake_nccl *comm, const char *name, size_t count, int type, void *stream) {
+    comm->calls++;
+    comm->count = count, comm->type = type, comm->stream = stream;
+    fake_launch(name);
+}
+
+EXPORT int ncclCommCount(fake_nccl *comm, int *count) {
+    *count = comm->ranks;
+    return comm->result;
+}
+
+EXPORT int ncclCommUserRank(fake_nccl *comm, int *rank) {
+    *rank = comm->rank;
+    return 0;
+}
+
+EXPORT int ncclAllReduce(const void *send, void *receive, size_t count, int type, int op, fake_nccl *comm,
+                         void *stream) {
+    comm->op = op, comm->send = send, comm->receive = receive;
+    note(comm, "all_reduce", count, type, stream);
+    return comm->result;
+}
+
+EXPORT int ncclReduceScatter(const void *send, void *receive, size_t count, int type, int op, fake_nccl *comm,
+                             void *stream) {
+    comm->op = op, comm->send = send, comm->receive = receive;
+    note(comm, "reduce_scatter", count, type, stream);
+    return comm->result;
+}
+
+EXPORT int ncclAllGather(const void *send, void *receive, size_t count, int type, fake_nccl *comm,
+                         void *stream) {
+    comm->send = send, comm->receive = receive;
+    note(comm, "all_gather", count, type, stream);
+    return comm->result;
+}
+
+EXPORT int ncclCommGetAsyncError(fake_nccl *comm, int *error) {
+    *error = comm->error;
+    return 0;
+}
+
+EXPORT int ncclCommAbort(fake_nccl *comm) {
+    comm->aborts++;
+    return 0;
+}
+
+EXPORT const char *ncclGetErrorString(int result) {
+    return result == 6 ? "remote process exited" : "other error";
+}

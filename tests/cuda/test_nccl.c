@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data-parallel calls on CUDA over NCCL, by a driver and an NCCL that run nothing: what is enqueued, in what
+ * order and on which stream, and what is said when something fails. */
+#define _DEFAULT_SOURCE
+#include "host.h"
+
+#include "epigrad/comm.h"
+#include "fake_nccl.h"
+
+enum { NCCL_F32 = 7, NCCL_BF16 = 9, NCCL_SUM = 0, NCCL_AVG = 4 };
+
+static fake_nccl nccl;
+static eg_comm comm;
+static session s;
+
+static void open_ranks(int rank, int ranks) {
+    nccl = (fake_nccl){.rank = rank, .ranks = ranks};
+    assert_ok(eg_comm_nccl((struct ncclComm *)&nccl, &comm));
+    assert_int_equal(comm.rank, rank);
+    assert_int_equal(comm.ranks, ranks);
+    open_session(&s);
+    s.backward.data_parallel.comm = &comm;
+    driver->launches = driver->waits = 0;
+}
+
+static void close_ranks(void) {
+    close_session(&s);
+    eg_comm_nccl_free(&comm);
+}
+
+static int place_of(const char *name) {
+    for (int i = 0; i < driver->launches && i < FAKE_LAUNCHES; i++) {
+        if (strcmp(driver->launch[i], name) == 0) return i;
+    }
+    fail_msg("no launch of %s", name);
+    return -1;
+}
+
+static void backward(void) { assert_ok(eg_backward(s.context, &s.layer, &s.backward)); }
+
+/* d_b in bf16 is summed in f32, in the workspace: grad_pre, d_bias, its sum, d_b, its sum, d_a; then both are
+ * rounded to where they belong. */
+static void sums_go_beside_d_a_on_a_stream_of_their_own(void **state) {
+    (void)state;
+    open_ranks(1, 4);
+    backward();
+    assert_int_equal(nccl.calls, 2);
+    assert_int_equal(nccl.type, NCCL_F32);
+    assert_int_equal(nccl.op, NCCL_SUM);
+    assert_int_equal(nccl.count, 64 * 64);
+    assert_ptr_equal(nccl.send, nccl.receive);
+    assert_non_null(nccl.stream);       /* not the caller's, which is the default one */
+    assert_int_equal(driver->waits, 3); /* for what each sends, and for their end */
+    assert_int_equal(place_of("all_reduce"), 2);
+    assert_int_equal(driver->launches, 8);
+    assert_string_equal(driver->launch[4], "all_reduce");
+    close_ranks();
+}
+
+/* Never captured by us, however often they are made. */
+static void calls_are_not_recorded(void **state) {
+    (void)state;
+    open_ranks(0, 2);
+    for (int i = 0; i < 4; i++) backward();
+    assert_int_equal(driver->recordings, 0);
+    assert_int_equal(nccl.calls, 8);
+    close_ranks();
+}
+
+static void plain_order_sends_at_the_end_on_the_callers_stream(void **state) {
+    (void)state;
+    open_ranks(0, 2);
+    comm.order = EG_COMM_ORDER_PLAIN;
+    backward();
+    assert_null(nccl.stream);
+    assert_int_equal(driver->waits, 0);
+    assert_int_equal(place_of("all_reduce"), driver->launches - 4);
+    close_ranks();
+}
+
+static void what_is_ready_is_sent_from_where_it_is(void **state) {
+    (void)state;
+    open_ranks(0, 2);
+    s.backward.data_parallel.sums = EG_BF16;
+    s.backward.data_parallel.reduction = EG_REDUCTION_MEAN;
+    s.backward.d_bias.data = NULL;
+    backward();
+    assert_ptr_equal(nccl.send, s.backward.d_b.data);
+    assert_int_equal(nccl.type, NCCL_BF16);
+    assert_int_equal(nccl.op, NCCL_AVG);
+    s.backward.data_parallel.sharding = EG_SHARDING_LINES;
+    backward();
+    assert_ptr_equal(nccl.receive, s.backward.d_b.data);
+    assert_int_equal(nccl.count, 32 * 64);
+    place_of("reduce_scatter");
+    close_ranks();
+}
+
+/* What is added is a copy that adds. */
+static void sums_are_added_to_what_is_there(void **state) {
+    (void)state;
+    open_ranks(0, 2);
+    s.backward.accumulate = 1;
+    s.backward.d_b.dtype = EG_F32;
+    backward();
+    assert_ptr_not_equal(nccl.send, s.backward.d_b.data);
+    assert_int_equal(driver->launches, 8);
+    close_ranks();
+}
+
+static void one_rank_sends_nothing(void **state) {
+    (void)state;
+    open_ranks(0, 1);
+    backward();
+    assert_int_equal(nccl.calls, 0);
+    close_ranks();
+}
+
+static void failures_are_told(void **state) {
+    (void)state;
+    open_ranks(1, 4);
+    nccl.result = 6;
+    assert_status(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_DEVICE);
+    assert_string_equal(eg_last_error(),
+                        "an all-reduce over 4 ranks failed on rank 1: remote process exited");
+    assert_int_equal(nccl.aborts, 1);
+    nccl.result = 0;
+    assert_status(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_DEVICE);
+    assert_int_equal(nccl.aborts, 1);
+    close_ranks();
+}
+
+/* A stream that never ends because another rank is gone. */
+static void eg_sync_asks_the_engine_while_it_waits(void **state) {
+    (void)state;
+    open_ranks(0, 2);
+    backward();
+    assert_ok(eg_sync(s.context));
+    backward();
+    driver->stream_hangs = true, nccl.error = 6;
+    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "remote process exited"));
+    assert_int_equal(nccl.aborts, 1);
+    close_ranks();
+    open_ranks(0, 2);
+    comm.timeout = 0.05;
+    backward();
+    assert_status(eg_sync(s.context), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "rank 0 waited 0.05 s"));
+    assert_int_equal(nccl.aborts, 1);
+    driver->stream_hangs = false;
+    close_ranks();
+}
+
+static void wrong_arguments_are_named(void **state) {
+    (void)state;
+    assert_status(eg_comm_nccl(NULL, &comm), EG_ERR_ARGUMENT);
+    assert_status(eg_comm_nccl((struct ncclComm *)&nccl, NULL), EG_ERR_ARGUMENT);
+    nccl = (fake_nccl){.ranks = 1, .result = 4};
+    assert_status(eg_comm_nccl((struct ncclComm *)&nccl, &comm), EG_ERR_DEVICE);
+}
+
+static void without_nccl_there_is_none(void **state) {
+    (void)state;
+    if (dlopen("libnccl.so.2", RTLD_LAZY) != NULL) skip(); /* a real one, which would read the communicator */
+    assert_status(eg_comm_nccl((struct ncclComm *)&nccl, &comm), EG_ERR_UNAVAILABLE);
+    assert_non_null(strstr(eg_last_error(), "NCCL could not be loaded"));
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_go_beside_d_a_on_a_stream_of_their_own),
+        cmocka_unit_test(calls_are_not_recorded),
+        cmocka_unit_test(plain_order_sends_at_the_end_on_the_callers_stream),
+        cmocka_unit_test(what_is_ready_is_sent_from_where_it_is),
+        cmocka_unit_test(sums_are_added_to_what_is_there),
+        cmocka_unit_test(one_rank_sends_nothing),
+        cmocka_unit_test(failures_are_told),
+        cmocka_unit_test(eg_sync_asks_the_engine_while_it_waits),
+        cmocka_unit_test(wrong_arguments_are_named),
+    };
+    const struct CMUnitTest none[] = {cmocka_unit_test(without_nccl_there_is_none)};
+    if (argc > 1 && strcmp(argv[1], "none") == 0) return cmocka_run_group_tests(none, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
