@@ -3,6 +3,7 @@
 #
 #   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
+#   make demo-distributed  the same by four processes under MPI, beside one  (RANKS=4)
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
 #   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
 #   make site       the documentation as a site, in build/site   (serve it: python3 -m http.server -d build/site)
@@ -26,7 +27,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel wheel-aarch64 deb install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo demo-distributed check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel wheel-aarch64 deb install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -64,6 +65,13 @@ demo: setup-build $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target digits
 	@[[ $(BACKEND) != webgpu ]] || { tools/setup.sh webgpu && tools/fetch-webgpu.sh $(BUILD)/webgpu >/dev/null; }
 	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
+
+# The same by four processes, and by one alone: the same loss. RANKS=4
+RANKS ?= 4
+demo-distributed: setup-build setup-mpi $(BUILD)/build.ninja
+	@cmake -S . -B $(BUILD) -DEPIGRAD_MPI=ON >/dev/null
+	@cmake --build $(BUILD) --target digits_mpi
+	@tools/mpirun.sh mpirun $(RANKS) $(BUILD)/examples/digits_mpi $(DEMO)
 
 # On the CPU in minutes, beside other libraries (bench/cpu); results in build/compare-cpu.*.
 ifeq ($(BACKEND),cpu)

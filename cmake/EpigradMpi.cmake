@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libepigrad_mpi, by the compiler wrapper of an MPI. Implementations differ in their binary interface, so that each
 # needs a library of its own: this is for one, and the tests make theirs.
-set(EPIGRAD_MPI AUTO CACHE STRING "Build libepigrad_mpi: AUTO (where mpicc is found), ON or OFF")
+set(EPIGRAD_MPI AUTO CACHE STRING "Build libepigrad_mpi: AUTO (as the outermost project, where mpicc is found), ON or OFF")
 
 # epigrad_use_mpi(target wrapper): what the wrapper would add to the compiler's line.
 function(epigrad_use_mpi target wrapper)
@@ -23,7 +23,8 @@ function(epigrad_use_mpi target wrapper)
 endfunction()
 
 function(epigrad_mpi_library)
-  if(EPIGRAD_MPI STREQUAL OFF OR CMAKE_CROSSCOMPILING)
+  if(EPIGRAD_MPI STREQUAL OFF OR CMAKE_CROSSCOMPILING OR EPIGRAD_WHEEL OR
+     (EPIGRAD_MPI STREQUAL AUTO AND NOT PROJECT_IS_TOP_LEVEL))
     return()
   endif()
   find_program(EPIGRAD_MPICC mpicc)

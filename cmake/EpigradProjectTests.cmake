@@ -11,6 +11,16 @@ foreach(dtype ${dtypes})
   add_test(NAME example_digits_${dtype} COMMAND digits --dtype ${dtype}) # fails below 97%, or on a wrong gradient
 endforeach()
 
+# The same loss, step by step, over four processes. mpirun of the library's own MPI.
+if(TARGET digits_mpi AND NOT EPIGRAD_SANITIZE)
+  find_program(EPIGRAD_MPIRUN mpirun)
+  if(EPIGRAD_MPIRUN)
+    add_test(NAME example_digits_mpi COMMAND ${PROJECT_SOURCE_DIR}/tools/mpirun.sh ${EPIGRAD_MPIRUN} 4
+             $<TARGET_FILE:digits_mpi> --dtype f64 --epochs 5)
+    set_tests_properties(example_digits_mpi PROPERTIES PROCESSORS 2 TIMEOUT 300)
+  endif()
+endif()
+
 add_test(NAME readme_quotes
          COMMAND ${PROJECT_SOURCE_DIR}/tests/install/readme_quotes.sh $<TARGET_FILE:linear>)
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data-parallel calls of ranks that are threads: results, orders, groups and faults. */
+#include <math.h>
+
 #include "comm_threads.h"
 #include "data_parallel.h"
 #include "fixture.h"
@@ -36,16 +38,17 @@ static void sums_are_those_of_one_process(void **state) {
 
 /* ---- One layer ---------------------------------------------------------------------------------- */
 
-enum { M = 24, K = 512, N = 96 };
+enum { M = 256, K = 512, N = 256 };
 
 typedef struct layer_run {
     team *team;
     eg_data_parallel how;
     eg_comm_order order;
     double busy, timeout;
-    int64_t k[8];    /* of each rank; 0: K */
-    bool spoiled[8]; /* the rank's arguments are wrong */
-    bool absent[8];  /* the rank makes no call */
+    int64_t k[8];     /* of each rank; 0: K */
+    bool spoiled[8];  /* the rank's arguments are wrong */
+    bool infinite[8]; /* the rank has a number that kernels may refuse */
+    bool absent[8];   /* the rank makes no call */
     eg_status status[8];
     char text[8][400], plan[8][4000];
     float d_b[8][K * N];
@@ -77,6 +80,7 @@ static void run_layer(void *arg, const eg_comm *given) {
     args.d_a = eg_row_major(d_a), args.d_b = eg_row_major(r->d_b[rank]);
     args.data_parallel = r->how;
     args.data_parallel.comm = &comm;
+    if (r->infinite[rank]) a[7] = INFINITY;
     if (r->spoiled[rank]) args.d_b.ld = 1;
     if (!r->absent[rank]) {
         eg_backward_plan(context, &layer, &args, r->plan[rank], sizeof r->plan[0]);
@@ -151,6 +155,24 @@ static void order_is_by_the_estimate(void **state) {
     free(r);
 }
 
+/* A kernel for the matrix unit refuses a number of one rank, which then takes another program; the others do
+ * not. */
+static void a_rank_may_take_another_program(void **state) {
+    (void)state;
+    layer_run *r = new_run();
+    for (int order = EG_COMM_ORDER_PLAIN; order <= EG_COMM_ORDER_OVERLAPPED; order++) {
+        r->infinite[1] = true, r->order = (eg_comm_order)order;
+        run(r, 3, 0.001, 10);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_int_equal(r->status[rank], EG_OK);
+            assert_false(isfinite(r->d_b[rank][7 * N])); /* of column 7 of a */
+            assert_true(isfinite(r->d_b[rank][8 * N]));
+            assert_memory_equal(r->d_b[0] + 8 * N, r->d_b[rank] + 8 * N, (K - 8) * N * sizeof(float));
+        }
+    }
+    free(r);
+}
+
 /* ---- Faults ------------------------------------------------------------------------------------- */
 
 static void ranks_that_disagree_are_told_who_and_what(void **state) {
@@ -191,8 +213,8 @@ static void a_rank_that_never_comes_is_waited_for_so_long(void **state) {
     free(r);
 }
 
-/* Wherever one rank's engine breaks, every rank comes back with a status; but for collectives that are done at once,
- * in which an engine itself has to give up. */
+/* Wherever one rank's engine breaks, every rank comes back with a status; but for collectives that are done
+ * at once, in which an engine itself has to give up. */
 static void an_engine_may_fail_at_any_point(void **state) {
     (void)state;
     layer_run *r = new_run();
@@ -259,6 +281,7 @@ int main(void) {
         cmocka_unit_test(same_bits_on_every_rank_and_in_every_run),
         cmocka_unit_test(groups_go_one_by_one_or_all_at_once),
         cmocka_unit_test(order_is_by_the_estimate),
+        cmocka_unit_test(a_rank_may_take_another_program),
         cmocka_unit_test(ranks_that_disagree_are_told_who_and_what),
         cmocka_unit_test(a_rank_that_cannot_call_tells_the_others),
         cmocka_unit_test(a_rank_that_never_comes_is_waited_for_so_long),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/setup.sh build|web|webgpu|bench|check|packages|arm|ci: sees to the Debian packages that `make`, `make web`, the
-# WebGPU backend, `make bench`, `make check`, `make deb`, `make wheel-aarch64` or .ci/run need. Quick and quiet when all
+# tools/setup.sh build|web|webgpu|mpi|bench|check|packages|arm|ci: sees to the Debian packages that `make`, `make web`,
+# the WebGPU backend, `make demo-distributed`, `make bench`, `make check`, `make deb`, `make wheel-aarch64` or .ci/run need. Quick and quiet when all
 # is there. Installs what is missing where it may (as root, or with a sudo that asks no password), else prints the line
 # to type.
 # docs/reference/dependencies.md tells what each is for.
@@ -11,8 +11,9 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake ninja-build pkgconf zlib1g-dev libcjson-dev libcmocka-dev)
 web=(cmake ninja-build clang lld wasi-libc libclang-rt-dev libclang-rt-dev-wasm32)
 webgpu=(python3 python3-pip libvulkan1 mesa-vulkan-drivers)
+mpi=(openmpi-bin libopenmpi-dev)
 bench=("${build[@]}" python3 python3-venv libopenblas0-openmp libblis4-openmp libdnnl-dev)
-check=("${build[@]}" "${web[@]}" "${webgpu[@]}" g++ abigail-tools python3-venv chromium)
+check=("${build[@]}" "${mpi[@]}" mpich libmpich-dev "${web[@]}" "${webgpu[@]}" g++ abigail-tools python3-venv chromium)
 packages=("${build[@]}" build-essential debhelper fakeroot lintian)
 arm=(make cmake ninja-build pkgconf python3 python3-venv gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
 ci=("${check[@]}" "${packages[@]}" "${arm[@]}" cargo debootstrap clang-format clang-tidy shellcheck git)
@@ -21,13 +22,14 @@ case ${1:-} in
 build) wanted=("${build[@]}") ;;
 web) wanted=("${web[@]}") ;;
 webgpu) wanted=("${webgpu[@]}") ;;
+mpi) wanted=("${mpi[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
 check) wanted=("${check[@]}") ;;
 packages) wanted=("${packages[@]}") ;;
 arm) wanted=("${arm[@]}") ;;
 ci) wanted=("${ci[@]}") ;;
 *)
-    echo "usage: tools/setup.sh build|web|webgpu|bench|check|packages|arm|ci" >&2
+    echo "usage: tools/setup.sh build|web|webgpu|mpi|bench|check|packages|arm|ci" >&2
     exit 2
     ;;
 esac

@@ -31,6 +31,7 @@ typedef struct dense {
 
 typedef struct network {
     eg_context *context;
+    const eg_comm *comm;   /* over which gradients are summed; NULL: one process */
     eg_dtype dtype;        /* of weights, biases and activations */
     eg_dtype master_dtype; /* of the master copy and of the gradients: f64 for f64, else f32 */
     int max_rows;

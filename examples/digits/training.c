@@ -41,12 +41,22 @@ static void trainer_close(trainer *t) {
     free(t->gradients);
 }
 
-/* One step on the images first .. first + rows - 1; returns their mean loss. */
+static double sum_over_processes(const eg_comm *comm, double x) {
+    if (comm) must(comm->all_reduce(comm->user, &x, 1, EG_F64, EG_REDUCTION_SUM, EG_COMM_NOW, NULL));
+    return x;
+}
+
+/* One step on the images first .. first + rows - 1; returns their mean loss. Of several processes each takes
+ * its part of the images, and all get the gradients of the whole. */
 static double train_step(trainer *t, const image_set *images, int first, int rows, double rate) {
-    eg_matrix input = image_set_from(images, first);
-    network_forward(t->net, input, rows, true, t->logits);
-    double loss = softmax_cross_entropy(t->logits, images->label + first, rows, t->d_logits);
-    network_backward(t->net, input, rows, t->d_logits, t->gradients);
+    const eg_comm *comm = t->net->comm;
+    int mine = comm ? rows * comm->rank / comm->ranks : 0;
+    int count = (comm ? rows * (comm->rank + 1) / comm->ranks : rows) - mine;
+    eg_matrix input = image_set_from(images, first + mine);
+    network_forward(t->net, input, count, true, t->logits);
+    double loss = softmax_cross_entropy(t->logits, images->label + first + mine, count, t->d_logits);
+    loss = sum_over_processes(comm, loss);
+    network_backward(t->net, input, count, t->d_logits, t->gradients);
     adam_step(&t->optimiser, t->master, t->gradients, 1.0 / rows, rate);
     network_set(t->net, t->master);
     return loss / rows;
@@ -62,6 +72,7 @@ training_result train(network *net, eg_context *context, const training_plan *pl
     rng random = {plan->seed};
     trainer t;
     network_open(net, context, plan->dtype, plan->activation, BATCH);
+    net->comm = plan->comm;
     trainer_open(&t, net, &random);
     image_set images = image_set_new(context, plan->dtype, count);
 

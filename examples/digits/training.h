@@ -5,6 +5,8 @@
 #include "data.h"
 #include "network.h"
 
+#include <epigrad/comm.h>
+
 enum { BATCH = 64 };
 
 typedef struct training_plan {
@@ -12,6 +14,7 @@ typedef struct training_plan {
     uint64_t seed; /* of the first weights and of the order of the examples */
     eg_dtype dtype;
     eg_activation activation;
+    const eg_comm *comm; /* of processes that share every batch; NULL: one process */
 } training_plan;
 
 typedef struct training_result {

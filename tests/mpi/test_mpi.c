@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes under mpirun:
- *     test_mpi table     random calls, whose sums are exact, against one process's; and faults that all are
- * told test_mpi late      rank 1 comes when the others have given up test_mpi times     overlapped and plain
- * order beside products and an all-reduce by hand */
+ *     test_mpi table [FIRST COUNT]     random calls, whose sums are exact, against one process's; and faults
+ * that all are told test_mpi late      rank 1 comes when the others have given up test_mpi times overlapped
+ * and plain order beside products and an all-reduce by hand */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +23,10 @@ static void must(eg_status status, const char *what) {
 
 /* ---- Results ------------------------------------------------------------------------------------ */
 
-static int run_table(void) {
-    const uint64_t cases = short_run() ? 40 : 200;
+static int run_table(uint64_t first, uint64_t cases) {
     int wrong = 0, any = 0;
     char text[300];
-    for (uint64_t i = 0; i < cases && any == 0; i++) {
+    for (uint64_t i = first; i < first + cases && any == 0; i++) {
         const parallel_case c = parallel_case_of(i, comm.ranks);
         if (!parallel_check(&c, &comm, text, sizeof text)) {
             wrong = 1;
@@ -184,7 +183,8 @@ int main(int argc, char **argv) {
     if (strcmp(what, "late") == 0) run_late();
     if (strcmp(what, "times") == 0) run_times();
     if (strcmp(what, "table") == 0) {
-        wrong = run_table();
+        const uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
+        wrong = run_table(first, argc > 3 ? strtoull(argv[3], NULL, 10) : short_run() ? 40 : 200);
         if (wrong == 0) wrong = check_bits();
         if (wrong == 0) wrong = check_faults();
     }
