@@ -88,12 +88,25 @@ static void add_up(const slot *s, int ranks, size_t from, void *to) {
     }
 }
 
+/* As fast as an engine, for measuring. */
+static void add_up_f32(const slot *s, int ranks, float *sums) {
+    memcpy(sums, s->send[0], s->count * sizeof *sums);
+    for (int r = 1; r < ranks; r++) {
+        const float *from = s->send[r];
+        for (size_t i = 0; i < s->count; i++) sums[i] += from[i];
+    }
+}
+
 static void finish_slot(team *t, slot *s) {
     const size_t bytes = s->count * (s->kind == ALL_GATHER ? 1 : eg_dtype_size(s->dtype));
     if (s->kind == ALL_REDUCE) {
         void *sums = malloc(bytes + 1);
         if (sums == NULL) abort();
-        add_up(s, t->ranks, 0, sums);
+        if (s->dtype == EG_F32 && s->reduction == EG_REDUCTION_SUM) {
+            add_up_f32(s, t->ranks, sums);
+        } else {
+            add_up(s, t->ranks, 0, sums);
+        }
         for (int r = 0; r < t->ranks; r++) memcpy(s->receive[r], sums, bytes);
         free(sums);
     }

@@ -22,7 +22,7 @@ static eg_status compile(const eg_caps *caps, eg_program *program) {
     memset(program->region, 0, sizeof program->region);
     memset(program->detail, 0, sizeof program->detail);
     EG_TRY(eg_backend_find(caps->backend)->compile(caps, program));
-    if (program->list.exchanged > 0) program->overlaps = eg_collectives_pay(caps, program);
+    if (program->list.exchanged > 0) eg_collectives_estimate(caps, program);
     return EG_OK;
 }
 
@@ -127,6 +127,10 @@ static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
     const eg_term *act = eg_term_of(op, EG_TERM_ACT), *add = eg_term_of(op, EG_TERM_ADD),
                   *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
                   *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *store = eg_term_of(op, EG_TERM_STORE);
+    if (op->kind == EG_COLLECTIVE && op->collective == EG_FINISH) {
+        eg_put(out, "wait for all ranks");
+        return;
+    }
     eg_put(out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
            op->accumulate ? "+=" : "=");
     if (op->kind == EG_COLLECTIVE) {
@@ -199,7 +203,9 @@ void eg_program_print(const eg_program *program, eg_text *out) {
     static const char *const sources[] = {"recompute", "pre", "y"};
     const eg_op_list *list = &program->list;
     double total = 0;
-    for (int i = 0; i < program->steps; i++) total += program->step[i].microseconds;
+    for (int i = 0; i < program->steps; i++) {
+        if (program->step[i].kind != EG_COLLECTIVE) total += program->step[i].microseconds;
+    }
     eg_put(out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes",
            list->backward ? "backward" : "forward", eg_dtype_name(list->dtype),
            eg_activation_name(list->activation), list->backward ? " " : "",

@@ -16,34 +16,44 @@ double eg_comm_time(const eg_comm_cost *cost, double bytes) {
     return cost->rate > 0 ? cost->latency + bytes / cost->rate : 0;
 }
 
-static double bytes_of(const eg_op *op) {
-    const int64_t lines = op->collective == EG_FINISH ? 0 : op->rows;
-    return (double)op->items * (double)lines * (double)op->cols * (double)eg_size_of(op->left.dtype);
+static double time_of(const eg_comm_cost *cost, const eg_op *op, int64_t rows) {
+    return eg_comm_time(cost, (double)op->items * (double)rows * (double)op->cols *
+                                  (double)eg_size_of(op->left.dtype));
 }
 
 /* What is begun takes the calling thread for a part of its time, which the products then lack; the rest of it
  * is hidden under those steps that follow the first collective. */
-bool eg_collectives_pay(const eg_caps *caps, const eg_program *program) {
+static bool overlap_pays(const eg_caps *caps, const eg_program *program) {
     const eg_exchange *by = &program->list.exchange;
     double now = 0, begun = 0, under = 0;
-    bool any = false;
     if (by->order != EG_COMM_ORDER_ESTIMATED) return by->order == EG_COMM_ORDER_OVERLAPPED;
     if (by->begun.rate <= 0) return true;
     for (int i = 0; i < program->steps; i++) {
         const eg_step *step = &program->step[i];
-        const eg_op *op = step->op != EG_NO_OP ? &program->list.op[step->op] : NULL;
-        if (op == NULL || op->kind != EG_COLLECTIVE) {
-            if (any && step->kind != EG_COPY) under += step->microseconds;
-            continue;
-        }
-        any = true;
-        if (op->collective == EG_FINISH) continue;
-        begun += eg_comm_time(&by->begun, bytes_of(op) / op->groups);
-        if (step->group == 0) now += eg_comm_time(&by->now, bytes_of(op));
+        const bool sends = step->kind == EG_COLLECTIVE;
+        const eg_op *op = sends ? &program->list.op[step->op] : NULL;
+        if (sends) begun += step->microseconds;
+        if (sends && step->group == 0 && op->collective != EG_FINISH) now += time_of(&by->now, op, op->rows);
+        if (!sends && begun > 0 && step->kind != EG_COPY) under += step->microseconds;
     }
     const int threads = caps->threads > 1 ? caps->threads : 1;
     const double slowed = under + by->busy * begun / threads;
     return (slowed > begun ? slowed : begun) < under + now;
+}
+
+void eg_collectives_estimate(const eg_caps *caps, eg_program *program) {
+    const eg_exchange *by = &program->list.exchange;
+    for (int i = 0; i < program->steps; i++) {
+        eg_step *step = &program->step[i];
+        if (step->kind != EG_COLLECTIVE) continue;
+        const eg_op *op = &program->list.op[step->op];
+        if (op->collective != EG_FINISH)
+            step->microseconds = time_of(&by->begun, op, step->rows.count > 0 ? step->rows.count : op->rows);
+    }
+    program->overlaps = overlap_pays(caps, program);
+    for (int i = 0; i < program->steps && !program->overlaps; i++) {
+        if (program->step[i].kind == EG_COLLECTIVE) program->step[i].beside = false;
+    }
 }
 
 /* ---- Failures ----------------------------------------------------------------------------------- */

@@ -22,8 +22,9 @@ struct eg_collectives {
     eg_status status; /* of what was noticed between the tasks of a step; its message is the thread's */
 };
 
-/* Pure: whether overlap is worth while, by the estimated times of the steps and of the collectives. */
-bool eg_collectives_pay(const eg_caps *caps, const eg_program *program);
+/* Pure: the estimated times of a program's collectives, and whether overlap is worth while by those of all
+ * steps. */
+void eg_collectives_estimate(const eg_caps *caps, eg_program *program);
 
 /* Microseconds of a collective of so many bytes; 0: not known. */
 double eg_comm_time(const eg_comm_cost *cost, double bytes);
