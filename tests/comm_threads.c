@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each collective is a slot, in the order of the calls. Every rank puts its addresses there; the one that
+/* Each collective is a meeting, in the order of the calls. Every rank puts its addresses there; the one that
  * comes last computes all results, in the order of the ranks. */
 #include "comm_threads.h"
 
@@ -13,7 +13,7 @@
 
 typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } kind;
 
-typedef struct slot {
+typedef struct meeting {
     int came, left;
     kind kind;
     size_t count; /* of elements, or bytes */
@@ -23,7 +23,7 @@ typedef struct slot {
     void *receive[TEAM_MOST];
     double ready; /* seconds; when the numbers are there */
     bool mismatch;
-} slot;
+} meeting;
 
 typedef struct member {
     team *team;
@@ -37,7 +37,7 @@ struct team {
     pthread_mutex_t lock;
     int ranks;
     double latency, rate, free_at;
-    slot slots[TEAM_OPS];
+    meeting meetings[TEAM_OPS];
     member members[TEAM_MOST];
 };
 
@@ -73,7 +73,7 @@ static double number(const void *from, size_t i, eg_dtype dtype) {
 }
 
 /* Rounded after every addition, as an engine would. */
-static void add_up(const slot *s, int ranks, size_t from, void *to) {
+static void add_up(const meeting *s, int ranks, size_t from, void *to) {
     const size_t size = eg_dtype_size(s->dtype);
     for (size_t i = 0; i < s->count; i++) {
         double sum = number(s->send[0], from + i, s->dtype);
@@ -89,7 +89,7 @@ static void add_up(const slot *s, int ranks, size_t from, void *to) {
 }
 
 /* As fast as an engine, for measuring. */
-static void add_up_f32(const slot *s, int ranks, float *sums) {
+static void add_up_f32(const meeting *s, int ranks, float *sums) {
     memcpy(sums, s->send[0], s->count * sizeof *sums);
     for (int r = 1; r < ranks; r++) {
         const float *from = s->send[r];
@@ -97,7 +97,7 @@ static void add_up_f32(const slot *s, int ranks, float *sums) {
     }
 }
 
-static void finish_slot(team *t, slot *s) {
+static void finish_meeting(team *t, meeting *s) {
     const size_t bytes = s->count * (s->kind == ALL_GATHER ? 1 : eg_dtype_size(s->dtype));
     if (s->kind == ALL_REDUCE) {
         void *sums = malloc(bytes + 1);
@@ -128,11 +128,11 @@ static eg_status progress(void *user, int *pending) {
     bool bad = m->aborted;
     pthread_mutex_lock(&t->lock);
     while (m->done < m->begun) {
-        slot *s = &t->slots[m->done % TEAM_OPS];
+        meeting *s = &t->meetings[m->done % TEAM_OPS];
         bad = bad || s->mismatch;
         if (s->came < t->ranks || seconds() < s->ready) break;
         m->done++;
-        if (++s->left == t->ranks) *s = (slot){.came = 0};
+        if (++s->left == t->ranks) *s = (meeting){.came = 0};
     }
     *pending = m->begun - m->done;
     pthread_mutex_unlock(&t->lock);
@@ -144,12 +144,12 @@ static eg_status put(member *m, kind kind, const void *send, void *receive, size
     team *t = m->team;
     if (m->aborted || (m->fails_at >= 0 && m->begun >= m->fails_at)) return EG_ERR_DEVICE;
     pthread_mutex_lock(&t->lock);
-    slot *s = &t->slots[m->begun++ % TEAM_OPS];
+    meeting *s = &t->meetings[m->begun++ % TEAM_OPS];
     if (s->came == 0) s->kind = kind, s->count = count, s->dtype = dtype, s->reduction = reduction;
     if (s->kind != kind || s->count != count || s->dtype != dtype || s->reduction != reduction)
         s->mismatch = true;
     s->send[m->rank] = send, s->receive[m->rank] = receive;
-    if (++s->came == t->ranks && !s->mismatch) finish_slot(t, s);
+    if (++s->came == t->ranks && !s->mismatch) finish_meeting(t, s);
     const bool bad = s->mismatch;
     pthread_mutex_unlock(&t->lock);
     for (int pending = 1; when == EG_COMM_NOW && pending > 0;) {
