@@ -22,10 +22,12 @@ Chain = struct(("saved", Matrix), ("source", c.c_int), ("activation", c.c_int), 
 ForwardArgs = struct(("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("residual", Matrix),
                      ("y", Matrix), ("pre", Matrix), ("packed_b", c.c_void_p), ("workspace", Workspace),
                      ("workspace_limit", c.c_size_t))
+DataParallel = struct(("comm", c.c_void_p), ("reduction", c.c_int), ("sharding", c.c_int), ("sums", c.c_int))
 BackwardArgs = struct(("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("grad", Matrix),
                       ("source", c.c_int), ("pre", Matrix), ("y", Matrix), ("d_a", Matrix), ("d_b", Matrix),
                       ("d_bias", Vector), ("grad_pre", Matrix), ("accumulate", c.c_int), ("chain", Chain),
-                      ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t))
+                      ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t),
+                      ("data_parallel", DataParallel))
 GELU = 2  # from the table in epigrad/activation.h
 
 epigrad = c.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libepigrad.so.0.1")

@@ -286,7 +286,7 @@ MUTATIONS = [
     ("ranks: the mean is a sum", "src/distributed/collectives.c",
      "by->mean ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM", "EG_REDUCTION_SUM"),
     ("ranks: programs do not depend on the reduction", "src/core/cache.c",
-     "if (p->comm != NULL) sign_exchange(key, &p->exchange);", ""),
+     "if (p->comm != NULL) sign_exchange(", "if (p->comm == NULL) sign_exchange("),
     ("ranks: d_bias is not sent", "src/core/lower.c",
      "    lower_sum(p, list, &here->gradient);\n", ""),
 ]

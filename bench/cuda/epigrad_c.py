@@ -45,11 +45,16 @@ class Chain(c.Structure):
     _fields_ = [("saved", Matrix), ("source", c.c_int), ("activation", c.c_int), ("d_bias", Vector)]
 
 
+class DataParallel(c.Structure):
+    _fields_ = [("comm", c.c_void_p), ("reduction", c.c_int), ("sharding", c.c_int), ("sums", c.c_int)]
+
+
 class BackwardArgs(c.Structure):
     _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("grad", Matrix),
                 ("source", c.c_int), ("pre", Matrix), ("y", Matrix), ("d_a", Matrix), ("d_b", Matrix),
                 ("d_bias", Vector), ("grad_pre", Matrix), ("accumulate", c.c_int), ("chain", Chain),
-                ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t)]
+                ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t),
+                ("data_parallel", DataParallel)]
 
 
 class ForwardArgs(c.Structure):

@@ -165,8 +165,8 @@ static void layer_backward(network *net, int i, eg_matrix input, int rows) {
                              .a = input_of(net, i, input),
                              .b = weight_of(net, layer),
                              .grad = {.data = layer->grad_pre},
-                             .d_b = d_weight_of(net, layer),
-                             .data_parallel.comm = net->comm};
+                             .d_b = d_weight_of(net, layer)};
+    args.data_parallel.comm = net->comm;
     if (i == LAYERS - 1) args.d_bias = d_bias_of(net, layer); /* the chain has given the others' */
     if (i > 0) {                                              /* nobody wants the gradient of the pixels */
         args.d_a.data = net->layer[i - 1].grad_pre;

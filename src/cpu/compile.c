@@ -442,7 +442,7 @@ static int ways_of_left(const compiler *c, const eg_op *op, int ways[2]) {
     return count;
 }
 
-/* What packs as it goes may refuse a number then, but not when other ranks have begun to add up. */
+/* Fused packing may refuse a number late, but not when other ranks have begun to add up. */
 static int ways_of_right(const compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->right;
     int count = 0;
