@@ -26,7 +26,10 @@ parallel_case parallel_case_of(uint64_t index, int ranks) {
     static const eg_dtype dtypes[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
     uint64_t x = mix(index + 77);
 #define PICK(count) ((int)((x = mix(x + 1)) % (uint64_t)(count)))
-    parallel_case c = {.seed = index, .k = 1 + PICK(40), .n = 1 + PICK(40), .batch = 1 + PICK(3) / 2};
+    parallel_case c = {.seed = index};
+    c.k = 1 + PICK(40);
+    c.n = 1 + PICK(40);
+    c.batch = 1 + PICK(3) / 2;
     if (PICK(3) == 0) c.k = 128 + PICK(400);
     for (int i = 0; i < ranks; i++) c.m[i] = PICK(5) == 0 ? 0 : 1 + PICK(12);
     c.dtype = dtypes[PICK(4)];
@@ -208,7 +211,7 @@ static void make_call(const parallel_case *c, const eg_comm *comm, call *x) {
 static void free_call(call *x) {
     const matrix *const all[] = {&x->a,     &x->b,   &x->bias, &x->grad,   &x->pre,
                                  &x->below, &x->d_a, &x->d_b,  &x->d_bias, &x->d_bias_below};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->x.data);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->x.data);
 }
 
 static eg_vector vector_of(const matrix *m) { return (eg_vector){m->x.data, 0, m->x.dtype}; }

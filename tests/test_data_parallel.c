@@ -155,6 +155,32 @@ static void order_is_by_the_estimate(void **state) {
     free(r);
 }
 
+/* One context, calls that differ in what is done with the sum. */
+static void run_sum_and_mean(void *arg, const eg_comm *comm) {
+    atomic_int *wrong = arg;
+    float a[4] = {1, 2, 3, 4}, grad[4] = {1, 1, 1, 1}, d_b[4];
+    eg_context *context = open_cpu(1);
+    const eg_layer layer = eg_layer_of(2, 2, 2, EG_ACT_NONE);
+    eg_backward_args args =
+        eg_backward_of(eg_row_major(a), eg_row_major(NULL), eg_elements(NULL), eg_row_major(grad));
+    args.d_b = eg_row_major(d_b);
+    args.data_parallel.comm = comm;
+    for (int i = 0; i < 4; i++) {
+        args.data_parallel.reduction = i % 2 ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM;
+        *wrong += eg_backward(context, &layer, &args) != EG_OK || d_b[0] != (i % 2 ? 4 : 4 * comm->ranks);
+    }
+    eg_close(context);
+}
+
+static void a_program_is_of_one_reduction(void **state) {
+    (void)state;
+    atomic_int wrong = 0;
+    team *team = team_make(2, 0, 0);
+    team_run(team, run_sum_and_mean, &wrong);
+    team_free(team);
+    assert_int_equal(wrong, 0);
+}
+
 /* A kernel for the matrix unit refuses a number of one rank, which then takes another program; the others do
  * not. */
 static void a_rank_may_take_another_program(void **state) {
@@ -285,6 +311,7 @@ int main(void) {
         cmocka_unit_test(same_bits_on_every_rank_and_in_every_run),
         cmocka_unit_test(groups_go_one_by_one_or_all_at_once),
         cmocka_unit_test(order_is_by_the_estimate),
+        cmocka_unit_test(a_program_is_of_one_reduction),
         cmocka_unit_test(a_rank_may_take_another_program),
         cmocka_unit_test(ranks_that_disagree_are_told_who_and_what),
         cmocka_unit_test(a_rank_that_cannot_call_tells_the_others),

@@ -167,7 +167,7 @@ static eg_status begin_agreement(const eg_comm *comm, int64_t *words) {
 }
 
 static eg_status agree(eg_collectives *x) {
-    if (x->agreed) return EG_OK;
+    if (x->agreed || x->words == NULL) return EG_OK;
     EG_TRY(wait_for_all(x->comm, "the agreement on a call"));
     x->begun = false;
     EG_TRY(compare(x, x->words + EG_AGREED_WORDS));
