@@ -50,7 +50,7 @@ static int64_t choose_stride(source *s, int64_t dense) {
 
 /* ---- Operands ----------------------------------------------------------------------------------- */
 
-enum { MAX_BUFFERS = 24, LARGEST = 1 << 18 };
+enum { MAX_BUFFERS = 48, LARGEST = 1 << 18 };
 
 typedef struct operands {
     source *source;
@@ -177,7 +177,30 @@ static eg_forward_args choose_forward(operands *o) {
     args.residual = choose_matrix(o, l->m, l->n, false);
     args.y = choose_matrix(o, l->m, l->n, true);
     args.pre = choose_matrix(o, l->m, l->n, false);
+    if (choose(o->source, 4) == 0) return args;
+    args.b_up = choose_matrix(o, l->k, l->n, true);
+    args.bias_up = choose_vector(o, l->n, false);
+    args.pre_up = choose_matrix(o, l->m, l->n, args.pre.data != NULL);
     return args;
+}
+
+static void choose_chain_up(operands *o, eg_chain_up *chain) {
+    const eg_layer *l = o->layer;
+    chain->saved = choose_matrix(o, l->m, l->k, true);
+    chain->d_up = choose_matrix(o, l->m, l->k, true);
+    chain->y = choose_matrix(o, l->m, l->k, false);
+    chain->d_bias = choose_vector(o, l->k, false);
+}
+
+static void choose_gated(operands *o, eg_backward_args *args) {
+    const eg_layer *l = o->layer;
+    args->b_up = choose_matrix(o, l->k, l->n, true);
+    args->bias_up = choose_vector(o, l->n, false);
+    if (args->source != EG_SOURCE_RECOMPUTE) args->pre_up = choose_matrix(o, l->m, l->n, true);
+    if (choose(o->source, 4) == 1) args->grad_up = choose_matrix(o, l->m, l->n, true);
+    args->d_b_up = choose_matrix(o, l->k, l->n, false);
+    args->d_bias_up = choose_vector(o, l->n, false);
+    args->grad_pre_up = choose_matrix(o, l->m, l->n, false);
 }
 
 static eg_backward_args choose_backward(operands *o) {
@@ -202,7 +225,9 @@ static eg_backward_args choose_backward(operands *o) {
         args.chain.source = (eg_source)choose_enum(s, 3);
         args.chain.activation = (eg_activation)choose_enum(s, 12);
         args.chain.d_bias = choose_vector(o, l->k, false);
+        if (choose(s, 4) == 1) choose_chain_up(o, &args.chain_up);
     }
+    if (choose(s, 4) > 1) choose_gated(o, &args);
     return args;
 }
 

@@ -11,7 +11,7 @@
 /* ---- Decks -------------------------------------------------------------------------------------- */
 
 /* SALT picks one of the many ways to shuffle: one in which tests/test_cases finds every value. */
-enum { LARGEST_DECK = 256, SALT = 2 };
+enum { LARGEST_DECK = 256, SALT = 80 };
 
 typedef enum deck {
     DECK_CALL,
@@ -27,7 +27,9 @@ typedef enum deck {
     DECK_OPTIONS,
     DECK_MASKS,
     DECK_LIMIT,
-    DECK_ALIGNED
+    DECK_ALIGNED,
+    DECK_GATE,
+    DECK_GATED_CALL
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -79,7 +81,38 @@ int check_round(eg_dtype compute) {
 }
 
 /* As many rounds as it takes for every value that tests/test_cases asks for to have come up. */
-int check_count(eg_dtype compute) { return (compute == EG_F64 ? 7 : 5) * check_round(compute); }
+static int count_plain(eg_dtype compute) { return (compute == EG_F64 ? 7 : 5) * check_round(compute); }
+
+/* Gated units come after them: forward, from nothing saved, from both pre; and with gradients that a chain
+ * has made, which has no activation. */
+enum { GATED_MODES = 3, GATED_ROUNDS = 4, MADE = 9 };
+
+static int make_gated_calls(eg_dtype compute, check_case calls[LARGEST_DECK]) {
+    static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_F16, EG_BF16};
+    int count = 0;
+    for (int d = 0; d < 4; d++) {
+        const check_case of_type = {.dtype = dtypes[d], .gated = true};
+        if (oracle_compute_dtype(dtypes[d]) != compute) continue;
+        for (int i = 0; i < ACTIVATIONS * GATED_MODES + MADE; i++) {
+            check_case *c = &calls[count++];
+            const int mode = i % GATED_MODES;
+            *c = of_type;
+            c->backward = mode > 0 || i >= ACTIVATIONS * GATED_MODES;
+            c->source = mode == 2 ? EG_SOURCE_PRE : EG_SOURCE_RECOMPUTE;
+            if (i < ACTIVATIONS * GATED_MODES) {
+                c->activation = (eg_activation)(i / GATED_MODES);
+            } else {
+                c->present = CHECK_BIT(CHECK_GRAD_UP);
+            }
+        }
+    }
+    return count;
+}
+
+int check_count(eg_dtype compute) {
+    check_case calls[LARGEST_DECK];
+    return count_plain(compute) + GATED_ROUNDS * make_gated_calls(compute, calls);
+}
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
@@ -144,7 +177,8 @@ typedef enum style {
 } style;
 
 static void deal_layout(int index, check_case *c) {
-    const unsigned b = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_D_B);
+    const unsigned b =
+        CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_D_B) | CHECK_BIT(CHECK_B_UP) | CHECK_BIT(CHECK_D_B_UP);
     c->offset = deal_mask(index, 0);
     const style chosen = (style)deal(DECK_STYLE, index, STYLES);
     if (chosen < STYLE_DENSE) {
@@ -169,7 +203,27 @@ static bool wants(const check_case *c, check_operand operand) {
     return (c->present & CHECK_BIT(operand)) != 0;
 }
 
+static bool wants_any(const check_case *c, unsigned set) { return (c->present & set) != 0; }
+
+/* Each half of a gated unit needs the gate; only the gate's own gradient needs the other half. */
+static unsigned needed_by_gated(const check_case *c) {
+    const unsigned gate =
+        CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_D_B) | CHECK_BIT(CHECK_D_BIAS) | CHECK_BIT(CHECK_GRAD_PRE);
+    const bool made = wants(c, CHECK_GRAD_UP), recompute = c->source == EG_SOURCE_RECOMPUTE && !made;
+    unsigned inputs = CHECK_BIT(CHECK_GRAD);
+    if (recompute) inputs |= CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B);
+    if (recompute && wants_any(c, gate)) inputs |= CHECK_BIT(CHECK_B_UP);
+    if (!recompute && !made) inputs |= CHECK_BIT(CHECK_SAVED);
+    if (!recompute && !made && wants_any(c, gate)) inputs |= CHECK_BIT(CHECK_SAVED_UP);
+    if (made) inputs |= CHECK_BIT(CHECK_GRAD_UP);
+    if (wants(c, CHECK_D_A)) inputs |= CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    if (wants(c, CHECK_D_B) || wants(c, CHECK_D_B_UP)) inputs |= CHECK_BIT(CHECK_A);
+    return inputs;
+}
+
 unsigned check_needed(const check_case *c) {
+    if (c->gated && c->backward) return needed_by_gated(c);
+    if (c->gated) return CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP) | CHECK_BIT(CHECK_Y);
     const bool recompute = c->backward && c->source == EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
     const bool saved = c->backward && c->source != EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
     unsigned inputs = c->backward ? CHECK_BIT(CHECK_GRAD) : CHECK_BIT(CHECK_Y);
@@ -179,13 +233,34 @@ unsigned check_needed(const check_case *c) {
     return inputs;
 }
 
+/* What a gated unit has more: gradients of its other half, at least one of them, by which it is known. */
+static void deal_gated(int gate, check_case *c) {
+    if ((gate & 1) != 0 || gate == 0) c->present |= CHECK_BIT(CHECK_D_B_UP);
+    if ((gate & 2) != 0) c->present |= CHECK_BIT(CHECK_D_BIAS_UP);
+    if ((gate & 4) != 0) c->present |= CHECK_BIT(CHECK_GRAD_PRE_UP);
+    if ((gate & 8) != 0) c->present |= CHECK_BIT(CHECK_BIAS_UP);
+}
+
+/* The layer below as a gated unit. */
+static void deal_gated_below(int gate, check_case *c) {
+    c->present |= CHECK_BIT(CHECK_BELOW_UP) | CHECK_BIT(CHECK_D_UP_BELOW);
+    if ((gate & 1) != 0) c->present |= CHECK_BIT(CHECK_Y_BELOW);
+    if ((gate & 2) != 0) c->present |= CHECK_BIT(CHECK_D_BIAS_UP_BELOW);
+    c->shared &= ~(CHECK_BIT(CHECK_D_UP_BELOW) | CHECK_BIT(CHECK_Y_BELOW));
+}
+
 static void deal_backward(int index, unsigned flags, check_case *c) {
     const unsigned outputs[] = {CHECK_BIT(CHECK_D_A), CHECK_BIT(CHECK_D_B), CHECK_BIT(CHECK_D_BIAS),
                                 CHECK_BIT(CHECK_GRAD_PRE)};
     const int subset = deal(DECK_WANTS, index, 16);
     for (int i = 0; i < 4; i++) c->present |= (subset >> i & 1) != 0 ? outputs[i] : 0;
-    const unsigned unneeded = CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) |
-                              (c->source != EG_SOURCE_RECOMPUTE ? CHECK_BIT(CHECK_SAVED) : 0);
+    const int gate = deal(DECK_GATE, index, 16);
+    const unsigned up = c->gated ? ~0U : ~(CHECK_BIT(CHECK_B_UP) | CHECK_BIT(CHECK_SAVED_UP));
+    const unsigned saved = CHECK_BIT(CHECK_SAVED) | CHECK_BIT(CHECK_SAVED_UP);
+    const unsigned unneeded = (CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP) |
+                               (c->source != EG_SOURCE_RECOMPUTE ? saved : 0)) &
+                              up;
+    if (c->gated) deal_gated(gate, c);
     c->present |= check_needed(c) | ((flags & 8) != 0 ? unneeded : 0);
     if (wants(c, CHECK_GRAD_PRE) && (flags & 4) != 0) {
         c->in_place = true;
@@ -203,11 +278,14 @@ static void deal_backward(int index, unsigned flags, check_case *c) {
     c->below_source = below->source;
     c->present |= CHECK_BIT(CHECK_BELOW) | (chain > 1 ? CHECK_BIT(CHECK_D_BIAS_BELOW) : 0);
     c->shared &= ~CHECK_BIT(CHECK_D_A);
+    if (c->below_source == EG_SOURCE_PRE && gate < 10) deal_gated_below(gate, c);
 }
 
 static void deal_forward(unsigned flags, check_case *c) {
     c->present |= check_needed(c);
     if ((flags & 8) != 0) c->present |= CHECK_BIT(CHECK_PRE);
+    if ((flags & 8) != 0 && c->gated) c->present |= CHECK_BIT(CHECK_PRE_UP);
+    if ((flags & 32) != 0 && c->gated) c->present |= CHECK_BIT(CHECK_BIAS_UP);
     if (!wants(c, CHECK_RESIDUAL)) return;
     c->in_place = (flags & 48) == 48;
     if (c->in_place) c->shared &= ~CHECK_BIT(CHECK_RESIDUAL);
@@ -215,8 +293,9 @@ static void deal_forward(unsigned flags, check_case *c) {
 
 void check_make(eg_dtype compute, int index, check_case *out) {
     check_case calls[LARGEST_DECK];
-    const int count = make_calls(compute, calls);
-    *out = calls[deal(DECK_CALL, index, count)];
+    const bool gated = index >= count_plain(compute);
+    const int count = gated ? make_gated_calls(compute, calls) : make_calls(compute, calls);
+    *out = calls[deal(gated ? DECK_GATED_CALL : DECK_CALL, index, count)];
     const unsigned flags = (unsigned)deal(DECK_FLAGS, index, 64);
     const int options = deal(DECK_OPTIONS, index, 6);
     out->seed = (uint64_t)index + 1;
@@ -225,7 +304,8 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->nonfinite = (eg_nonfinite)(options % 2);
     deal_shape(index, out);
     deal_layout(index, out);
-    out->shared &= ~(CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE));
+    out->shared &= ~(CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE) |
+                     CHECK_BIT(CHECK_PRE_UP) | CHECK_BIT(CHECK_GRAD_PRE_UP));
     out->present |= (flags & 1) != 0 ? CHECK_BIT(CHECK_BIAS) : 0;
     if (out->backward) {
         deal_backward(index, flags, out);
@@ -255,8 +335,10 @@ static void put(line *to, const char *text) {
 }
 
 static const char *const operand_names[CHECK_OPERANDS] = {
-    "a", "b",   "bias", "residual", "grad",   "saved",    "below",
-    "y", "pre", "d_a",  "d_b",      "d_bias", "grad_pre", "d_bias_below"};
+    "a",         "b",           "bias",       "residual", "grad",           "saved",  "below",
+    "b_up",      "bias_up",     "grad_up",    "saved_up", "below_up",       "y",      "pre",
+    "d_a",       "d_b",         "d_bias",     "grad_pre", "d_bias_below",   "pre_up", "d_b_up",
+    "d_bias_up", "grad_pre_up", "d_up_below", "y_below",  "d_bias_up_below"};
 
 static void put_set(line *to, const char *label, unsigned set, unsigned present) {
     if ((set & present) == 0) return;
@@ -279,10 +361,10 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     if (capacity == 0) return;
     line to = {text, capacity};
     char head[128];
-    snprintf(head, sizeof head, "%s %s %s%s%s %lldx%lldx%lld batch %lld",
+    snprintf(head, sizeof head, "%s %s %s%s%s%s %lldx%lldx%lld batch %lld",
              c->backward ? "backward" : "forward", eg_dtype_name(c->dtype), eg_activation_name(c->activation),
-             c->backward ? " " : "", c->backward ? sources[c->source] : "", (long long)c->m, (long long)c->k,
-             (long long)c->n, (long long)c->batch);
+             c->gated ? " gated" : "", c->backward ? " " : "", c->backward ? sources[c->source] : "",
+             (long long)c->m, (long long)c->k, (long long)c->n, (long long)c->batch);
     put(&to, head);
     put(&to, maths[c->math]);
     put(&to, c->nonfinite == EG_NONFINITE_PROPAGATE ? " propagate" : "");

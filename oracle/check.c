@@ -17,7 +17,7 @@ typedef struct job {
     operands set;
     memory workspace;
     eg_workspace given; /* of it, to the call */
-    eg_packed *packed;
+    eg_packed *packed, *packed_up;
     int run;      /* 0, then 1 */
     size_t limit; /* of the first */
     bool cpu;
@@ -26,7 +26,7 @@ typedef struct job {
 } job;
 
 __attribute__((format(printf, 2, 3))) static check_result fail(job *j, const char *format, ...) {
-    char what[384], how[512];
+    char what[384], how[640];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
@@ -75,15 +75,21 @@ static oracle_layer layer_of(const job *j) {
 }
 
 static bool expect_forward(job *j, const oracle_layer *layer) {
-    oracle_result *pre = output(j, CHECK_PRE), *own = NULL;
-    if (pre == NULL) pre = own = calloc((size_t)(layer->batch * layer->m * layer->n) + 1, sizeof *pre);
+    oracle_result *pre = output(j, CHECK_PRE), *pre_up = output(j, CHECK_PRE_UP);
+    const size_t elements = (size_t)(layer->batch * layer->m * layer->n) + 1;
+    oracle_result *own = calloc(2 * elements, sizeof *own);
+    if (pre == NULL) pre = own;
+    if (pre_up == NULL && own != NULL) pre_up = own + elements;
     const oracle_forward_args args = {.a = input(j, CHECK_A),
                                       .b = input(j, CHECK_B),
                                       .bias = j->set.of[CHECK_BIAS].values,
                                       .residual = input(j, CHECK_RESIDUAL),
                                       .pre = pre,
-                                      .y = output(j, CHECK_Y)};
-    const bool ok = pre != NULL && oracle_forward(layer, &args);
+                                      .y = output(j, CHECK_Y),
+                                      .b_up = input(j, CHECK_B_UP),
+                                      .bias_up = j->set.of[CHECK_BIAS_UP].values,
+                                      .pre_up = pre_up};
+    const bool ok = own != NULL && oracle_forward(layer, &args);
     free(own);
     return ok;
 }
@@ -110,6 +116,23 @@ static bool expect_backward(job *j, const oracle_layer *layer) {
                                       .d_bias = output(j, CHECK_D_BIAS),
                                       .grad_pre = output(j, CHECK_GRAD_PRE),
                                       .d_bias_below = output(j, CHECK_D_BIAS_BELOW),
+                                      .gated = c->gated,
+                                      .made = j->set.of[CHECK_GRAD_UP].present,
+                                      .b_up = input(j, CHECK_B_UP),
+                                      .bias_up = j->set.of[CHECK_BIAS_UP].values,
+                                      .saved_up = input(j, CHECK_SAVED_UP),
+                                      .grad_up = input(j, CHECK_GRAD_UP),
+                                      .d_b_up_shared = j->set.of[CHECK_D_B_UP].batch_stride == 0,
+                                      .d_b_up_before = before(j, CHECK_D_B_UP),
+                                      .d_bias_up_before = before(j, CHECK_D_BIAS_UP),
+                                      .d_b_up = output(j, CHECK_D_B_UP),
+                                      .d_bias_up = output(j, CHECK_D_BIAS_UP),
+                                      .grad_pre_up = output(j, CHECK_GRAD_PRE_UP),
+                                      .below_up = input(j, CHECK_BELOW_UP),
+                                      .d_bias_up_below_before = before(j, CHECK_D_BIAS_UP_BELOW),
+                                      .d_up_below = output(j, CHECK_D_UP_BELOW),
+                                      .y_below = output(j, CHECK_Y_BELOW),
+                                      .d_bias_up_below = output(j, CHECK_D_BIAS_UP_BELOW),
                                   });
 }
 
@@ -140,8 +163,9 @@ static check_result open_operands(job *j, memory_place place) {
 }
 
 static void close_operands(job *j) {
-    if (j->packed != NULL) eg_packed_free(j->context, j->packed);
-    j->packed = NULL;
+    eg_packed_free(j->context, j->packed);
+    eg_packed_free(j->context, j->packed_up);
+    j->packed = j->packed_up = NULL;
     memory_close(&j->workspace, j->context);
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         if (j->set.of[i].home == (check_operand)i) memory_close(&j->set.of[i].place, j->context);
@@ -174,26 +198,39 @@ static eg_status spoil(job *j, const operand *b) {
     return memory_write(&b->place, j->context, b->after);
 }
 
-static check_result pack(job *j) {
-    if (j->c->pack == CHECK_PACK_NONE) return CHECK_PASSED;
-    const operand *b = &j->set.of[CHECK_B];
+/* What is packed, with the case's b or its b_up. */
+static bool is_packed(const job *j, int which) {
+    if (j->c->pack == CHECK_PACK_NONE) return false;
+    return which == CHECK_B || (which == CHECK_B_UP && (check_needed(j->c) & CHECK_BIT(CHECK_B_UP)) != 0);
+}
+
+static check_result pack_one(job *j, check_operand which, eg_packed **packed) {
+    const operand *b = &j->set.of[which];
     eg_layer layer = public_layer(j->c);
     layer.m = j->c->pack_m > 0 ? j->c->pack_m : layer.m + 5; /* m is free */
     const eg_matrix matrix = operand_matrix(b, j->c);
     eg_status status = EG_OK;
     if (j->c->pack == CHECK_PACK_UPDATED) status = spoil(j, b);
-    if (status == EG_OK) status = eg_pack_b(j->context, &layer, &matrix, &j->packed);
+    if (status == EG_OK) status = eg_pack_b(j->context, &layer, &matrix, packed);
     if (status != EG_OK) return refused(j, "eg_pack_b", status);
     if (j->c->pack == CHECK_PACK_UPDATED) {
         status = eg_sync(j->context);
         if (status == EG_OK) status = memory_write(&b->place, j->context, b->image);
-        if (status == EG_OK) status = eg_packed_update(j->context, j->packed, &matrix);
+        if (status == EG_OK) status = eg_packed_update(j->context, *packed, &matrix);
     }
     if (j->c->pack == CHECK_PACK_COPY) {
         status = eg_sync(j->context);
         if (status == EG_OK) status = spoil(j, b);
     }
     return status == EG_OK ? CHECK_PASSED : refused(j, "packing b", status);
+}
+
+/* Both of a gated unit, where it needs both. */
+static check_result pack(job *j) {
+    if (j->c->pack == CHECK_PACK_NONE) return CHECK_PASSED;
+    const check_result packed = pack_one(j, CHECK_B, &j->packed);
+    if (packed != CHECK_PASSED || !is_packed(j, CHECK_B_UP)) return packed;
+    return pack_one(j, CHECK_B_UP, &j->packed_up);
 }
 
 /* The caller's workspace has exactly the bytes asked for, full of NaN, and a tail to watch; and a head, but
@@ -292,8 +329,13 @@ static check_result call_forward(job *j, memory_place place) {
                             .residual = matrix_of(j, CHECK_RESIDUAL),
                             .y = matrix_of(j, CHECK_Y),
                             .pre = matrix_of(j, CHECK_PRE),
-                            .packed_b = j->packed};
+                            .packed_b = j->packed,
+                            .b_up = matrix_of(j, CHECK_B_UP),
+                            .bias_up = vector_of(j, CHECK_BIAS_UP),
+                            .pre_up = matrix_of(j, CHECK_PRE_UP),
+                            .packed_b_up = j->packed_up};
     if (j->c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
+    if (j->c->pack == CHECK_PACK_ALONE && j->packed_up != NULL) args.b_up.data = NULL;
     const question q = {.layer = &layer, .forward = &args};
     const check_result limited = choose_limit(j, &q, &args.workspace_limit);
     if (limited != CHECK_PASSED) return limited;
@@ -326,10 +368,23 @@ static eg_backward_args backward_args(const job *j) {
                                        .source = c->below_source,
                                        .activation = c->below_activation,
                                        .d_bias = vector_of(j, CHECK_D_BIAS_BELOW)},
-                             .packed_b = j->packed};
+                             .packed_b = j->packed,
+                             .b_up = matrix_of(j, CHECK_B_UP),
+                             .bias_up = vector_of(j, CHECK_BIAS_UP),
+                             .grad_up = matrix_of(j, CHECK_GRAD_UP),
+                             .d_b_up = matrix_of(j, CHECK_D_B_UP),
+                             .d_bias_up = vector_of(j, CHECK_D_BIAS_UP),
+                             .grad_pre_up = matrix_of(j, CHECK_GRAD_PRE_UP),
+                             .packed_b_up = j->packed_up,
+                             .chain_up = {.saved = matrix_of(j, CHECK_BELOW_UP),
+                                          .d_up = matrix_of(j, CHECK_D_UP_BELOW),
+                                          .y = matrix_of(j, CHECK_Y_BELOW),
+                                          .d_bias = vector_of(j, CHECK_D_BIAS_UP_BELOW)}};
     if (c->source == EG_SOURCE_PRE) args.pre = matrix_of(j, CHECK_SAVED);
+    if (c->source == EG_SOURCE_PRE) args.pre_up = matrix_of(j, CHECK_SAVED_UP);
     if (c->source == EG_SOURCE_Y) args.y = matrix_of(j, CHECK_SAVED);
     if (c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
+    if (c->pack == CHECK_PACK_ALONE && j->packed_up != NULL) args.b_up.data = NULL;
     return args;
 }
 
@@ -437,7 +492,7 @@ static check_result compare_home(job *j, check_operand home) {
 static check_result compare(job *j) {
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         const operand *x = &j->set.of[i];
-        const bool spoilt = i == CHECK_B && j->c->pack == CHECK_PACK_COPY;
+        const bool spoilt = is_packed(j, i) && j->c->pack == CHECK_PACK_COPY;
         if (!x->present || spoilt || x->home != (check_operand)i) continue;
         if (compare_home(j, (check_operand)i) != CHECK_PASSED) return CHECK_FAILED;
     }

@@ -28,13 +28,25 @@ typedef enum check_operand {
     CHECK_GRAD,
     CHECK_SAVED, /* pre or y, as source says */
     CHECK_BELOW, /* chain.saved */
-    CHECK_Y,     /* outputs from here on */
+    CHECK_B_UP,  /* the other half of a gated unit */
+    CHECK_BIAS_UP,
+    CHECK_GRAD_UP,
+    CHECK_SAVED_UP,
+    CHECK_BELOW_UP, /* chain_up.saved */
+    CHECK_Y,        /* outputs from here on */
     CHECK_PRE,
     CHECK_D_A,
     CHECK_D_B,
     CHECK_D_BIAS,
     CHECK_GRAD_PRE,
     CHECK_D_BIAS_BELOW,
+    CHECK_PRE_UP,
+    CHECK_D_B_UP,
+    CHECK_D_BIAS_UP,
+    CHECK_GRAD_PRE_UP,
+    CHECK_D_UP_BELOW,      /* chain_up.d_up */
+    CHECK_Y_BELOW,         /* chain_up.y */
+    CHECK_D_BIAS_UP_BELOW, /* chain_up.d_bias */
     CHECK_OPERANDS
 } check_operand;
 
@@ -99,6 +111,7 @@ typedef struct check_case {
     unsigned offset;      /* an offset before the first element */
 
     bool backward;
+    bool gated;   /* CHECK_GRAD_UP is present: a chain has made the gradients */
     bool aligned; /* distances are multiples of 16 bytes, which the fastest kernels ask for */
 
     bool accumulate;
@@ -136,7 +149,7 @@ typedef struct check_report {
     double worst;       /* the largest error of an element beyond its rounding, as a part of its bound */
     bool chunks;        /* the call was cut into several, */
     bool in_result;     /* with half of d_b added up in its own memory */
-    char message[1024]; /* of a case that failed or is unsupported: what, where, got, expected */
+    char message[1280]; /* of a case that failed or is unsupported: what, where, got, expected */
 } check_report;
 
 /* Runs one case. CHECK_UNSUPPORTED only where the library said EG_ERR_UNSUPPORTED. */

@@ -21,6 +21,11 @@ static const struct {
     [CHECK_GRAD] = {"grad", DIM_M, DIM_N},
     [CHECK_SAVED] = {"pre", DIM_M, DIM_N},
     [CHECK_BELOW] = {"chain.saved", DIM_M, DIM_K},
+    [CHECK_B_UP] = {"b_up", DIM_K, DIM_N},
+    [CHECK_BIAS_UP] = {"bias_up", ONE, DIM_N},
+    [CHECK_GRAD_UP] = {"grad_up", DIM_M, DIM_N},
+    [CHECK_SAVED_UP] = {"pre_up", DIM_M, DIM_N},
+    [CHECK_BELOW_UP] = {"chain_up.saved", DIM_M, DIM_K},
     [CHECK_Y] = {"y", DIM_M, DIM_N},
     [CHECK_PRE] = {"pre", DIM_M, DIM_N},
     [CHECK_D_A] = {"d_a", DIM_M, DIM_K},
@@ -28,6 +33,13 @@ static const struct {
     [CHECK_D_BIAS] = {"d_bias", ONE, DIM_N},
     [CHECK_GRAD_PRE] = {"grad_pre", DIM_M, DIM_N},
     [CHECK_D_BIAS_BELOW] = {"chain.d_bias", ONE, DIM_K},
+    [CHECK_PRE_UP] = {"pre_up", DIM_M, DIM_N},
+    [CHECK_D_B_UP] = {"d_b_up", DIM_K, DIM_N},
+    [CHECK_D_BIAS_UP] = {"d_bias_up", ONE, DIM_N},
+    [CHECK_GRAD_PRE_UP] = {"grad_pre_up", DIM_M, DIM_N},
+    [CHECK_D_UP_BELOW] = {"chain_up.d_up", DIM_M, DIM_K},
+    [CHECK_Y_BELOW] = {"chain_up.y", DIM_M, DIM_K},
+    [CHECK_D_BIAS_UP_BELOW] = {"chain_up.d_bias", ONE, DIM_K},
 };
 
 const char *operand_name(const check_case *c, check_operand which) {
@@ -38,7 +50,8 @@ const char *operand_name(const check_case *c, check_operand which) {
 bool operand_is_output(check_operand which) { return which >= CHECK_Y; }
 
 static bool is_sum(check_operand which) {
-    return which == CHECK_D_B || which == CHECK_D_BIAS || which == CHECK_D_BIAS_BELOW;
+    return which == CHECK_D_B || which == CHECK_D_B_UP ||
+           (operand_is_output(which) && table[which].rows == ONE);
 }
 
 int64_t operand_count(const operand *x) { return x->items * x->rows * x->cols; }
@@ -164,14 +177,19 @@ static double scale_of(const check_case *c, check_operand which) {
     const bool large = c->data == CHECK_DATA_LARGE, tiny = c->data == CHECK_DATA_TINY;
     switch (which) {
     case CHECK_B:
+    case CHECK_B_UP:
         return (large ? 10 : tiny ? 0x1p-9 : 1) * 6 / sqrt((double)(c->k > 0 ? c->k : 1));
     case CHECK_SAVED:
     case CHECK_BELOW:
+    case CHECK_SAVED_UP:
+    case CHECK_BELOW_UP:
         return large ? 100 : 6;
     case CHECK_A:
     case CHECK_GRAD:
+    case CHECK_GRAD_UP:
         return tiny ? 0x1p-7 : 1;
     case CHECK_BIAS:
+    case CHECK_BIAS_UP:
     case CHECK_RESIDUAL:
         return tiny ? 0x1p-16 : 1;
     default:
@@ -187,7 +205,8 @@ static double into_range(eg_activation activation, double x) {
 }
 
 static double draw(const check_case *c, check_operand which, oracle_random *random) {
-    const bool saved = which == CHECK_SAVED || which == CHECK_BELOW;
+    const bool saved =
+        which == CHECK_SAVED || which == CHECK_BELOW || which == CHECK_SAVED_UP || which == CHECK_BELOW_UP;
     double x = scale_of(c, which) * oracle_random_unit(random);
     if (c->data == CHECK_DATA_INTEGERS)
         x = (double)(saved ? oracle_random_below(random, 9) - 4 : oracle_random_below(random, 5) - 2);
@@ -201,6 +220,8 @@ static double draw(const check_case *c, check_operand which, oracle_random *rand
 /* An input that is given though the wanted outputs do not need it. */
 static bool unneeded(const check_case *c, check_operand which) {
     if (!c->backward) return false;
+    const check_operand of = which == CHECK_BIAS ? CHECK_B : which == CHECK_BIAS_UP ? CHECK_B_UP : which;
+    if (c->gated) return of <= CHECK_SAVED_UP && of != CHECK_BELOW && !in(check_needed(c), of);
     const bool recompute = c->source == EG_SOURCE_RECOMPUTE && c->activation != EG_ACT_NONE;
     if (which == CHECK_A) return !recompute && !in(c->present, CHECK_D_B);
     if (which == CHECK_B) return !recompute && !in(c->present, CHECK_D_A);
@@ -214,6 +235,8 @@ static bool unneeded(const check_case *c, check_operand which) {
 static double huge_of(const check_case *c, check_operand which, eg_dtype dtype) {
     const bool squares = c->activation == EG_ACT_RELU2 || c->below_activation == EG_ACT_RELU2;
     const bool most = c->seed % CHECK_Y == (uint64_t)which && !squares;
+    if (c->gated || in(c->present, CHECK_BELOW_UP)) /* products of many more */
+        return dtype == EG_F64 ? 0x1p60 : dtype == EG_F16 ? 2 : 0x1p8;
     if (dtype == EG_F64) return most ? 0x1p800 : 0x1p200;
     if (dtype == EG_F16) return most && which <= CHECK_RESIDUAL ? 65504 : 8;
     return most ? 0x1p100 : 0x1p23;

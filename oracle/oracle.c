@@ -125,10 +125,41 @@ static oracle_result apply(const oracle_layer *layer, activation_function *f, eg
     return result;
 }
 
+/* The product of two numbers that may both be off. */
+static oracle_result times(const oracle_layer *layer, oracle_result x, oracle_result y) {
+    const double product = x.value * y.value, least = least_of(layer);
+    double bound = error_of(x.value, x.bound, y.value) + error_of(y.value, y.bound, x.value);
+    if (x.bound > 0 && y.bound > 0) bound += x.bound * y.bound;
+    if (fabs(x.value) < least || fabs(y.value) < least) bound += fabs(product);
+    if (isfinite(product) && x.value != 0 && y.value != 0)
+        bound += 2 * unit(layer) * fabs(product) + 2 * underflow(layer);
+    return (oracle_result){product, bound};
+}
+
+static oracle_result exactly(double value) { return (oracle_result){value, 0}; }
+
+static void make_gated_y(const oracle_layer *layer, const oracle_forward_args *args, sum *totals) {
+    const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
+    for (int64_t b = 0; b < layer->batch; b++) {
+        oracle_result *pre = args->pre + b * mn, *pre_up = args->pre_up + b * mn;
+        const double *a = batch_item(args->a, b, mk);
+        make_pre(layer, a, batch_item(args->b, b, kn), args->bias, totals, pre);
+        make_pre(layer, a, batch_item(args->b_up, b, kn), args->bias_up, totals, pre_up);
+        for (int64_t i = 0; args->y != NULL && i < mn; i++)
+            args->y[b * mn + i] =
+                times(layer, apply(layer, oracle_act, layer->activation, pre[i]), pre_up[i]);
+    }
+}
+
 bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
     sum *totals = calloc((size_t)mn + 1, sizeof *totals);
     if (totals == NULL) return false;
+    if (args->b_up.data != NULL) {
+        make_gated_y(layer, args, totals);
+        free(totals);
+        return true;
+    }
     for (int64_t b = 0; b < layer->batch; b++) {
         oracle_result *pre = args->pre + b * mn;
         make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, pre);
@@ -188,6 +219,34 @@ static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args 
     }
 }
 
+/* d_up = grad * act(pre); d_gate = grad * pre_up * act'(pre). */
+static void make_gated_gradients(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+                                 oracle_result *d_gate, oracle_result *d_up) {
+    const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
+    const bool recompute = args->source == EG_SOURCE_RECOMPUTE && !args->made;
+    for (int64_t b = 0; b < layer->batch; b++) {
+        oracle_result *gate = d_gate + b * mn, *up = d_up + b * mn; /* which hold pre and pre_up before */
+        const double *grad = args->grad.data != NULL ? batch_item(args->grad, b, mn) : NULL;
+        if (recompute)
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, gate);
+        if (recompute && args->b_up.data != NULL)
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b_up, b, kn), args->bias_up, totals,
+                     up);
+        for (int64_t i = 0; i < mn; i++) {
+            if (!recompute && args->saved.data != NULL) gate[i] = exactly(batch_item(args->saved, b, mn)[i]);
+            if (!recompute && args->saved_up.data != NULL)
+                up[i] = exactly(batch_item(args->saved_up, b, mn)[i]);
+            if (args->made) {
+                gate[i] = exactly(grad[i]), up[i] = exactly(batch_item(args->grad_up, b, mn)[i]);
+                continue;
+            }
+            const oracle_result pre = gate[i], product = times(layer, up[i], exactly(grad[i]));
+            up[i] = times(layer, apply(layer, oracle_act, layer->activation, pre), exactly(grad[i]));
+            gate[i] = times_derivative(layer, product, layer->activation, EG_SOURCE_PRE, pre);
+        }
+    }
+}
+
 /* What the products read, where a backend rounds it to the storage type first. */
 static void round_bounds(const oracle_layer *layer, oracle_result *grad_pre, int64_t count) {
     const double least =
@@ -212,33 +271,43 @@ static void clear(sum *totals, int64_t count, const double *before) {
 }
 
 static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
-                     const oracle_result *grad_pre) {
+                     const oracle_result *grad_pre, const oracle_result *grad_pre_up) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
-    const int64_t terms = n * (args->d_a_shared ? layer->batch : 1);
+    const int64_t terms = n * (args->d_a_shared ? layer->batch : 1) * (args->gated ? 2 : 1);
     clear(totals, m * k, NULL);
     if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
     for (int64_t b = 0; b < layer->batch; b++) {
         if (!args->d_a_shared) clear(totals, m * k, NULL);
         add_product(layer, totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
                     item_or_shared(args->b, b, k * n, 1, n));
+        if (args->gated)
+            add_product(layer, totals, m, k, n, item(of_results(grad_pre_up, n, 1), b, m * n),
+                        item_or_shared(args->b_up, b, k * n, 1, n));
         finish_all(layer, totals, m * k, terms, args->d_a + (args->d_a_shared ? 0 : b * m * k));
     }
 }
 
-static void make_d_b(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+/* One of the two of a gated unit, or the only one. */
+typedef struct weight_gradient {
+    bool shared;
+    const double *before;
+    oracle_result *d_b;
+} weight_gradient;
+
+static void make_d_b(const oracle_layer *layer, oracle_matrix a, const weight_gradient *x, sum *totals,
                      const oracle_result *grad_pre) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
-    const int64_t terms = m * (args->d_b_shared ? layer->batch : 1) + 1;
-    if (args->d_b_shared) { /* also what an empty batch leaves */
-        clear(totals, k * n, args->d_b_before);
-        finish_all(layer, totals, k * n, terms, args->d_b);
+    const int64_t terms = m * (x->shared ? layer->batch : 1) + 1;
+    if (x->d_b == NULL) return;
+    if (x->shared) { /* also what an empty batch leaves */
+        clear(totals, k * n, x->before);
+        finish_all(layer, totals, k * n, terms, x->d_b);
     }
     for (int64_t b = 0; b < layer->batch; b++) {
-        if (!args->d_b_shared)
-            clear(totals, k * n, args->d_b_before != NULL ? args->d_b_before + b * k * n : NULL);
-        add_product(layer, totals, k, n, m, item_or_shared(args->a, b, m * k, 1, k),
+        if (!x->shared) clear(totals, k * n, x->before != NULL ? x->before + b * k * n : NULL);
+        add_product(layer, totals, k, n, m, item_or_shared(a, b, m * k, 1, k),
                     item(of_results(grad_pre, n, 1), b, m * n));
-        finish_all(layer, totals, k * n, terms, args->d_b + (args->d_b_shared ? 0 : b * k * n));
+        finish_all(layer, totals, k * n, terms, x->d_b + (x->shared ? 0 : b * k * n));
     }
 }
 
@@ -251,8 +320,26 @@ static void make_sums(const oracle_layer *layer, const oracle_result *values, in
     finish_all(layer, totals, cols, rows + 1, sums);
 }
 
+/* What a gated unit below takes of d_a: its y again, and the gradient of its other half. Leaves in d_a that
+ * of its gate but for act'. */
+static void chain_up(const oracle_layer *layer, const oracle_backward_args *args, sum *totals) {
+    const int64_t mk = layer->m * layer->k;
+    for (int64_t i = 0; i < layer->batch * mk; i++) {
+        const oracle_result pre = exactly(batch_item(args->below, i / mk, mk)[i % mk]),
+                            up = exactly(batch_item(args->below_up, i / mk, mk)[i % mk]),
+                            act = apply(layer, oracle_act, args->below_activation, pre);
+        if (args->y_below != NULL) args->y_below[i] = times(layer, act, up);
+        args->d_up_below[i] = times(layer, act, args->d_a[i]);
+        args->d_a[i] = times(layer, up, args->d_a[i]);
+    }
+    if (args->d_bias_up_below != NULL)
+        make_sums(layer, args->d_up_below, layer->batch * layer->m, layer->k, args->d_bias_up_below_before,
+                  totals, args->d_bias_up_below);
+}
+
 static void chain(const oracle_layer *layer, const oracle_backward_args *args, sum *totals) {
     const int64_t mk = layer->m * layer->k;
+    if (args->below_up.data != NULL) chain_up(layer, args, totals);
     for (int64_t i = 0; i < layer->batch * mk; i++) {
         const oracle_result saved = {batch_item(args->below, i / mk, mk)[i % mk], 0};
         args->d_a[i] =
@@ -266,23 +353,36 @@ static void chain(const oracle_layer *layer, const oracle_backward_args *args, s
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static void make_gradients(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+                           oracle_result *grad_pre, oracle_result *grad_pre_up) {
+    const int64_t rows = layer->batch * layer->m, n = layer->n, elements = rows * n;
+    const weight_gradient d_b = {args->d_b_shared, args->d_b_before, args->d_b},
+                          d_b_up = {args->d_b_up_shared, args->d_b_up_before, args->d_b_up};
+    if (args->gated) make_gated_gradients(layer, args, totals, grad_pre, grad_pre_up);
+    if (!args->gated) make_grad_pre(layer, args, totals, grad_pre);
+    if (args->d_bias != NULL) make_sums(layer, grad_pre, rows, n, args->d_bias_before, totals, args->d_bias);
+    if (args->d_bias_up != NULL)
+        make_sums(layer, grad_pre_up, rows, n, args->d_bias_up_before, totals, args->d_bias_up);
+    for (int64_t i = 0; args->grad_pre != NULL && i < elements; i++) args->grad_pre[i] = grad_pre[i];
+    for (int64_t i = 0; args->grad_pre_up != NULL && i < elements; i++) args->grad_pre_up[i] = grad_pre_up[i];
+    if (layer->rounds_grad_pre) round_bounds(layer, grad_pre, elements);
+    if (layer->rounds_grad_pre) round_bounds(layer, grad_pre_up, elements);
+    if (args->d_a != NULL) make_d_a(layer, args, totals, grad_pre, grad_pre_up);
+    make_d_b(layer, args->a, &d_b, totals, grad_pre);
+    make_d_b(layer, args->a, &d_b_up, totals, grad_pre_up);
+    if (args->below.data != NULL && args->d_a != NULL) chain(layer, args, totals);
+}
+
 bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args) {
     const int64_t m = layer->m, k = layer->k, n = layer->n, elements = layer->batch * m * n;
     sum *totals = calloc((size_t)most(most(m * k, k * n), m * n) + (size_t)(k + n) + 1, sizeof *totals);
-    oracle_result *grad_pre = calloc((size_t)elements + 1, sizeof *grad_pre);
-    const bool ok = totals != NULL && grad_pre != NULL;
-    if (ok) {
-        make_grad_pre(layer, args, totals, grad_pre);
-        if (args->d_bias != NULL)
-            make_sums(layer, grad_pre, layer->batch * m, n, args->d_bias_before, totals, args->d_bias);
-        for (int64_t i = 0; args->grad_pre != NULL && i < elements; i++) args->grad_pre[i] = grad_pre[i];
-        if (layer->rounds_grad_pre) round_bounds(layer, grad_pre, elements);
-        if (args->d_a != NULL) make_d_a(layer, args, totals, grad_pre);
-        if (args->d_b != NULL) make_d_b(layer, args, totals, grad_pre);
-        if (args->below.data != NULL && args->d_a != NULL) chain(layer, args, totals);
-    }
+    oracle_result *grad_pre = calloc((size_t)elements + 1, sizeof *grad_pre),
+                  *grad_pre_up = calloc((size_t)elements + 1, sizeof *grad_pre_up);
+    const bool ok = totals != NULL && grad_pre != NULL && grad_pre_up != NULL;
+    if (ok) make_gradients(layer, args, totals, grad_pre, grad_pre_up);
     free(totals);
     free(grad_pre);
+    free(grad_pre_up);
     return ok;
 }
 

@@ -67,6 +67,9 @@ typedef struct oracle_forward_args {
     const double *bias;     /* or NULL */
     oracle_matrix residual; /* data may be NULL */
     oracle_result *pre, *y; /* [batch, m, n]; pre may not be NULL */
+    oracle_matrix b_up;     /* data is NULL but for a gated unit, y = act(pre) * pre_up */
+    const double *bias_up;  /* or NULL */
+    oracle_result *pre_up;  /* may not be NULL then */
 } oracle_forward_args;
 
 /* False if memory ran out. */
@@ -87,6 +90,20 @@ typedef struct oracle_backward_args {
     bool d_a_shared, d_b_shared;
     const double *d_b_before, *d_bias_before, *d_bias_below_before;
     oracle_result *d_a, *d_b, *d_bias, *grad_pre, *d_bias_below;
+
+    /* A gated unit: grad_pre = grad * pre_up * act'(pre), grad_pre_up = grad * act(pre). */
+    bool gated, made; /* made: grad and grad_up are these two */
+    oracle_matrix b_up, saved_up, grad_up;
+    const double *bias_up;
+    bool d_b_up_shared;
+    const double *d_b_up_before, *d_bias_up_before;
+    oracle_result *d_b_up, *d_bias_up, *grad_pre_up;
+
+    /* And one below: its y is made again, d_a is the gradient of its gate, d_up_below that of its other half.
+     */
+    oracle_matrix below_up; /* data may be NULL */
+    const double *d_bias_up_below_before;
+    oracle_result *d_up_below, *y_below, *d_bias_up_below;
 } oracle_backward_args;
 
 /* False if memory ran out. */

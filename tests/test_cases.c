@@ -11,6 +11,7 @@ typedef struct coverage {
     int aligned[2], accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int ragged[5];
+    int gated[5][ACTIVATIONS][3], gated_wanted[16], gated_below[4], made;
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
         offset; /* operands seen so */
@@ -62,7 +63,20 @@ static void count_ragged(coverage *all, const check_case *c) {
     }
 }
 
+/* Gated units: the outputs of the gate beside those of the other half, with and without. */
+static void count_gated(coverage *all, const check_case *c) {
+    if (has(c, CHECK_BELOW_UP)) all->gated_below[has(c, CHECK_Y_BELOW) + 2 * has(c, CHECK_D_BIAS_UP_BELOW)]++;
+    if (!c->gated) return;
+    all->made += has(c, CHECK_GRAD_UP);
+    if (!has(c, CHECK_GRAD_UP)) all->gated[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
+    if (c->backward)
+        all->gated_wanted[has(c, CHECK_D_A) + 2 * has(c, CHECK_D_B) + 4 * has(c, CHECK_D_B_UP) +
+                          8 * has(c, CHECK_D_BIAS_UP)]++;
+}
+
 static void count_case(coverage *all, const check_case *c) {
+    count_gated(all, c);
+    if (c->gated) return;
     all->calls[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
     all->packs[c->pack]++;
     all->datas[c->data]++;
@@ -77,6 +91,10 @@ static void count_case(coverage *all, const check_case *c) {
     count_ragged(all, c);
     count_shape(all, c);
     if (c->backward) count_backward(all, c);
+}
+
+/* Every operand, of gated units too. */
+static void count_layouts(coverage *all, const check_case *c) {
     all->col_major |= c->present & c->col_major;
     all->row_major |= c->present & ~c->col_major;
     all->padded |= c->present & c->padded;
@@ -131,6 +149,12 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.limited_sums, compute == EG_F32 ? 16 : 8, "sums with a limit");
     assert_each(all.limited_d_a, 2, "d_a with a limit");
     if (compute == EG_F32) assert_each(all.wide, 2, "f32 gradients");
+    for (int d = EG_F32; d <= EG_BF16; d++) {
+        if ((compute == EG_F64) == (d == EG_F64)) assert_each(all.gated[d][0], ACTIVATIONS * 3, "gated unit");
+    }
+    assert_each(all.gated_wanted, LENGTH(all.gated_wanted), "wanted outputs of a gated unit");
+    assert_each(all.gated_below, LENGTH(all.gated_below), "gated unit below");
+    assert_true(all.made > 0);
     for (int a = 0; a < ACTIVATIONS; a++) {
         assert_true(all.below[a][EG_SOURCE_PRE] + all.below[a][EG_SOURCE_Y] > 0);
     }
@@ -145,11 +169,15 @@ static void check_layouts(eg_dtype compute) {
     for (int i = 0; i < check_count(compute); i++) {
         check_case c;
         check_make(compute, i, &c);
-        count_case(&all, &c);
+        count_layouts(&all, &c);
     }
     const unsigned every = CHECK_BIT(CHECK_OPERANDS) - 1;
-    const unsigned vectors = CHECK_BIT(CHECK_BIAS) | CHECK_BIT(CHECK_D_BIAS) | CHECK_BIT(CHECK_D_BIAS_BELOW);
-    const unsigned written = CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE);
+    const unsigned vectors = CHECK_BIT(CHECK_BIAS) | CHECK_BIT(CHECK_D_BIAS) | CHECK_BIT(CHECK_D_BIAS_BELOW) |
+                             CHECK_BIT(CHECK_BIAS_UP) | CHECK_BIT(CHECK_D_BIAS_UP) |
+                             CHECK_BIT(CHECK_D_BIAS_UP_BELOW);
+    const unsigned written = CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE) |
+                             CHECK_BIT(CHECK_PRE_UP) | CHECK_BIT(CHECK_GRAD_PRE_UP) |
+                             CHECK_BIT(CHECK_D_UP_BELOW) | CHECK_BIT(CHECK_Y_BELOW);
     assert_int_equal(all.row_major, every);
     assert_int_equal(all.col_major | vectors, every);
     assert_int_equal(all.padded | vectors, every);
@@ -177,7 +205,7 @@ static void cases_are_reproducible(void **state) {
     (void)state;
     for (int i = 0; i < check_count(EG_F32); i++) {
         check_case c[2];
-        char text[2][512];
+        char text[2][1024];
         for (int j = 0; j < 2; j++) {
             check_make(EG_F32, i, &c[j]);
             check_describe(&c[j], text[j], sizeof text[j]);

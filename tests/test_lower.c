@@ -140,6 +140,35 @@ static void what_is_empty_is_left_out(void **state) {
     assert_shape(&list.op[0], EG_GEMM, M, K, 0);
 }
 
+/* Both gradients are temporaries; d_a is the sum of two products, rounded once: in place where it
+ * is of the compute type. */
+static void a_gated_unit_is_generic_operations(void **state) {
+    (void)state;
+    eg_layer layer = layer_of(1, EG_ACT_SILU);
+    eg_backward_args args = everything(1);
+    args.b_up = matrix(7, 0), args.d_b_up = matrix(8, 0);
+    args.d_bias.data = NULL;
+    eg_op_list list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 8);
+    assert_int_equal(list.buffers, 2);
+    for (int i = 0; i < 2; i++) assert_shape(&list.op[i], EG_GEMM, M, N, K);
+    for (int i = 2; i < 4; i++) assert_shape(&list.op[i], EG_MAP, M, N, 0);
+    for (int i = 4; i < 6; i++) assert_shape(&list.op[i], EG_GEMM, M, K, N);
+    for (int i = 6; i < 8; i++) assert_shape(&list.op[i], EG_GEMM, K, N, M);
+    assert_true(eg_term_of(&list.op[1], EG_TERM_TIMES)->view.id == EG_OP_GRAD);
+    assert_true(list.op[4].out.id == EG_OP_D_A && list.op[5].out.id == EG_OP_D_A && list.op[5].accumulate);
+    assert_true(list.op[6].right.id == list.op[3].out.id && list.op[7].right.id == list.op[2].out.id);
+    layer.dtype = EG_BF16;
+    list = lower_backward(&layer, &args);
+    assert_int_equal(list.buffers, 3);
+    assert_true(list.op[4].out.id == EG_BUFFER + 2 && !list.op[5].accumulate);
+    assert_int_equal(eg_term_of(&list.op[5], EG_TERM_ADD)->view.id, EG_BUFFER + 2);
+    args.grad_up = matrix(9, 0), layer.activation = EG_ACT_NONE;
+    list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 4);
+    assert_int_equal(list.op[1].left.id, EG_OP_GRAD_UP);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward_is_a_gemm_with_terms),
@@ -148,6 +177,7 @@ int main(void) {
         cmocka_unit_test(a_saved_pre_is_a_map),
         cmocka_unit_test(a_batch_is_rows_or_summed),
         cmocka_unit_test(what_is_empty_is_left_out),
+        cmocka_unit_test(a_gated_unit_is_generic_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

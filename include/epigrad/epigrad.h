@@ -295,6 +295,14 @@ typedef struct eg_forward_args {
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
     size_t workspace_limit; /* bytes; 0: none. See eg_backward_args */
+    /* A gated unit (SwiGLU and its family), where any of these is given:
+     *     Y = act(A·B + bias) ⊙ (A·B_up + bias_up)
+     * b and bias are then those of the gate, whose activation is the layer's; residual is absent. The weights
+     * may lie in one matrix, stacked or interleaved: b and b_up are two views of it. */
+    eg_matrix b_up;    /* [K, N]; may be absent where packed_b_up is given */
+    eg_vector bias_up; /* [N], optional */
+    eg_matrix pre_up;  /* [M, N], optional: A·B_up + bias_up; where pre is given, and only there */
+    const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
 } eg_forward_args;
 
 /* Y = act(A·B + bias); the other fields are their defaults. */
@@ -319,6 +327,18 @@ typedef struct eg_chain {
     eg_activation activation; /* of the layer below */
     eg_vector d_bias;         /* [K], optional: the bias gradient of the layer below */
 } eg_chain;
+
+/* The same where the layer below is a gated unit: `chain` is then its gate, with EG_SOURCE_PRE, and this is
+ * the other half. With d_y = grad_pre · Bᵀ, and pre and pre_up of the unit below:
+ *     d_a  = d_y ⊙ pre_up ⊙ act'(pre)     chain.d_bias sums it over batch and M
+ *     d_up = d_y ⊙ act(pre)               chain_up.d_bias sums it
+ * The unit's own backward call takes d_a as grad and d_up as grad_up, with EG_ACT_NONE. */
+typedef struct eg_chain_up {
+    eg_matrix saved; /* [M, K]: pre_up of the unit below. Absent: the layer below is not gated */
+    eg_matrix d_up;  /* [M, K], written */
+    eg_matrix y;     /* [M, K], optional: act(pre) ⊙ pre_up is written again, so that it need not be kept */
+    eg_vector d_bias; /* [K], optional: the gradient of the unit's bias_up */
+} eg_chain_up;
 
 typedef enum eg_reduction { EG_REDUCTION_SUM = 0, EG_REDUCTION_MEAN = 1 } eg_reduction;
 
@@ -378,6 +398,22 @@ typedef struct eg_backward_args {
      * d_b as a whole too where it is accumulated. docs/howto/low-memory.md tells more. */
     size_t workspace_limit;
     eg_data_parallel data_parallel;
+    /* A gated unit, where any of these is given but chain_up, which is of the layer below:
+     *     d_gate = grad ⊙ pre_up ⊙ act'(pre)                d_up   = grad ⊙ act(pre)
+     *     d_a    = d_gate · Bᵀ + d_up · B_upᵀ
+     *     d_b    = Aᵀ · d_gate                              d_b_up = Aᵀ · d_up
+     * grad_pre and d_bias are of d_gate. Sources are EG_SOURCE_RECOMPUTE, and EG_SOURCE_PRE with pre and
+     * pre_up. With grad_up, what is element by element has been done: grad is d_gate, grad_up is d_up, and
+     * the activation is EG_ACT_NONE. */
+    eg_matrix b_up;        /* [K, N]: for d_a, and for recompute; may be absent where packed_b_up is given */
+    eg_vector bias_up;     /* [N], optional: for recompute */
+    eg_matrix pre_up;      /* [M, N], with EG_SOURCE_PRE */
+    eg_matrix grad_up;     /* [M, N], optional: as a chain made it */
+    eg_matrix d_b_up;      /* [K, N] */
+    eg_vector d_bias_up;   /* [N] */
+    eg_matrix grad_pre_up; /* [M, N]: d_up */
+    const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
+    eg_chain_up chain_up;
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */

@@ -140,35 +140,42 @@ eg_status eg_download(eg_context *context, void *host, const void *memory, size_
 /* ---- The operation ------------------------------------------------------------------------------ */
 
 /* A b beside its pack says the same of the batch: one matrix for all items, or one for each. */
-static eg_status check_packed_stride(const eg_packed *packed, const eg_problem *problem) {
-    const eg_operand *b = &problem->operands[EG_OP_B];
+static eg_status check_packed_stride(const eg_packed *packed, const eg_problem *problem, eg_operand_id id,
+                                     const char *name) {
+    const eg_operand *b = &problem->operands[id];
     if (b->data == NULL || problem->batch <= 1 || packed->batched == (b->batch_stride != 0)) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "b.batch_stride is %lld; expected %s, as when packed_b was packed",
-                   (long long)b->batch_stride, packed->batched ? "a batch" : "0");
+    return eg_fail(EG_ERR_ARGUMENT, "%s.batch_stride is %lld; expected %s, as when %s was packed",
+                   eg_operand_name(problem, id), (long long)b->batch_stride,
+                   packed->batched ? "a batch" : "0", name);
 }
 
 /* A pack fits a call whose B it could have been made from. */
-static eg_status check_packed(const eg_context *context, const eg_problem *problem) {
-    const eg_packed *packed = problem->packed_b;
+static eg_status check_pack(const eg_context *context, const eg_problem *problem, const eg_packed *packed,
+                            eg_operand_id id, const char *name) {
     if (packed == NULL) return EG_OK;
     if (packed->context != context)
-        return eg_fail(
-            EG_ERR_ARGUMENT,
-            "packed_b belongs to another context; expected one that eg_pack_b made from this context");
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s belongs to another context; expected one that eg_pack_b made from this context",
+                       name);
     static const char *const maths[] = {"default", "strict", "fast"};
     const eg_layer *layer = &packed->layer;
     const eg_dtype dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype;
     if (layer->k != problem->k || layer->n != problem->n || dtype != problem->dtype ||
         layer->math != problem->math || (packed->batched && layer->batch != problem->batch)) {
         return eg_fail(EG_ERR_ARGUMENT,
-                       "packed_b is of a %lld x %lld %s b, batch %lld, math %s; expected %lld x %lld %s, "
+                       "%s is of a %lld x %lld %s b, batch %lld, math %s; expected %lld x %lld %s, "
                        "batch %lld, math %s",
-                       (long long)layer->k, (long long)layer->n, eg_dtype_name(dtype),
+                       name, (long long)layer->k, (long long)layer->n, eg_dtype_name(dtype),
                        (long long)(packed->batched ? layer->batch : 1), maths[layer->math],
                        (long long)problem->k, (long long)problem->n, eg_dtype_name(problem->dtype),
                        (long long)problem->batch, maths[problem->math]);
     }
-    return check_packed_stride(packed, problem);
+    return check_packed_stride(packed, problem, id, name);
+}
+
+static eg_status check_packed(const eg_context *context, const eg_problem *problem) {
+    EG_TRY(check_pack(context, problem, problem->packed_b, EG_OP_B, "packed_b"));
+    return check_pack(context, problem, problem->packed_b_up, EG_OP_B_UP, "packed_b_up");
 }
 
 /* `query`: the operands are only marked as present. */

@@ -12,14 +12,15 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 /* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
  * that are no whole call, themselves. */
 enum {
-    HEADER = 16, /* those of sign_header, sign_call and sign_exchange */
+    HEADER = 18, /* those of sign_header, sign_call and sign_exchange */
     OPERAND = 5,
     VIEW = 8,
     TERM = VIEW + 1,
     OP = 7 + 3 * VIEW + EG_MAX_TERMS * TERM,
     TEMPORARY = 3 + VIEW,
+    BUFFER = 3,
     OF_CALL = HEADER + EG_OPERANDS * OPERAND,
-    OF_LIST = HEADER + EG_MAX_OPS * OP + EG_MAX_TEMPORARIES * TEMPORARY,
+    OF_LIST = HEADER + EG_MAX_OPS * OP + EG_MAX_TEMPORARIES * TEMPORARY + EG_MAX_BUFFERS * BUFFER,
     WORDS = OF_LIST > OF_CALL ? OF_LIST : OF_CALL
 };
 
@@ -87,11 +88,7 @@ typedef enum purpose { RUN, RUN_REFUSED, CHUNKS, LIST, LIST_REFUSED } purpose;
 
 static void add(signature *key, uint64_t word) { key->word[key->count++] = word; }
 
-static void sign_header(signature *key, const eg_context *context, purpose purpose, size_t limit,
-                        const eg_packed *packed) {
-    key->count = 0;
-    add(key, (uint64_t)purpose | (uint64_t)context->caps.threads << 8);
-    add(key, limit);
+static void sign_pack(signature *key, const eg_packed *packed) {
     add(key, packed != NULL ? 1 | (uint64_t)packed->batched << 1 : 0);
     add(key, packed != NULL ? packed->holds : 0);
 }
@@ -113,13 +110,23 @@ static void sign_exchange(signature *key, const eg_exchange *x) {
     add_number(key, x->busy);
 }
 
+static void sign_header(signature *key, const eg_context *context, purpose purpose, size_t limit,
+                        const eg_packed *packed, const eg_packed *packed_up) {
+    key->count = 0;
+    add(key, (uint64_t)purpose | (uint64_t)context->caps.threads << 8);
+    add(key, limit);
+    sign_pack(key, packed);
+    sign_pack(key, packed_up);
+}
+
 static void sign_call(signature *key, const eg_context *context, const eg_problem *p, purpose purpose,
                       size_t limit) {
-    sign_header(key, context, purpose, limit, p->packed_b);
+    sign_header(key, context, purpose, limit, p->packed_b, p->packed_b_up);
     add(key, (uint64_t)p->backward | (uint64_t)p->propagate << 1 | (uint64_t)p->accumulate << 2 |
-                 (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 | (uint64_t)p->dtype << 8 |
-                 (uint64_t)p->math << 12 | (uint64_t)p->source << 16 | (uint64_t)p->below_source << 20 |
-                 (uint64_t)p->activation << 24 | (uint64_t)p->below_activation << 32);
+                 (uint64_t)p->gated << 3 | (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 |
+                 (uint64_t)p->dtype << 8 | (uint64_t)p->math << 12 | (uint64_t)p->source << 16 |
+                 (uint64_t)p->below_source << 20 | (uint64_t)p->activation << 24 |
+                 (uint64_t)p->below_activation << 32);
     add(key, (uint64_t)p->m);
     add(key, (uint64_t)p->k);
     add(key, (uint64_t)p->n);
@@ -166,7 +173,7 @@ static void sign_op(signature *key, const eg_op *op) {
 }
 
 static void sign_list(signature *key, const eg_context *context, const eg_op_list *list, purpose purpose) {
-    sign_header(key, context, purpose, 0, list->packed_b);
+    sign_header(key, context, purpose, 0, list->packed_b, list->packed_b_up);
     add(key, (uint64_t)list->dtype | (uint64_t)list->compute << 8 | (uint64_t)list->math << 16 |
                  (uint64_t)list->in_place << 24);
     for (int i = 0; i < list->ops; i++) sign_op(key, &list->op[i]);
@@ -175,6 +182,11 @@ static void sign_list(signature *key, const eg_context *context, const eg_op_lis
         add(key, (uint64_t)list->temporary[i].rows);
         add(key, (uint64_t)list->temporary[i].cols);
         sign_view(key, &list->temporary[i].same);
+    }
+    for (int i = 0; i < list->buffers; i++) {
+        add(key, (uint64_t)list->buffer[i].items);
+        add(key, (uint64_t)list->buffer[i].rows);
+        add(key, (uint64_t)list->buffer[i].cols);
     }
     key->hash = hash_of(key);
 }
@@ -254,15 +266,23 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
         call->operand[id].offset = problem->operands[id].offset;
     }
     call->packed_b = problem->packed_b;
+    call->packed_b_up = problem->packed_b_up;
     call->workspace = (eg_address){workspace, offset};
     call->operand[EG_EXCHANGED] = call->workspace;
     call->collectives = NULL;
 }
 
-/* Where it refuses, the one that takes anything. */
+static void bind_buffers(const eg_program *program, eg_call *call) {
+    for (int i = 0; i < program->list.buffers; i++)
+        call->operand[EG_BUFFER + i] =
+            (eg_address){call->workspace.data, call->workspace.offset + program->buffer[i]};
+}
+
+/* Where it refuses, the one that takes anything. The buffers of both lie in the same places. */
 static eg_status run(eg_context *context, const eg_program *program, const eg_problem *problem,
-                     const eg_op_list *list, const eg_call *call) {
+                     const eg_op_list *list, eg_call *call) {
     bool refused = false;
+    bind_buffers(program, call);
     EG_TRY(context->ops->run(context, program, call, &refused));
     if (!refused) return EG_OK;
     refused = false;
@@ -282,7 +302,7 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
     return eg_collectives_end(&collectives, status);
 }
 
-eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const eg_call *call) {
+eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, eg_call *call) {
     const eg_program *program;
     EG_TRY(find_program(context, NULL, list, false, &program));
     return run(context, program, NULL, list, call);

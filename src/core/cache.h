@@ -10,15 +10,15 @@ eg_cache *eg_cache_make(const eg_context *context);
 
 /* The program of a call, compiled now if it has not been seen. `refused`: the one without kernels that may
  * refuse. Stays valid until the context's next use of the cache but one. */
-eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
-                        const eg_program **program);
+__attribute__((nonnull)) eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
+                                                 const eg_program **program);
 
 /* Runs the program of a call; where it refuses, the one that takes anything. */
 eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_problem *problem,
                        void *workspace, size_t offset);
 
 /* Operations that are no whole call, such as a chunk of one: found by what they are, compiled and run. */
-eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, const eg_call *call);
+eg_status eg_cache_run_list(eg_context *context, const eg_op_list *list, eg_call *call);
 
 /* The chunks of a call with a workspace limit (low_memory.h), which take long to search for. */
 typedef struct eg_chunks {

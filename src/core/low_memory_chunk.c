@@ -54,6 +54,7 @@ static bool can_hold_sums(const eg_op_list *list, const eg_op *op) {
 
 /* The gradient that it reads: one that the caller has in 16 bits must be what the products may read. */
 int eg_low_memory_may_split(const eg_caps *caps, const eg_op_list *list) {
+    if (list->gated) return EG_NO_OP; /* two results share what is read: neither is worth a list of its own */
     for (int i = 0; i < list->ops; i++) {
         const eg_view *right = &list->op[i].right;
         if (!can_hold_sums(list, &list->op[i])) continue;
@@ -127,15 +128,22 @@ static int64_t fewer(int64_t count, const eg_low_memory *x, const eg_chunk *c) {
     return count == x->problem.batch ? c->items : count;
 }
 
+/* A buffer of a chunk is as dense as that of the call. */
+static void shorten_rows(eg_view *x, int64_t rows) {
+    x->rows = rows;
+    if (x->space == EG_OPERAND && x->id >= EG_BUFFER && x->batch_stride != 0)
+        x->batch_stride = rows * x->row_stride;
+}
+
 static void shorten_views(eg_op *op, int64_t rows) {
     if (op->axis == EG_AXIS_DEPTH) {
         if (eg_is_present(&op->left)) op->left.cols = op->right.rows = rows;
         return;
     }
-    if (eg_is_present(&op->left)) op->left.rows = rows;
-    if (eg_is_present(&op->out)) op->out.rows = rows;
+    if (eg_is_present(&op->left)) shorten_rows(&op->left, rows);
+    if (eg_is_present(&op->out)) shorten_rows(&op->out, rows);
     for (int i = 0; i < op->terms; i++) {
-        if (op->term[i].kind != EG_TERM_BIAS) op->term[i].view.rows = rows;
+        if (op->term[i].kind != EG_TERM_BIAS) shorten_rows(&op->term[i].view, rows);
     }
 }
 
@@ -194,6 +202,10 @@ void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, bool adds, eg_op_li
         temporary->rows = c->rows;
         temporary->items = c->items;
         if (eg_is_present(&temporary->same)) temporary->same.rows = c->rows;
+    }
+    for (int i = 0; i < list->buffers; i++) {
+        list->buffer[i].rows = c->rows;
+        list->buffer[i].items = fewer(list->buffer[i].items, x, c);
     }
     for (int i = 0; i < list->ops; i++) shorten_op(x, i, c, adds, &list->op[i]);
     if (x->pack.bytes > 0) read_pack(x, c, list);

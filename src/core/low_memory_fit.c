@@ -22,6 +22,8 @@ typedef struct family {
 
 enum { FAMILIES = 4 };
 
+static bool is_batched(const eg_packed *packed) { return packed != NULL && packed->batched; }
+
 /* A result with rows cannot be added to, and a backend's pack cannot be read in part: there the batch stays
  * together. */
 static bool together(const eg_low_memory *x) {
@@ -30,7 +32,7 @@ static bool together(const eg_low_memory *x) {
         const eg_op *op = &x->whole.op[i];
         if (op->kind == EG_GEMM && op->axis == EG_AXIS_ROWS && op->summed > 1) return true;
     }
-    return x->problem.packed_b != NULL && x->problem.packed_b->batched;
+    return is_batched(x->problem.packed_b) || is_batched(x->problem.packed_b_up);
 }
 
 /* The best first: the whole call, whole items of its batch, many rows, few rows. */
@@ -236,7 +238,8 @@ eg_status eg_low_memory_find(eg_context *context, const eg_problem *problem, siz
                              eg_low_memory *call) {
     const eg_caps *caps = &context->caps;
     eg_chunks known;
-    if (problem->packed_b != NULL) return eg_low_memory_make(caps, problem, limit, call);
+    if (problem->packed_b != NULL || problem->packed_b_up != NULL)
+        return eg_low_memory_make(caps, problem, limit, call);
     if (eg_cache_find_chunks(context, problem, limit, &known)) {
         search x = begin(caps, problem, limit, call);
         if (known.in_result) call->in_result = eg_low_memory_may_split(caps, &call->whole);

@@ -38,7 +38,8 @@ static bool add_sums(eg_low_memory *x, int index) {
 static bool add_pack(const eg_caps *caps, eg_low_memory *x) {
     const eg_backend_ops *ops = eg_backend_find(caps->backend);
     bool wanted = false;
-    for (int i = 0; i < x->whole.ops; i++) wanted = wanted || eg_reads_b(&x->whole.op[i]);
+    for (int i = 0; i < x->whole.ops && !x->whole.gated; i++) /* of two, each chunk packs its own */
+        wanted = wanted || eg_reads_b(&x->whole.op[i]);
     if (ops->plan_pack == NULL || !wanted) return true;
     const eg_problem b = eg_pack_of_items(x, 0);
     size_t bytes = 0;

@@ -38,6 +38,7 @@ static void bind(runner *r, int64_t item, int64_t row) {
         r->call.operand[EG_SUMS_IN_RESULT] = (eg_address){result->data, result->offset + eg_unaligned(x)};
     }
     r->call.packed_b = x->pack.bytes > 0 ? &x->packed : x->problem.packed_b;
+    r->call.packed_b_up = x->problem.packed_b_up;
     r->call.workspace = in_workspace(r, &x->chunk);
 }
 

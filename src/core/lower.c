@@ -17,13 +17,17 @@ static bool folds(const eg_problem *problem, const eg_operand *x) {
 
 static bool shared(const eg_operand *x) { return x->data == NULL || x->batch_stride == 0; }
 
+static bool is_batched(const eg_packed *packed) { return packed != NULL && packed->batched; }
+
 /* A batch that shares B (and sums d_b) is one layer of batch*M rows. */
 static bool batch_is_rows(const eg_problem *problem) {
-    if (problem->batch <= 1 || (problem->packed_b != NULL && problem->packed_b->batched)) return false;
+    if (problem->batch <= 1 || is_batched(problem->packed_b) || is_batched(problem->packed_b_up))
+        return false;
     for (int id = 0; id < EG_OPERANDS; id++) {
         if (eg_operand_has_rows((eg_operand_id)id) && !folds(problem, &problem->operands[id])) return false;
     }
-    return shared(&problem->operands[EG_OP_B]) && shared(&problem->operands[EG_OP_D_B]);
+    return shared(&problem->operands[EG_OP_B]) && shared(&problem->operands[EG_OP_D_B]) &&
+           shared(&problem->operands[EG_OP_B_UP]) && shared(&problem->operands[EG_OP_D_B_UP]);
 }
 
 void eg_fold(eg_problem *problem) {
@@ -60,15 +64,16 @@ static eg_view operand(const eg_problem *p, eg_operand_id id) {
                      .align = align_of(p, x)};
 }
 
-/* B, or the pack that stands for it. */
-static eg_view b_of(const eg_problem *p) {
-    if (p->packed_b == NULL) return operand(p, EG_OP_B);
+/* B, or the pack that stands for it: EG_OP_B or EG_OP_B_UP. */
+static eg_view b_of(const eg_problem *p, eg_operand_id id) {
+    const eg_packed *packed = id == EG_OP_B ? p->packed_b : p->packed_b_up;
+    if (packed == NULL) return operand(p, id);
     return (eg_view){.space = EG_PACKED_B,
-                     .id = EG_OP_B,
+                     .id = (int)id,
                      .dtype = p->dtype,
                      .rows = p->k,
                      .cols = p->n,
-                     .batch_stride = p->packed_b->batched ? p->k * p->n : 0,
+                     .batch_stride = packed->batched ? p->k * p->n : 0,
                      .align = EG_MOST_ALIGN};
 }
 
@@ -82,6 +87,21 @@ static eg_view temporary(eg_op_list *list, const char *name, int64_t items, int6
                      .cols = cols,
                      .batch_stride = items > 1,
                      .align = EG_MOST_ALIGN};
+}
+
+/* Strides of one that no memory could hold are never used: adding its region fails. */
+static eg_view buffer(eg_op_list *list, const char *name, int64_t items, int64_t rows, int64_t cols) {
+    const int index = list->buffers++;
+    list->buffer[index] = (eg_buffer){.name = name, .items = items, .rows = rows, .cols = cols};
+    return (eg_view){.space = EG_OPERAND,
+                     .id = EG_BUFFER + index,
+                     .dtype = list->compute,
+                     .rows = rows,
+                     .cols = cols,
+                     .row_stride = cols,
+                     .col_stride = 1,
+                     .batch_stride = items > 1 ? (int64_t)((uint64_t)rows * (uint64_t)cols) : 0,
+                     .align = EG_BUFFER_ALIGN};
 }
 
 /* ---- Operations --------------------------------------------------------------------------------- */
@@ -115,20 +135,37 @@ static void sum_over_batch(eg_op *op, const eg_problem *p, eg_operand_id out) {
     op->summed = shared_result ? p->batch : 1;
 }
 
-static eg_op product_of_a_and_b(const eg_problem *p) {
+static void add_act(const eg_problem *p, eg_op *op, eg_activation activation) {
+    if (activation == EG_ACT_NONE) return;
+    add_term(op, (eg_term){.kind = EG_TERM_ACT, .activation = activation, .propagate = p->propagate});
+}
+
+static eg_op product_of_a(const eg_problem *p, eg_operand_id b, eg_operand_id bias) {
     eg_op op = {.kind = EG_GEMM, .items = p->batch, .rows = p->m, .cols = p->n, .depth = p->k, .summed = 1};
     op.left = operand(p, EG_OP_A);
-    op.right = b_of(p);
-    add_view_term(&op, EG_TERM_BIAS, operand(p, EG_OP_BIAS));
+    op.right = b_of(p, b);
+    add_view_term(&op, EG_TERM_BIAS, operand(p, bias));
     return op;
+}
+
+/* y = act(A·B + bias) * (A·B_up + bias_up), and both pre on the way */
+static void lower_gated_forward(const eg_problem *p, eg_op_list *list) {
+    eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS), up = product_of_a(p, EG_OP_B_UP, EG_OP_BIAS_UP);
+    gate.out = buffer(list, "act(gate)", p->batch, p->m, p->n);
+    add_view_term(&gate, EG_TERM_STORE, operand(p, EG_OP_PRE));
+    add_act(p, &gate, p->activation);
+    add_op(list, &gate);
+    add_view_term(&up, EG_TERM_STORE, operand(p, EG_OP_PRE_UP));
+    add_view_term(&up, EG_TERM_TIMES, gate.out);
+    up.out = operand(p, EG_OP_Y);
+    add_op(list, &up);
 }
 
 /* y = act(A·B + bias) + residual, and pre on the way */
 static void lower_forward(const eg_problem *p, eg_op_list *list) {
-    eg_op op = product_of_a_and_b(p);
+    eg_op op = product_of_a(p, EG_OP_B, EG_OP_BIAS);
     add_view_term(&op, EG_TERM_STORE, operand(p, EG_OP_PRE));
-    if (p->activation != EG_ACT_NONE)
-        add_term(&op, (eg_term){.kind = EG_TERM_ACT, .activation = p->activation, .propagate = p->propagate});
+    add_act(p, &op, p->activation);
     add_view_term(&op, EG_TERM_ADD, operand(p, EG_OP_RESIDUAL));
     op.out = operand(p, EG_OP_Y);
     add_op(list, &op);
@@ -278,7 +315,7 @@ static eg_view lower_grad_pre(const eg_problem *p, eg_op_list *list, const eg_vi
     if (is_grad && !eg_is_present(&wanted) && !eg_is_present(sums)) return grad;
     eg_op op = {.kind = EG_MAP, .items = p->batch, .rows = p->m, .cols = p->n, .summed = 1};
     op.left = is_grad ? grad : operand(p, EG_OP_SAVED);
-    if (recompute) op = product_of_a_and_b(p);
+    if (recompute) op = product_of_a(p, EG_OP_B, EG_OP_BIAS);
     if (!is_grad) {
         add_term(&op, (eg_term){.kind = EG_TERM_GRAD_AT_VALUE,
                                 .view = grad,
@@ -294,37 +331,186 @@ static eg_view lower_grad_pre(const eg_problem *p, eg_op_list *list, const eg_vi
     return is_grad ? grad : op.out;
 }
 
-/* d_a = grad_pre · Bᵀ, and with a chain that times act' of the layer below */
-static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, const eg_view *sums) {
+/* What the products of the backward pass read: of a gated unit there are two. */
+typedef struct gradients {
+    eg_view gate, up; /* `up` is absent but for a gated unit */
+} gradients;
+
+/* act' of the layer below, taken from what it saved */
+static eg_term below_term(const eg_problem *p) {
+    return (eg_term){.kind = EG_TERM_GRAD_AT_SAVED,
+                     .view = operand(p, EG_OP_BELOW),
+                     .activation = p->below_activation,
+                     .of_y = p->below_source == EG_SOURCE_Y,
+                     .propagate = p->propagate};
+}
+
+static eg_op product_for_d_a(const eg_problem *p, eg_view gradient, eg_operand_id b) {
     eg_op op = {.kind = EG_GEMM, .rows = p->m, .cols = p->k, .depth = p->n};
     sum_over_batch(&op, p, EG_OP_D_A);
-    op.left = grad_pre;
-    op.right = eg_transposed(b_of(p));
+    op.left = gradient;
+    op.right = eg_transposed(b_of(p, b));
+    return op;
+}
+
+static eg_op map_of(const eg_problem *p, eg_view left, int64_t cols) {
+    return (eg_op){.kind = EG_MAP, .items = p->batch, .rows = p->m, .cols = cols, .summed = 1, .left = left};
+}
+
+/* out = act(gate) * by, with its column sums: the gradient of a gated unit's other half, or its y. */
+static eg_op map_of_gate(const eg_problem *p, eg_view gate, eg_activation activation, eg_view by) {
+    eg_op op = map_of(p, gate, gate.cols);
+    add_act(p, &op, activation);
+    add_view_term(&op, EG_TERM_TIMES, by);
+    return op;
+}
+
+/* The gradients of a gated unit below, from that of its y in `d_y`, which is written over. Products of `d_y`
+ * and pre_up wait there; the last step reads them, and may write where they are. */
+static void lower_gated_chain(const eg_problem *p, eg_op_list *list, eg_view d_y, const eg_view *sums,
+                              const eg_view *sums_up) {
+    const eg_view gate = operand(p, EG_OP_BELOW), up = operand(p, EG_OP_BELOW_UP);
+    eg_op y = map_of_gate(p, gate, p->below_activation, up);
+    y.out = operand(p, EG_OP_Y_BELOW);
+    if (eg_is_present(&y.out)) add_op(list, &y);
+    eg_op d_up = map_of_gate(p, gate, p->below_activation, d_y);
+    d_up.out = operand(p, EG_OP_D_UP_BELOW);
+    add_view_term(&d_up, EG_TERM_COLUMN_SUMS, *sums_up);
+    add_op(list, &d_up);
+    eg_op product = map_of_gate(p, up, EG_ACT_NONE, d_y);
+    product.out = d_y;
+    add_op(list, &product);
+    eg_op d_gate = map_of(p, d_y, p->k);
+    add_term(&d_gate, below_term(p));
+    add_view_term(&d_gate, EG_TERM_COLUMN_SUMS, *sums);
+    d_gate.out = operand(p, EG_OP_D_A);
+    add_op(list, &d_gate);
+}
+
+/* d_a = d_gate · Bᵀ + d_up · B_upᵀ: the first product waits in the compute type, so that the sum is rounded
+ * once. So does a sum that the chain has more than one step for. */
+static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
+                             const eg_view *sums_up) {
+    const eg_view d_a = operand(p, EG_OP_D_A);
+    const bool chain = eg_wants(p, EG_OP_BELOW), in_result = d_a.dtype == list->compute;
+    eg_op gate = product_for_d_a(p, x->gate, EG_OP_B);
+    gate.out = in_result ? d_a : buffer(list, "d_a sum", gate.items, p->m, p->k);
+    add_op(list, &gate);
+    if (eg_is_present(&x->up)) {
+        eg_op up = product_for_d_a(p, x->up, EG_OP_B_UP);
+        up.accumulate = in_result || chain;
+        up.out = up.accumulate ? gate.out : d_a;
+        if (!up.accumulate) add_view_term(&up, EG_TERM_ADD, gate.out);
+        add_op(list, &up);
+    }
+    if (eg_wants(p, EG_OP_BELOW_UP)) {
+        lower_gated_chain(p, list, gate.out, sums, sums_up);
+    } else if (chain) {
+        eg_op below = map_of(p, gate.out, p->k);
+        add_term(&below, below_term(p));
+        add_view_term(&below, EG_TERM_COLUMN_SUMS, *sums);
+        below.out = d_a;
+        add_op(list, &below);
+    }
+}
+
+/* d_a = grad_pre · Bᵀ, and with a chain that times act' of the layer below */
+static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, const eg_view *sums) {
+    eg_op op = product_for_d_a(p, grad_pre, EG_OP_B);
     op.out = operand(p, EG_OP_D_A);
     if (eg_wants(p, EG_OP_BELOW)) {
-        add_term(&op, (eg_term){.kind = EG_TERM_GRAD_AT_SAVED,
-                                .view = operand(p, EG_OP_BELOW),
-                                .activation = p->below_activation,
-                                .of_y = p->below_source == EG_SOURCE_Y,
-                                .propagate = p->propagate});
+        add_term(&op, below_term(p));
         add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
     }
     add_op(list, &op);
 }
 
 /* d_b = Aᵀ · grad_pre */
-static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, eg_view out) {
+static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, eg_operand_id id,
+                      eg_view out) {
+    if (!eg_is_present(&out)) return;
     eg_op op = {.kind = EG_GEMM,
                 .axis = EG_AXIS_DEPTH,
                 .rows = p->k,
                 .cols = p->n,
                 .depth = p->m,
                 .accumulate = p->accumulate && p->comm == NULL};
-    sum_over_batch(&op, p, EG_OP_D_B);
+    sum_over_batch(&op, p, id);
     op.left = eg_transposed(operand(p, EG_OP_A));
     op.right = grad_pre;
     op.out = out;
     add_op(list, &op);
+}
+
+/* A gradient that the caller has: it is stored and summed where that is wanted. */
+static void lower_given(const eg_problem *p, eg_op_list *list, eg_operand_id given, eg_operand_id wanted,
+                        const eg_view *sums) {
+    eg_op op = map_of(p, operand(p, given), p->n);
+    add_view_term(&op, EG_TERM_STORE, operand(p, wanted));
+    add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
+    if (op.terms > 0) add_op(list, &op);
+}
+
+/* What a map makes of both, for products, for the caller, or for its column sums alone. */
+static eg_view add_gradient(const eg_problem *p, eg_op_list *list, eg_op *op, eg_operand_id wanted,
+                            const eg_view *sums, const char *name, bool products) {
+    const eg_view stored = operand(p, wanted);
+    if (products) {
+        op->out = temporary(list, name, p->batch, p->m, p->n);
+        list->temporary[op->out.id].same = stored;
+    }
+    add_view_term(op, EG_TERM_STORE, stored);
+    add_view_term(op, EG_TERM_COLUMN_SUMS, *sums);
+    add_op(list, op);
+    return op->out;
+}
+
+/* d_up = grad * act(pre), d_gate = grad * pre_up * act'(pre). The products grad * pre_up are made first,
+ * since grad_pre may be in the memory of grad. */
+static gradients lower_gated_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
+                                       const eg_view *sums_up) {
+    const eg_view grad = operand(p, EG_OP_GRAD);
+    const bool wants_gate = eg_wants_gate(p), d_a = eg_wants(p, EG_OP_D_A);
+    const bool recompute = p->source == EG_SOURCE_RECOMPUTE;
+    eg_view pre = operand(p, EG_OP_SAVED);
+    eg_op up = map_of(p, operand(p, EG_OP_SAVED_UP), p->n);
+    gradients made = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
+    if (recompute) {
+        eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS);
+        pre = gate.out = buffer(list, "pre", p->batch, p->m, p->n);
+        add_op(list, &gate);
+        up = product_of_a(p, EG_OP_B_UP, EG_OP_BIAS_UP);
+    }
+    if (wants_gate) {
+        add_view_term(&up, EG_TERM_TIMES, grad);
+        up.out = buffer(list, "grad * pre_up", p->batch, p->m, p->n);
+        add_op(list, &up);
+    }
+    if (eg_wants_up(p)) {
+        eg_op op = map_of_gate(p, pre, p->activation, grad);
+        made.up = add_gradient(p, list, &op, EG_OP_GRAD_PRE_UP, sums_up, "grad_pre_up",
+                               d_a || eg_wants(p, EG_OP_D_B_UP));
+    }
+    if (wants_gate) {
+        eg_op op = map_of(p, up.out, p->n);
+        add_term(&op, (eg_term){.kind = EG_TERM_GRAD_AT_SAVED,
+                                .view = pre,
+                                .activation = p->activation,
+                                .propagate = p->propagate});
+        made.gate =
+            add_gradient(p, list, &op, EG_OP_GRAD_PRE, sums, "grad_pre", d_a || eg_wants(p, EG_OP_D_B));
+    }
+    return made;
+}
+
+static gradients lower_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
+                                 const eg_view *sums_up) {
+    const bool products = eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B);
+    if (!p->gated) return (gradients){.gate = lower_grad_pre(p, list, sums, products)};
+    if (!eg_wants(p, EG_OP_GRAD_UP)) return lower_gated_gradients(p, list, sums, sums_up);
+    lower_given(p, list, EG_OP_GRAD_UP, EG_OP_GRAD_PRE_UP, sums_up);
+    lower_given(p, list, EG_OP_GRAD, EG_OP_GRAD_PRE, sums);
+    return (gradients){operand(p, EG_OP_GRAD), operand(p, EG_OP_GRAD_UP)};
 }
 
 /* What is summed over processes comes first, so that the sums are under way while d_a is computed. */
@@ -333,7 +519,7 @@ static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_vi
     const gradient d_b = gradient_of(p, list, EG_OP_D_B, p->k, p->n);
     add_op(list, &here->reduce);
     lower_sum(p, list, &here->gradient);
-    if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, d_b.sent);
+    if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, EG_OP_D_B, d_b.sent);
     lower_sum(p, list, &d_b);
     if (eg_wants(p, EG_OP_D_A)) lower_d_a(p, list, grad_pre, &below->sums);
     add_op(list, &below->reduce);
@@ -351,21 +537,30 @@ static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_vi
 }
 
 static void lower_backward(const eg_problem *p, eg_op_list *list) {
-    const bool d_a = eg_wants(p, EG_OP_D_A), d_b = eg_wants(p, EG_OP_D_B);
     const bias_gradient here = bias_gradient_of(p, list, EG_OP_D_BIAS, "d_bias sums", p->n),
-                        below = bias_gradient_of(p, list, EG_OP_D_BIAS_BELOW, "chain.d_bias sums", p->k);
-    const bool needed = d_a || d_b || eg_wants(p, EG_OP_GRAD_PRE) || eg_is_present(&here.sums);
+                        up = bias_gradient_of(p, list, EG_OP_D_BIAS_UP, "d_bias_up sums", p->n),
+                        below = bias_gradient_of(p, list, EG_OP_D_BIAS_BELOW, "chain.d_bias sums", p->k),
+                        below_up =
+                            bias_gradient_of(p, list, EG_OP_D_BIAS_UP_BELOW, "chain_up.d_bias sums", p->k);
+    const bool needed = eg_wants_gate(p) || eg_wants_up(p);
     if (!needed && p->comm == NULL) return;
-    eg_view grad_pre = {.space = EG_ABSENT};
-    if (needed) grad_pre = lower_grad_pre(p, list, &here.sums, d_a || d_b);
+    gradients x = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
+    if (needed) x = lower_gradients(p, list, &here.sums, &up.sums);
     if (p->comm != NULL) {
-        lower_products_and_sums(p, list, grad_pre, &here, &below);
+        lower_products_and_sums(p, list, x.gate, &here, &below);
         return;
     }
-    if (d_a) lower_d_a(p, list, grad_pre, &below.sums);
-    if (d_b) lower_d_b(p, list, grad_pre, operand(p, EG_OP_D_B));
+    if (eg_wants(p, EG_OP_D_A) && (p->gated || eg_wants(p, EG_OP_BELOW_UP))) {
+        lower_summed_d_a(p, list, &x, &below.sums, &below_up.sums);
+    } else if (eg_wants(p, EG_OP_D_A)) {
+        lower_d_a(p, list, x.gate, &below.sums);
+    }
+    lower_d_b(p, list, x.gate, EG_OP_D_B, operand(p, EG_OP_D_B));
+    lower_d_b(p, list, x.up, EG_OP_D_B_UP, operand(p, EG_OP_D_B_UP));
     add_op(list, &here.reduce);
+    add_op(list, &up.reduce);
     add_op(list, &below.reduce);
+    add_op(list, &below_up.reduce);
 }
 
 /* Of the pairs that may share memory, which then begin at one place. */
@@ -383,14 +578,16 @@ bool eg_in_place(const eg_problem *p) {
 /* The lists are not cleared as a whole: that would take as long as the lowering. */
 static void begin(const eg_problem *p, eg_op_list *list) {
     list->backward = p->backward;
+    list->gated = p->gated;
     list->m = p->m, list->k = p->k, list->n = p->n, list->batch = p->batch;
     list->dtype = p->dtype, list->compute = p->compute, list->math = p->math;
     list->activation = p->activation, list->source = p->source;
     list->in_place = eg_in_place(p);
     list->packed_b = p->packed_b;
-    list->ops = list->temporaries = 0;
+    list->ops = list->temporaries = list->buffers = 0;
     list->exchange = p->exchange;
     list->exchanged = p->comm != NULL ? eg_agreement_bytes(p->exchange.ranks) : 0;
+    list->packed_b_up = p->packed_b_up;
 }
 
 void eg_lower(const eg_problem *problem, eg_op_list *list) {
@@ -399,6 +596,8 @@ void eg_lower(const eg_problem *problem, eg_op_list *list) {
     begin(&p, list);
     if (p.backward) {
         lower_backward(&p, list);
+    } else if (p.gated) {
+        lower_gated_forward(&p, list);
     } else {
         lower_forward(&p, list);
     }

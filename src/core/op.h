@@ -14,7 +14,7 @@
 typedef enum eg_space {
     EG_ABSENT,   /* nowhere: there is no such view */
     EG_OPERAND,  /* in an operand of the call */
-    EG_PACKED_B, /* in the call's packed b, whose layout is the backend's */
+    EG_PACKED_B, /* in the call's packed b of that id, whose layout is the backend's */
     EG_TEMPORARY /* in the workspace. Layout and dtype are the compiler's choice: of
                     the strides only batch_stride is set, to 1 where items differ */
 } eg_space;
@@ -53,6 +53,7 @@ typedef enum eg_term_kind {
     EG_TERM_STORE,         /* view = v, rounded; v itself is not */
     EG_TERM_ACT,           /* v = act(v) */
     EG_TERM_ADD,           /* v += view */
+    EG_TERM_TIMES,         /* v *= view */
     EG_TERM_GRAD_AT_VALUE, /* v = view * act'(v) */
     EG_TERM_GRAD_AT_SAVED, /* v = v * act'(view) */
     EG_TERM_COLUMN_SUMS    /* view, a temporary, gets the sums of v down each column, by chunks of rows */
@@ -68,6 +69,10 @@ typedef struct eg_term {
 
 /* The most terms that the lowering makes: bias, gradient, store, column sums. */
 enum { EG_MAX_TERMS = 4 };
+
+/* The terms of kinds that change a value, in the order in which they may come, at most one from each of these
+ * lines: BIAS ACT, then ADD or TIMES; GRAD_AT_VALUE; GRAD_AT_SAVED STORE and COLUMN_SUMS come after all of
+ * them, but for a STORE between BIAS and ACT, ADD or TIMES. */
 
 /* The dimension of an operation that the layer's rows (M) are. */
 typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH } eg_axis;
@@ -110,19 +115,29 @@ typedef struct eg_temporary {
 } eg_temporary;
 
 /* What outlives a chunk of a call is named like an operand (low_memory.h): the sums of an operation's
- * result, those in the result's own memory, a gradient, lines in transit. */
-enum { EG_LOCAL_OPS = 5 /* map or gemm, two products, two reductions */ };
-enum { EG_MAX_OPS = EG_LOCAL_OPS + 7 /* and over processes, three collectives, their end, three copies */ };
+ * result, those in the result's own memory, a gradient, lines in transit. So is what a list of operations
+ * keeps for itself as a caller would: a buffer. */
+enum { EG_LOCAL_OPS = 16 /* of one process: a gated unit with a chain to one */ };
+enum { EG_MAX_OPS = EG_LOCAL_OPS /* a layer that is not gated leaves room for what goes over processes */ };
+enum { EG_MAX_BUFFERS = 3 };
 enum {
     EG_SUMS = EG_OPERANDS,
     EG_SUMS_IN_RESULT = EG_SUMS + EG_LOCAL_OPS,
     EG_CHUNK_GRADIENT,
     EG_TRANSIT,
     EG_EXCHANGED, /* what is sent to other processes and received, at the beginning of the workspace */
-    EG_NAMES
+    EG_BUFFER,
+    EG_NAMES = EG_BUFFER + EG_MAX_BUFFERS
 };
 
-enum { EG_MAX_TEMPORARIES = 3 };
+enum { EG_MAX_TEMPORARIES = 6, EG_BUFFER_ALIGN = 64 };
+
+/* A dense row-major matrix of the compute type, at the beginning of the workspace: any kernel can read and
+ * write it as it does a caller's. Views of it are of EG_OPERAND. */
+typedef struct eg_buffer {
+    const char *name;
+    int64_t items, rows, cols;
+} eg_buffer;
 
 typedef struct eg_op_list {
     int64_t m, k, n, batch; /* of the layer, for text */
@@ -131,11 +146,12 @@ typedef struct eg_op_list {
     eg_math math;
     eg_activation activation; /* for text, as is the next */
     eg_source source;
-    const eg_packed *packed_b; /* where a view is of it: what it holds, not where */
-    int ops, temporaries;
+    const eg_packed *packed_b, *packed_b_up; /* where a view is of it: what it holds, not where */
+    int ops, temporaries, buffers;
     eg_op op[EG_MAX_OPS];
     eg_temporary temporary[EG_MAX_TEMPORARIES];
-    bool backward; /* for text */
+    eg_buffer buffer[EG_MAX_BUFFERS];
+    bool backward, gated; /* for text */
     bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
     eg_exchange exchange;
     int64_t exchanged; /* bytes of EG_EXCHANGED */
@@ -179,6 +195,11 @@ static inline eg_row_range eg_rows_of_group(int64_t rows, int groups, int group)
     const int64_t units = (rows + UNIT - 1) / UNIT, first = units * group / groups * UNIT,
                   next = units * (group + 1) / groups * UNIT;
     return (eg_row_range){first, (next < rows ? next : rows) - first};
+}
+
+/* The pack that a view of EG_PACKED_B is of. */
+static inline const eg_packed *eg_pack_of(const eg_op_list *list, const eg_view *view) {
+    return view->id == EG_OP_B_UP ? list->packed_b_up : list->packed_b;
 }
 
 /* The first product of a list, NULL where there is none. */

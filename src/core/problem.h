@@ -17,13 +17,25 @@ typedef enum eg_operand_id {
     EG_OP_GRAD,
     EG_OP_SAVED, /* pre or y of the forward pass, as `source` says */
     EG_OP_BELOW, /* pre or y of the layer below, as `below_source` says */
-    EG_OP_Y,     /* outputs from here on */
+    EG_OP_B_UP,  /* the other half of gated units: */
+    EG_OP_BIAS_UP,
+    EG_OP_GRAD_UP,
+    EG_OP_SAVED_UP,
+    EG_OP_BELOW_UP,
+    EG_OP_Y, /* outputs from here on */
     EG_OP_PRE,
     EG_OP_D_A,
     EG_OP_D_B,
     EG_OP_D_BIAS,
     EG_OP_GRAD_PRE,
     EG_OP_D_BIAS_BELOW,
+    EG_OP_PRE_UP,
+    EG_OP_D_B_UP,
+    EG_OP_D_BIAS_UP,
+    EG_OP_GRAD_PRE_UP,
+    EG_OP_D_UP_BELOW,
+    EG_OP_Y_BELOW,
+    EG_OP_D_BIAS_UP_BELOW,
     EG_OPERANDS
 } eg_operand_id;
 
@@ -78,6 +90,7 @@ static inline int64_t eg_shard_lines(const eg_exchange *x, int64_t lines) {
 
 typedef struct eg_problem {
     bool backward;
+    bool gated;
     eg_addressing addressing;
     int64_t m, k, n;
     int64_t batch;    /* at least 1 */
@@ -90,7 +103,7 @@ typedef struct eg_problem {
     bool accumulate; /* into d_b and d_bias */
     eg_activation below_activation;
     eg_source below_source;
-    const eg_packed *packed_b;
+    const eg_packed *packed_b, *packed_b_up;
     const eg_comm *comm; /* NULL: one process */
     eg_exchange exchange;
     eg_operand operands[EG_OPERANDS];
@@ -98,6 +111,16 @@ typedef struct eg_problem {
 
 static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
     return problem->operands[id].data != NULL;
+}
+
+/* Of a gated unit: whether outputs are made from the gradient of its gate, or from that of the other half. */
+static inline bool eg_wants_gate(const eg_problem *problem) {
+    return eg_wants(problem, EG_OP_D_A) || eg_wants(problem, EG_OP_D_B) || eg_wants(problem, EG_OP_D_BIAS) ||
+           eg_wants(problem, EG_OP_GRAD_PRE);
+}
+static inline bool eg_wants_up(const eg_problem *problem) {
+    return eg_wants(problem, EG_OP_D_A) || eg_wants(problem, EG_OP_D_B_UP) ||
+           eg_wants(problem, EG_OP_D_BIAS_UP) || eg_wants(problem, EG_OP_GRAD_PRE_UP);
 }
 
 static inline bool eg_has_elements(const eg_operand *x) { return x->rows > 0 && x->cols > 0; }

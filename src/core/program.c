@@ -10,6 +10,24 @@
 
 /* ---- Compiling ---------------------------------------------------------------------------------- */
 
+/* Buffers come first in the workspace, which backends then add to. False where no memory could hold them. */
+static bool place_buffers(eg_program *program) {
+    const eg_op_list *list = &program->list;
+    for (int i = 0; i < list->buffers; i++) {
+        const eg_buffer *x = &list->buffer[i];
+        const size_t offset = (program->workspace + EG_MOST_ALIGN - 1) & ~(size_t)(EG_MOST_ALIGN - 1);
+        size_t bytes, end;
+        if (__builtin_mul_overflow(x->items, x->rows, &bytes) ||
+            __builtin_mul_overflow(bytes, x->cols, &bytes) ||
+            __builtin_mul_overflow(bytes, eg_size_of(list->compute), &bytes) ||
+            __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX)
+            return false;
+        program->buffer[i] = offset;
+        program->workspace = end;
+    }
+    return true;
+}
+
 /* Steps and regions are written as they are added; the rest is not cleared, which would take as long as the
  * choice of a kernel. */
 static eg_status compile(const eg_caps *caps, eg_program *program) {
@@ -21,6 +39,7 @@ static eg_status compile(const eg_caps *caps, eg_program *program) {
     program->may_refuse = false;
     memset(program->region, 0, sizeof program->region);
     memset(program->detail, 0, sizeof program->detail);
+    if (!place_buffers(program)) return eg_too_large(&program->list);
     EG_TRY(eg_backend_find(caps->backend)->compile(caps, program));
     if (program->list.exchanged > 0) eg_collectives_estimate(caps, program);
     return EG_OK;
@@ -81,6 +100,11 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_OP_GRAD] = "grad",
         [EG_OP_SAVED] = "pre",
         [EG_OP_BELOW] = "below",
+        [EG_OP_B_UP] = "b_up",
+        [EG_OP_BIAS_UP] = "bias_up",
+        [EG_OP_GRAD_UP] = "grad_up",
+        [EG_OP_SAVED_UP] = "pre_up",
+        [EG_OP_BELOW_UP] = "below_up",
         [EG_OP_Y] = "y",
         [EG_OP_PRE] = "pre",
         [EG_OP_D_A] = "d_a",
@@ -88,12 +112,20 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_OP_D_BIAS] = "d_bias",
         [EG_OP_GRAD_PRE] = "grad_pre",
         [EG_OP_D_BIAS_BELOW] = "chain.d_bias",
+        [EG_OP_PRE_UP] = "pre_up",
+        [EG_OP_D_B_UP] = "d_b_up",
+        [EG_OP_D_BIAS_UP] = "d_bias_up",
+        [EG_OP_GRAD_PRE_UP] = "grad_pre_up",
+        [EG_OP_D_UP_BELOW] = "chain_up.d_up",
+        [EG_OP_Y_BELOW] = "chain_up.y",
+        [EG_OP_D_BIAS_UP_BELOW] = "chain_up.d_bias",
         [EG_SUMS_IN_RESULT] = "sums in its memory",
         [EG_CHUNK_GRADIENT] = "grad_pre",
         [EG_TRANSIT] = "lines in transit",
         [EG_EXCHANGED] = "sums",
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
+    if (view->id >= EG_BUFFER) return list->buffer[view->id - EG_BUFFER].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
     if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";
     return names[view->id];
@@ -125,7 +157,7 @@ static const char *result_name(const eg_op_list *list, const eg_op *op) {
 /* Such as "grad_pre = grad * gelu'(a.b + bias)". */
 static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
     const eg_term *act = eg_term_of(op, EG_TERM_ACT), *add = eg_term_of(op, EG_TERM_ADD),
-                  *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
+                  *times = eg_term_of(op, EG_TERM_TIMES), *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
                   *at_saved = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *store = eg_term_of(op, EG_TERM_STORE);
     if (op->kind == EG_COLLECTIVE && op->collective == EG_FINISH) {
         eg_put(out, "wait for all ranks");
@@ -154,6 +186,7 @@ static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
         eg_put(out, " * %s'(%s)", eg_activation_name(at_saved->activation),
                eg_view_name(list, &at_saved->view));
     if (add != NULL) eg_put(out, " + %s", eg_view_name(list, &add->view));
+    if (times != NULL) eg_put(out, ", * %s", eg_view_name(list, &times->view));
     if (store != NULL && strcmp(eg_view_name(list, &store->view), result_name(list, op)) != 0)
         eg_put(out, ", %s", eg_view_name(list, &store->view));
 }
@@ -206,15 +239,20 @@ void eg_program_print(const eg_program *program, eg_text *out) {
     for (int i = 0; i < program->steps; i++) {
         if (program->step[i].kind != EG_COLLECTIVE) total += program->step[i].microseconds;
     }
-    eg_put(out, "%s %s %s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes",
+    eg_put(out, "%s %s %s%s%s%s  M=%lld K=%lld N=%lld batch=%lld  workspace %zu bytes",
            list->backward ? "backward" : "forward", eg_dtype_name(list->dtype),
-           eg_activation_name(list->activation), list->backward ? " " : "",
+           eg_activation_name(list->activation), list->gated ? " gated" : "", list->backward ? " " : "",
            list->backward ? sources[list->source] : "", (long long)list->m, (long long)list->k,
            (long long)list->n, (long long)list->batch, program->workspace);
     if (total > 0) eg_put(out, "  ~%.3g us", total);
     eg_put(out, "\n");
     for (int i = 0; i < program->steps; i++) put_step(out, program, i);
     if (list->exchanged > 0) eg_put(out, "    %-20s %14zu bytes\n", "exchanged", (size_t)list->exchanged);
+    for (int i = 0; i < list->buffers; i++) {
+        const eg_buffer *x = &list->buffer[i];
+        eg_put(out, "    %-20s %14zu bytes\n", x->name,
+               (size_t)(x->items * x->rows * x->cols) * eg_size_of(list->compute));
+    }
     for (int i = 0; i < EG_MAX_REGIONS; i++) {
         const eg_region *region = &program->region[i];
         if (region->bytes > 0) eg_put(out, "    %-20s %14zu bytes\n", region->name, region->bytes);

@@ -15,7 +15,7 @@ typedef struct eg_region {
     const char *name;     /* for text */
 } eg_region;
 
-enum { EG_NO_OP = -1, EG_MAX_STEPS = 32, EG_MAX_REGIONS = 12, EG_STEP_DETAIL = 256, EG_PROGRAM_DETAIL = 64 };
+enum { EG_NO_OP = -1, EG_MAX_STEPS = 40, EG_MAX_REGIONS = 32, EG_STEP_DETAIL = 256, EG_PROGRAM_DETAIL = 64 };
 
 /* One kernel, or one that goes over parts of an operation in turn. Steps run in order. */
 typedef struct eg_step {
@@ -43,11 +43,12 @@ typedef struct eg_program {
     int steps;
     eg_step step[EG_MAX_STEPS];
     eg_region region[EG_MAX_REGIONS];
-    size_t workspace; /* bytes */
-    uint64_t serial;  /* no two programs of a context have the same; 0: not one of the context's */
-    bool overlaps;    /* collectives are worth beginning before the products are through */
-    bool may_refuse;  /* its kernels may meet numbers, or a library a product, that they do not take: the
-                         program compiled with eg_caps.refused then does the call */
+    size_t buffer[EG_MAX_BUFFERS]; /* where each begins in the workspace, bytes */
+    size_t workspace;              /* bytes */
+    uint64_t serial; /* no two programs of a context have the same; 0: not one of the context's */
+    bool overlaps;   /* collectives are worth beginning before the products are through */
+    bool may_refuse; /* its kernels may meet numbers, or a library a product, that they do not take: the
+                        program compiled with eg_caps.refused then does the call */
     _Alignas(8) unsigned char detail[EG_PROGRAM_DETAIL]; /* the backend's own */
 } eg_program;
 
@@ -61,10 +62,15 @@ typedef struct eg_collectives eg_collectives;
 
 typedef struct eg_call {
     eg_address operand[EG_NAMES]; /* by the id of a view */
-    const eg_packed *packed_b;
+    const eg_packed *packed_b, *packed_b_up;
     eg_address workspace;
     eg_collectives *collectives; /* of a call over processes: collectives.h */
 } eg_call;
+
+/* The pack that a view of EG_PACKED_B is of. */
+static inline const eg_packed *eg_pack_in(const eg_call *call, int id) {
+    return id == EG_OP_B_UP ? call->packed_b_up : call->packed_b;
+}
 
 typedef struct eg_caps eg_caps;
 

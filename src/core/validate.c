@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "validate.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "backend.h"
@@ -23,6 +24,11 @@ static const struct {
     [EG_OP_GRAD] = {"grad", DIM_M, DIM_N, false, false},
     [EG_OP_SAVED] = {"pre", DIM_M, DIM_N, false, false},
     [EG_OP_BELOW] = {"chain.saved", DIM_M, DIM_K, false, false},
+    [EG_OP_B_UP] = {"b_up", DIM_K, DIM_N, false, false},
+    [EG_OP_BIAS_UP] = {"bias_up", ONE, DIM_N, false, false},
+    [EG_OP_GRAD_UP] = {"grad_up", DIM_M, DIM_N, false, false},
+    [EG_OP_SAVED_UP] = {"pre_up", DIM_M, DIM_N, false, false},
+    [EG_OP_BELOW_UP] = {"chain_up.saved", DIM_M, DIM_K, false, false},
     [EG_OP_Y] = {"y", DIM_M, DIM_N, true, false},
     [EG_OP_PRE] = {"pre", DIM_M, DIM_N, true, false},
     [EG_OP_D_A] = {"d_a", DIM_M, DIM_K, true, false},
@@ -30,6 +36,13 @@ static const struct {
     [EG_OP_D_BIAS] = {"d_bias", ONE, DIM_N, true, true},
     [EG_OP_GRAD_PRE] = {"grad_pre", DIM_M, DIM_N, true, false},
     [EG_OP_D_BIAS_BELOW] = {"chain.d_bias", ONE, DIM_K, true, true},
+    [EG_OP_PRE_UP] = {"pre_up", DIM_M, DIM_N, true, false},
+    [EG_OP_D_B_UP] = {"d_b_up", DIM_K, DIM_N, true, true},
+    [EG_OP_D_BIAS_UP] = {"d_bias_up", ONE, DIM_N, true, true},
+    [EG_OP_GRAD_PRE_UP] = {"grad_pre_up", DIM_M, DIM_N, true, false},
+    [EG_OP_D_UP_BELOW] = {"chain_up.d_up", DIM_M, DIM_K, true, false},
+    [EG_OP_Y_BELOW] = {"chain_up.y", DIM_M, DIM_K, true, false},
+    [EG_OP_D_BIAS_UP_BELOW] = {"chain_up.d_bias", ONE, DIM_K, true, true},
 };
 
 const char *eg_operand_name(const eg_problem *problem, eg_operand_id id) {
@@ -72,6 +85,16 @@ static eg_status validate_struct(const char *name, const void *struct_, size_t g
                            given, i, eg_version());
         }
     }
+    return EG_OK;
+}
+
+/* The arguments of a caller with an older header are copied: those that it does not know are absent. */
+static eg_status take_args(const void **args, size_t size, size_t oldest, size_t known, void *copy) {
+    if (size >= known) return validate_struct("args", *args, size, known);
+    if (size < oldest) return eg_validate_size("args", size, known);
+    memset(copy, 0, known);
+    memcpy(copy, *args, size);
+    *args = copy;
     return EG_OK;
 }
 
@@ -185,7 +208,7 @@ static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const
 
 /* Two matrices of an output's batch must not share elements; they may interleave. */
 static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
-    const bool may_reduce = id == EG_OP_D_A || id == EG_OP_D_B || table[id].rows == ONE;
+    const bool may_reduce = id == EG_OP_D_A || id == EG_OP_D_B || id == EG_OP_D_B_UP || table[id].rows == ONE;
     if (problem->batch <= 1 || (operand->batch_stride == 0 && may_reduce)) return EG_OK;
     const bool row_major = operand->col_stride == 1;
     const int64_t length = row_major ? operand->cols : operand->rows,
@@ -254,6 +277,10 @@ static eg_status require_b(const eg_problem *problem, const char *why) {
     return problem->packed_b != NULL ? EG_OK : require(problem, EG_OP_B, why);
 }
 
+static eg_status require_b_up(const eg_problem *problem, const char *why) {
+    return problem->packed_b_up != NULL ? EG_OK : require(problem, EG_OP_B_UP, why);
+}
+
 /* ---- Overlaps ----------------------------------------------------------------------------------- */
 
 /* Of two that overlap: they begin at one place, and are as far from row to row, column to column and item to
@@ -311,11 +338,35 @@ static eg_status check_workspace(const eg_problem *problem, const eg_workspace *
 
 /* ---- The calls ---------------------------------------------------------------------------------- */
 
-eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *args,
+/* The pair of pre-activations is written or read as one. */
+static eg_status check_pair(const eg_problem *problem, eg_operand_id pre, eg_operand_id pre_up) {
+    if (eg_wants(problem, pre) == eg_wants(problem, pre_up)) return EG_OK;
+    const bool has_pre = eg_wants(problem, pre);
+    return eg_fail(EG_ERR_ARGUMENT, "%s is given without %s for a gated unit; expected both or neither",
+                   has_pre ? "pre" : "pre_up", has_pre ? "pre_up" : "pre");
+}
+
+static eg_status take_gated_forward(const eg_forward_args *args, eg_problem *problem) {
+    problem->packed_b_up = args->packed_b_up;
+    problem->gated = args->b_up.data != NULL || args->packed_b_up != NULL || args->bias_up.data != NULL ||
+                     args->pre_up.data != NULL;
+    if (!problem->gated) return EG_OK;
+    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up));
+    EG_TRY(take_vector(problem, EG_OP_BIAS_UP, &args->bias_up));
+    EG_TRY(take_matrix(problem, EG_OP_PRE_UP, &args->pre_up));
+    EG_TRY(require_b_up(problem, "to multiply"));
+    if (!eg_wants(problem, EG_OP_RESIDUAL)) return check_pair(problem, EG_OP_PRE, EG_OP_PRE_UP);
+    return eg_fail(EG_ERR_ARGUMENT, "residual is given for a gated unit (b_up); expected none");
+}
+
+eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, const eg_forward_args *given,
                               eg_problem *problem) {
+    eg_forward_args copy;
+    const void *known = given;
     EG_TRY(take_layer(addressing, layer, problem));
-    if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
-    EG_TRY(validate_struct("args", args, args->size, sizeof *args));
+    if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
+    EG_TRY(take_args(&known, given->size, offsetof(eg_forward_args, b_up), sizeof copy, &copy));
+    const eg_forward_args *args = known;
     problem->packed_b = args->packed_b;
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
@@ -328,11 +379,34 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
     EG_TRY(require(problem, EG_OP_Y, "to write"));
     EG_TRY(require(problem, EG_OP_A, "to multiply"));
     EG_TRY(require_b(problem, "to multiply"));
+    EG_TRY(take_gated_forward(args, problem));
     if (eg_wants(problem, EG_OP_RESIDUAL) && problem->activation != EG_ACT_NONE) {
         return eg_fail(EG_ERR_ARGUMENT, "residual is given with activation %s; expected EG_ACT_NONE",
                        eg_activation_name(problem->activation));
     }
     return check_overlaps(problem);
+}
+
+/* Of a gated unit below: its gate is `chain`. */
+static eg_status take_chain_up(const eg_chain_up *chain, eg_problem *problem) {
+    if (chain->saved.data == NULL) {
+        const char *given = chain->d_up.data != NULL     ? "d_up"
+                            : chain->y.data != NULL      ? "y"
+                            : chain->d_bias.data != NULL ? "d_bias"
+                                                         : NULL;
+        if (given == NULL) return EG_OK;
+        return eg_fail(EG_ERR_ARGUMENT, "chain_up.%s is given without chain_up.saved; expected both", given);
+    }
+    EG_TRY(take_matrix(problem, EG_OP_BELOW_UP, &chain->saved));
+    EG_TRY(take_matrix(problem, EG_OP_D_UP_BELOW, &chain->d_up));
+    EG_TRY(take_matrix(problem, EG_OP_Y_BELOW, &chain->y));
+    EG_TRY(take_vector(problem, EG_OP_D_BIAS_UP_BELOW, &chain->d_bias));
+    if (!eg_wants(problem, EG_OP_BELOW))
+        return eg_fail(EG_ERR_ARGUMENT, "chain_up.saved is given without chain.saved; expected both");
+    if (problem->below_source != EG_SOURCE_PRE)
+        return eg_fail(EG_ERR_ARGUMENT, "chain.source is EG_SOURCE_Y with chain_up.saved; expected "
+                                        "EG_SOURCE_PRE");
+    return require(problem, EG_OP_D_UP_BELOW, "for chain_up");
 }
 
 static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
@@ -378,8 +452,64 @@ static eg_status take_source(const eg_backward_args *args, eg_problem *problem) 
     return take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y);
 }
 
+/* What makes a layer a gated unit where it is given. */
+static bool is_of_up(eg_operand_id id) {
+    return id == EG_OP_B_UP || id == EG_OP_BIAS_UP || id == EG_OP_SAVED_UP || id == EG_OP_GRAD_UP ||
+           id == EG_OP_D_B_UP || id == EG_OP_D_BIAS_UP || id == EG_OP_GRAD_PRE_UP;
+}
+
+/* The other half of a gated unit. */
+static eg_status take_gated_backward(const eg_backward_args *args, eg_problem *problem) {
+    problem->packed_b_up = args->packed_b_up;
+    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up));
+    EG_TRY(take_vector(problem, EG_OP_BIAS_UP, &args->bias_up));
+    EG_TRY(take_matrix(problem, EG_OP_SAVED_UP, &args->pre_up));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_UP, &args->grad_up));
+    EG_TRY(take_matrix(problem, EG_OP_D_B_UP, &args->d_b_up));
+    EG_TRY(take_vector(problem, EG_OP_D_BIAS_UP, &args->d_bias_up));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE_UP, &args->grad_pre_up));
+    problem->gated = problem->packed_b_up != NULL;
+    for (int id = 0; id < EG_OPERANDS; id++)
+        problem->gated = problem->gated || (is_of_up((eg_operand_id)id) && eg_wants(problem, id));
+    if (!problem->gated) return EG_OK;
+    if (eg_wants(problem, EG_OP_GRAD_UP) && problem->activation != EG_ACT_NONE)
+        return eg_fail(EG_ERR_ARGUMENT, "grad_up is given with activation %s; expected EG_ACT_NONE",
+                       eg_activation_name(problem->activation));
+    if (problem->source == EG_SOURCE_Y)
+        return eg_fail(EG_ERR_ARGUMENT, "source is EG_SOURCE_Y for a gated unit; expected "
+                                        "EG_SOURCE_RECOMPUTE or EG_SOURCE_PRE");
+    if (problem->source == EG_SOURCE_RECOMPUTE && eg_wants(problem, EG_OP_SAVED_UP))
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "pre_up is given, and source is EG_SOURCE_RECOMPUTE (0, its default), "
+                       "which does not read it; expected source EG_SOURCE_PRE, or no pre_up");
+    return EG_OK;
+}
+
+/* What both gradients need: act(pre) is in each, pre_up in that of the gate. */
+static eg_status require_gated_inputs(const eg_problem *problem) {
+    const bool d_a = eg_wants(problem, EG_OP_D_A), gate = eg_wants_gate(problem);
+    if (!gate && !eg_wants_up(problem)) return EG_OK;
+    const bool made = eg_wants(problem, EG_OP_GRAD_UP), recompute = problem->source == EG_SOURCE_RECOMPUTE;
+    EG_TRY(require(problem, EG_OP_GRAD, "to propagate"));
+    if (!made && !recompute) {
+        EG_TRY(require(problem, EG_OP_SAVED, "as source says"));
+        if (gate) EG_TRY(require(problem, EG_OP_SAVED_UP, "as source says"));
+    }
+    if (!made && recompute) {
+        EG_TRY(require(problem, EG_OP_A, "to recompute pre"));
+        EG_TRY(require_b(problem, "to recompute pre"));
+        if (gate) EG_TRY(require_b_up(problem, "to recompute pre_up"));
+    }
+    if (eg_wants(problem, EG_OP_D_B)) EG_TRY(require(problem, EG_OP_A, "for d_b"));
+    if (eg_wants(problem, EG_OP_D_B_UP)) EG_TRY(require(problem, EG_OP_A, "for d_b_up"));
+    if (!d_a) return EG_OK;
+    EG_TRY(require_b(problem, "for d_a"));
+    return require_b_up(problem, "for d_a");
+}
+
 /* What the wanted outputs need: every one of them needs grad_pre. */
 static eg_status require_inputs(const eg_problem *problem) {
+    if (problem->gated) return require_gated_inputs(problem);
     const bool d_a = eg_wants(problem, EG_OP_D_A), d_b = eg_wants(problem, EG_OP_D_B);
     if (!d_a && !d_b && !eg_wants(problem, EG_OP_D_BIAS) && !eg_wants(problem, EG_OP_GRAD_PRE)) return EG_OK;
     const bool acts = problem->activation != EG_ACT_NONE, recompute = problem->source == EG_SOURCE_RECOMPUTE;
@@ -455,6 +585,11 @@ static eg_status take_data_parallel(const eg_backward_args *args, eg_problem *pr
                                       .order = given->comm->order};
     EG_TRY(take_sums(given->sums, problem));
     if (given->comm->ranks > 1) problem->comm = given->comm;
+    if (problem->gated || eg_wants(problem, EG_OP_BELOW_UP)) {
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "data_parallel.comm is given for a gated unit; expected one process "
+                       "(sum d_b and d_b_up after the call)");
+    }
     if (args->workspace_limit != 0) {
         return eg_fail(EG_ERR_UNSUPPORTED,
                        "workspace_limit is %zu with data_parallel.comm; expected no limit",
@@ -475,17 +610,21 @@ static eg_status take_data_parallel(const eg_backward_args *args, eg_problem *pr
 
 const eg_comm *eg_comm_of(const eg_backward_args *args) {
     const eg_message message = eg_message_get();
-    if (args == NULL || args->size < sizeof *args || args->data_parallel.comm == NULL) return NULL;
+    if (args == NULL || args->size < offsetof(eg_backward_args, b_up) || args->data_parallel.comm == NULL)
+        return NULL;
     const bool usable = check_comm(args->data_parallel.comm) == EG_OK && args->data_parallel.comm->ranks > 1;
     eg_message_put(&message);
     return usable ? args->data_parallel.comm : NULL;
 }
 
-eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *args,
+eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *given,
                                eg_problem *problem) {
+    eg_backward_args copy;
+    const void *known = given;
     EG_TRY(take_layer(addressing, layer, problem));
-    if (args == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
-    EG_TRY(validate_struct("args", args, args->size, sizeof *args));
+    if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
+    EG_TRY(take_args(&known, given->size, offsetof(eg_backward_args, data_parallel), sizeof copy, &copy));
+    const eg_backward_args *args = known;
     problem->backward = true;
     problem->packed_b = args->packed_b;
     EG_TRY(check_enum("accumulate", args->accumulate, 1, "0 or 1"));
@@ -499,7 +638,9 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(take_matrix(problem, EG_OP_D_B, &args->d_b));
     EG_TRY(take_vector(problem, EG_OP_D_BIAS, &args->d_bias));
     EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE, &args->grad_pre));
+    EG_TRY(take_gated_backward(args, problem));
     EG_TRY(take_chain(&args->chain, problem));
+    EG_TRY(take_chain_up(&args->chain_up, problem));
     EG_TRY(take_data_parallel(args, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 

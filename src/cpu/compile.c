@@ -56,11 +56,19 @@ static void share_layout(compiler *c, const eg_view *view, bool right, int8_t *w
     if (region != EG_CPU_NOWHERE) *where = region;
 }
 
+/* Whether the values of a map are those that it reads. */
+static bool is_unchanged(const eg_op *map) {
+    for (int i = 0; i < map->terms; i++) {
+        if (map->term[i].kind != EG_TERM_STORE && map->term[i].kind != EG_TERM_COLUMN_SUMS) return false;
+    }
+    return true;
+}
+
 /* Whether a map goes over the operand anyway, once, and may pack it on its way. */
 static bool is_mapped(const eg_op_list *list, int id) {
     const eg_op *map = &list->op[0];
     return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
-           (map->items == 1 || map->left.batch_stride != 0) && eg_term_of(map, EG_TERM_GRAD_AT_VALUE) == NULL;
+           (map->items == 1 || map->left.batch_stride != 0) && is_unchanged(map);
 }
 
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
@@ -163,12 +171,18 @@ static const char *const names[EG_NAMES][2] = {
     [EG_OP_B] = {"b", "b transposed"},
     [EG_OP_GRAD] = {"grad", "grad transposed"},
     [EG_OP_GRAD_PRE] = {"grad_pre", "grad_pre transposed"},
+    [EG_OP_B_UP] = {"b_up", "b_up transposed"},
+    [EG_OP_GRAD_UP] = {"grad_up", "grad_up transposed"},
+    [EG_OP_GRAD_PRE_UP] = {"grad_pre_up", "grad_pre_up transposed"},
     [EG_CHUNK_GRADIENT] = {"grad_pre", "grad_pre transposed"},
 };
 static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B] = "pack b",
                                               [EG_OP_GRAD] = "pack grad",
                                               [EG_OP_GRAD_PRE] = "pack grad_pre",
+                                              [EG_OP_B_UP] = "pack b_up",
+                                              [EG_OP_GRAD_UP] = "pack grad_up",
+                                              [EG_OP_GRAD_PRE_UP] = "pack grad_pre_up",
                                               [EG_CHUNK_GRADIENT] = "pack grad_pre"};
 
 /* The operand of an operation as its caller has it, rather than as the operation reads it. */
@@ -306,13 +320,13 @@ static void add_product_in_groups(compiler *c, int index) {
 
 /* What an operation makes for others: its result packed, and its column sums. */
 static bool add_temporaries(compiler *c, int index) {
-    static const char *const result_names[2] = {"grad_pre", "grad_pre transposed"};
     const eg_op *op = &c->list->op[index];
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
     eg_cpu_step *detail = &c->detail[index];
     if (op->out.space == EG_TEMPORARY) {
         const eg_temporary *x = &c->list->temporary[op->out.id];
-        if (!add_layouts(c, &c->made[op->out.id], result_names, x->items, x->rows, x->cols)) return false;
+        const char *const both[2] = {x->name, x->name};
+        if (!add_layouts(c, &c->made[op->out.id], both, x->items, x->rows, x->cols)) return false;
         detail->packs = c->made[op->out.id];
     } else if (op->kind == EG_MAP && is_mapped(c->list, op->left.id)) {
         detail->packs = c->packed[op->left.id];
@@ -586,7 +600,8 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
 static void put_b_in_rows(eg_op_list *list) {
     for (int i = 0; i < list->ops; i++) {
         eg_view *x = &list->op[i].right;
-        if (list->op[i].kind != EG_GEMM || x->id != EG_OP_B || x->space == EG_TEMPORARY) continue;
+        const bool is_b = x->id == EG_OP_B || x->id == EG_OP_B_UP;
+        if (list->op[i].kind != EG_GEMM || !is_b || x->space == EG_TEMPORARY) continue;
         if (list->op[i].rows <= EG_CPU_FEW_ROWS) continue;
         x->space = EG_OPERAND;
         x->dtype = list->dtype;

@@ -82,10 +82,10 @@ eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int6
 
 /* In a call's packed b, which has a form for this very kernel. */
 static inline const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
-                                          bool transposed) {
-    const eg_packed *packed = run->call->packed_b;
+                                          const eg_view *view) {
+    const eg_packed *packed = eg_pack_in(run->call, view->id);
     const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
-    return (const char *)packed->data + (transposed ? form->transposed : form->plain).offset;
+    return (const char *)packed->data + (view->transposed ? form->transposed : form->plain).offset;
 }
 
 /* The addresses of packed layouts. */

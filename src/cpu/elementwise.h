@@ -85,7 +85,12 @@ EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), co
         if (!is_identity) {
             EG_EACH_ROW(u) x[u] = EG_V(unless_nan)(x[u], act(x[u]), ~(EG_I){0});
         }
-        if (s.other.at != NULL) {
+        if (s.times) {
+            EG_R *result = (EG_R *)s.result + g.row * s.tile_row + j * EG_LANES;
+            EG_V(take)(other, &s.other, &g);
+            EG_EACH_ROW(u) x[u] *= other[u];
+            EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), x[u]);
+        } else if (s.other.at != NULL) {
             EG_V(take)(other, &s.other, &g);
             EG_EACH_ROW(u) x[u] += other[u];
         }

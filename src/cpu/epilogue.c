@@ -22,14 +22,21 @@ static const eg_operand *bind_term(const eg_epilogue *e, const eg_op *op, eg_ter
     return term != NULL ? bind(e, &term->view, place) : NULL;
 }
 
-/* result = act(x + bias) + other, with x + bias stored on the way */
+/* Where the result of a map goes for the caller. */
+static const eg_operand *bind_result(eg_epilogue *e, const eg_op *op) {
+    const bool stored = op->kind == EG_MAP && op->out.space != EG_OPERAND;
+    return stored ? bind_term(e, op, EG_TERM_STORE, &e->stored) : bind(e, &op->out, &e->result);
+}
+
+/* result = act(x + bias) + other, or times it, with x + bias of a product stored on the way */
 static void prepare_act(eg_epilogue *e, const eg_op *op) {
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
+    e->times = eg_term_of(op, EG_TERM_TIMES) != NULL;
     e->elementwise = e->kernel->epilogue.act[act != NULL ? act->activation : EG_ACT_NONE];
     e->propagate = act != NULL && act->propagate;
-    e->other = bind_term(e, op, EG_TERM_ADD, &e->term);
-    e->pre = bind_term(e, op, EG_TERM_STORE, &e->stored);
-    e->out = bind(e, &op->out, &e->result);
+    e->other = bind_term(e, op, e->times ? EG_TERM_TIMES : EG_TERM_ADD, &e->term);
+    if (op->kind == EG_GEMM) e->pre = bind_term(e, op, EG_TERM_STORE, &e->stored);
+    e->out = bind_result(e, op);
 }
 
 /* result = x, or result + x; the first only has to be stored */
@@ -89,9 +96,9 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
         prepare_grad(e, at_value, e->x, bind(e, &at_value->view, &e->term));
         e->out = bind_term(e, op, EG_TERM_STORE, &e->stored);
     } else if (at_saved != NULL) {
-        prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), &product);
-        e->out = bind(e, &op->out, &e->result);
-    } else if (op->kind == EG_MAP || op->kind == EG_COPY) {
+        prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), e->x);
+        e->out = bind_result(e, op);
+    } else if (op->kind != EG_GEMM && eg_term_of(op, EG_TERM_TIMES) == NULL) {
         prepare_copy(e, op);
         if (op->accumulate) return;
         e->out =
@@ -296,6 +303,7 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
     s->result = e->micro_panels != NULL ? panel_part(e, tile) : tile->values;
     s->tile_row = e->kernel->micro.nr;
     s->propagate = e->propagate;
+    s->times = e->times;
     t->is_elementwise = true;
     if (packs_blocks(e)) {
         e->kernel->pack.prefetch_write(&t->block, 0, PACKED_ROWS);

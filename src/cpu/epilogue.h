@@ -28,6 +28,7 @@ typedef struct eg_epilogue {
     eg_amx_grid grid;
     int64_t width;     /* of the result, as whole tiles */
     bool propagate;    /* act'(NaN) = NaN */
+    bool times;        /* `other` is multiplied with act(x) */
     bool plain_store;  /* the product is the result, */
     bool non_temporal; /* and is stored so that it bypasses the caches */
     bool is_deferred;  /* may be run step by step during the next tile */

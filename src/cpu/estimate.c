@@ -72,6 +72,7 @@ static double count_result(const eg_cpu_kernel *row, const eg_op *op, const eg_c
             break;
         case EG_TERM_STORE:
         case EG_TERM_ADD:
+        case EG_TERM_TIMES:
             counts->of[EG_CPU_COST_SECOND] += numbers;
             break;
         case EG_TERM_GRAD_AT_VALUE:

@@ -140,7 +140,7 @@ static void find_left_blocks(few_rows_job *job, int where) {
     if (where == EG_CPU_IN_PLACE) {
         job->a = eg_cpu_bind(job->run->call, view);
     } else if (where == EG_CPU_FROM_PACK) {
-        job->left = eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed);
+        job->left = eg_cpu_packed_b(job->run, job->kernel, &job->op->right);
     } else {
         job->left = eg_cpu_region(job->run, where);
     }
@@ -164,7 +164,7 @@ static void find_left(few_rows_job *job, int where) {
         job->part.left_group = job->product.rows * nr;
         if (where >= 0) find_panel(job, eg_cpu_region(job->run, where), job->kernel->compute);
         if (where == EG_CPU_FROM_PACK)
-            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, job->op->right.transposed), view->dtype);
+            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, &job->op->right), view->dtype);
         if (where == EG_CPU_IN_PLACE) job->a = eg_cpu_bind(job->run->call, view);
         return;
     }
@@ -194,7 +194,7 @@ static void find_right(few_rows_job *job) {
         job->part.col_bytes = view->col_stride * size;
         return;
     }
-    job->right = eg_cpu_packed_b(job->run, kernel, view->transposed);
+    job->right = eg_cpu_packed_b(job->run, kernel, view);
     if (eg_cpu_is_amx(kernel)) {
         const eg_amx_grid grid =
             eg_amx_grid_of(kernel->pack.bf16_terms, job->product.cols, job->product.depth);

@@ -110,8 +110,7 @@ static void find_side(side *s, const product *x, const eg_view *view, int where,
         const eg_dtype dtype = is_pack ? view->dtype : x->kernel->compute;
         place_packed_side(s, x->kernel, (int64_t)eg_size_of(dtype), role, x->depth, count);
         if (view->batch_stride == 0) s->item = 0;
-        s->data =
-            is_pack ? eg_cpu_packed_b(x->run, x->kernel, view->transposed) : eg_cpu_region(x->run, where);
+        s->data = is_pack ? eg_cpu_packed_b(x->run, x->kernel, view) : eg_cpu_region(x->run, where);
     }
 }
 

@@ -106,12 +106,13 @@ typedef struct eg_rows {
 typedef struct eg_elementwise {
     int64_t row, end, cols;
     eg_rows x, bias;  /* act and act' are of x + bias. Absent: 0. A bias is one row */
-    eg_rows other;    /* what is added to act(x), or multiplied with act'(x) */
+    eg_rows other;    /* what is added to act(x), or multiplied with it or with act'(x) */
     eg_rows pre;      /* act: x + bias is stored here */
     eg_rows out;      /* the result is stored here */
-    void *result;     /* act': and here, as a tile */
+    void *result;     /* act', and act with `times`: and here, as a tile */
     int64_t tile_row; /* numbers from row to row of `result` */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
+    bool times;       /* act: `other` is multiplied with it */
 } eg_elementwise;
 
 /* The epilogue that turns a whole AMX tile block of a product into grad_pre, row by row:
@@ -195,7 +196,7 @@ typedef struct eg_epilogue_kernels {
     /* sums[j] += the j-th number of every row, from top to bottom; whole vectors. */
     void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
 
-    void (*act[EG_ACTIVATIONS])(const eg_elementwise *of);        /* act(x) + other */
+    void (*act[EG_ACTIVATIONS])(const eg_elementwise *of);        /* act(x) + other, or act(x) * other */
     void (*act_grad[EG_ACTIVATIONS])(const eg_elementwise *of);   /* other * act'(x) */
     void (*act_grad_y[EG_ACTIVATIONS])(const eg_elementwise *of); /* of y; NULL: act' is no function of y */
 

@@ -54,9 +54,12 @@ const eg_cpu_form *eg_cpu_form_of(const eg_packed *packed, const eg_cpu_kernel *
     return NULL;
 }
 
-static bool reads_pack(const eg_op_list *list) {
+/* Whether a product reads a pack that has numbers which some rows refuse. */
+static bool reads_outside(const eg_op_list *list) {
     for (int i = 0; i < list->ops; i++) {
-        if (list->op[i].right.space == EG_PACKED_B) return true;
+        const eg_view *right = &list->op[i].right;
+        if (right->space != EG_PACKED_B) continue;
+        if (((const eg_cpu_forms *)eg_pack_of(list, right)->detail)->outside) return true;
     }
     return false;
 }
@@ -66,7 +69,7 @@ static bool finds_b(const eg_cpu_kernel *row, const eg_op_list *list) {
     for (int i = 0; i < list->ops; i++) {
         const eg_view *right = &list->op[i].right;
         if (right->space != EG_PACKED_B) continue;
-        const eg_cpu_form *form = eg_cpu_form_of(list->packed_b, row);
+        const eg_cpu_form *form = eg_cpu_form_of(eg_pack_of(list, right), row);
         if (form == NULL || (right->transposed ? form->transposed : form->plain).bytes == 0) return false;
     }
     return true;
@@ -76,8 +79,7 @@ static bool finds_b(const eg_cpu_kernel *row, const eg_op_list *list) {
 
 /* A row that may refuse must leave the inputs for the one that comes after it. */
 static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
-    const bool outside = reads_pack(list) && ((const eg_cpu_forms *)list->packed_b->detail)->outside;
-    return !caps->refused && !list->in_place && !outside;
+    return !caps->refused && !list->in_place && !reads_outside(list);
 }
 
 eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {

@@ -52,6 +52,16 @@ static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
 }
 
+/* The epilogues of the persistent kernels read and write the type of the layer; only a bare product may be of
+ * another one. */
+static bool is_of_one_type(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const eg_cuda_matrix *const all[] = {&x->in, &x->out, &x->second};
+    for (size_t i = 0; i < sizeof all / sizeof *all && x->epilogue != EG_CUDA_STORE; i++) {
+        if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype) return false;
+    }
+    return true;
+}
+
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
     if (row->family == EG_CUDA_LIBRARY && !suits_library(x)) return false;
@@ -67,16 +77,18 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
     if ((takes & EG_CUDA_FEW_ROWS) != 0 && x->rows > row->tile_rows) return false;
     if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
+    if (row->family == EG_CUDA_TMA && !is_of_one_type(row, x)) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
 
-/* Rows of whole vectors, of which only a product that is to be finished may be of the compute type. */
+/* Rows of whole vectors, of the layer's type or the compute type: a product that is to be finished, a buffer.
+ */
 static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     enum { ALL = 4 };
     const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second, &x->left};
     const int64_t each = 16 / (int64_t)eg_size_of(row->dtype);
     for (int i = 0; i < ALL; i++) {
-        const bool value = all[i] == &x->left && all[i]->dtype == (int32_t)row->compute;
+        const bool value = all[i] != &x->second && all[i]->dtype == (int32_t)row->compute;
         if (!is_row_major(all[i]) || !eg_cuda_is_aligned(all[i])) return false;
         if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype && !value) return false;
     }
@@ -120,8 +132,8 @@ static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op
 static bool takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
     switch (row->kind) {
     case EG_MAP:
-        return takes_map(row, x) &&
-               (row->family == EG_CUDA_STRIDED || (part != EG_CUDA_FINISH && x->epilogue != EG_CUDA_FORWARD));
+        return takes_map(row, x) && (row->family == EG_CUDA_STRIDED ||
+                                     (part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD));
     case EG_GEMM:
         return takes_product(row, x);
     case EG_REDUCE:
@@ -206,10 +218,23 @@ size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op) {
     return bytes;
 }
 
+/* Whether its epilogue is one that few kernels have: a factor, or a matrix of another type than the layer's.
+ */
+static bool has_rare_epilogue(const eg_op_list *list, const eg_op *op) {
+    bool rare = eg_is_present(&op->out) && op->out.space == EG_OPERAND && op->out.dtype != list->dtype;
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        rare = rare || term->kind == EG_TERM_TIMES ||
+               (term->kind == EG_TERM_ADD && term->view.dtype != list->dtype);
+    }
+    return rare;
+}
+
 /* Whether a product may be made alone, and finished by a map. One that waits in a region of its own is to
- * fit into L2, or it would cost more than it saves. */
+ * fit into L2, or it would cost more than it saves, unless its epilogue keeps the fast kernels away. */
 static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
-    const size_t most = 32 << 20, bytes = eg_cuda_unfinished_bytes(c->list, op);
+    const size_t most = has_rare_epilogue(c->list, op) ? SIZE_MAX / 4 : 32 << 20,
+                 bytes = eg_cuda_unfinished_bytes(c->list, op);
     if (op->kind != EG_GEMM || op->terms == 0 || op->depth == 0) return false;
     return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
 }

@@ -36,12 +36,25 @@ static bool may_have_tails(const eg_cuda_compiler *c) {
     return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
 }
 
+/* Products before an operation; three of any call have counters, so that its workspace is that of most. */
+static int products_before(const eg_op_list *list, int op) {
+    int count = 0;
+    for (int i = 0; i < op; i++) count += list->op[i].kind == EG_GEMM;
+    return count;
+}
+
+static size_t most_products(const eg_op_list *list) {
+    enum { LAYER = 3 };
+    const int count = products_before(list, list->ops);
+    return (size_t)(count > LAYER ? count : LAYER);
+}
+
 /* What the choice of kernels asks: whether there is room for partial tiles, and for their counters. */
 static void promise_tails(const eg_cuda_compiler *c) {
     const bool tails = may_have_tails(c);
     c->program->region[EG_CUDA_SCRATCH].bytes = tails ? eg_cuda_tail_bytes(c->multiprocessors) : 0;
     c->program->region[EG_CUDA_COUNTERS].bytes =
-        tails ? EG_CUDA_MOST_PRODUCTS * (size_t)eg_cuda_tail_counters(c->multiprocessors) * sizeof(uint32_t)
+        tails ? most_products(c->list) * (size_t)eg_cuda_tail_counters(c->multiprocessors) * sizeof(uint32_t)
               : 0;
 }
 
@@ -116,7 +129,8 @@ static eg_status choose_rows(eg_cuda_compiler *c) {
 
 /* Operands whose rows do not begin on 16 bytes, which kernels for vectors and TMA cannot take as they are. */
 static void pad_operands(const eg_cuda_compiler *c, eg_cuda_program *detail) {
-    static const eg_operand_id inputs[] = {EG_OP_A, EG_OP_B, EG_OP_GRAD, EG_OP_BELOW, EG_OP_RESIDUAL};
+    static const eg_operand_id inputs[] = {EG_OP_A,     EG_OP_B,        EG_OP_B_UP,   EG_OP_GRAD,
+                                           EG_OP_BELOW, EG_OP_RESIDUAL, EG_OP_GRAD_UP};
     const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs && detail->pads < EG_CUDA_PADS; i++) {
         const eg_view *view = eg_cuda_read_by_product(c->list, inputs[i]);
@@ -255,7 +269,7 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
     const int64_t each = eg_cuda_tail_counters(c->multiprocessors);
     double saved;
     eg_cuda_tail tail = eg_cuda_choose_tail(c, product_row(c, op), x, &saved);
-    if (tail.tiles > 0) tail.counter = (int32_t)(op * each);
+    if (tail.tiles > 0) tail.counter = (int32_t)(products_before(c->list, op) * each);
     return tail;
 }
 
@@ -308,7 +322,9 @@ static void add_pads(const eg_cuda_compiler *c) {
                                                   [EG_OP_B] = "pad b",
                                                   [EG_OP_GRAD] = "pad grad",
                                                   [EG_OP_BELOW] = "pad below",
-                                                  [EG_OP_RESIDUAL] = "pad residual"};
+                                                  [EG_OP_RESIDUAL] = "pad residual",
+                                                  [EG_OP_B_UP] = "pad b_up",
+                                                  [EG_OP_GRAD_UP] = "pad grad_up"};
     const eg_cuda_program *program = eg_cuda_program_of(c->program);
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     for (int i = 0; i < program->pads; i++) {
@@ -397,7 +413,9 @@ static void add_steps(const eg_cuda_compiler *c) {
     }
 }
 
-static uint32_t name_of(const eg_view *view) { return view->space == EG_OPERAND ? 1U << view->id : 0; }
+static uint64_t name_of(const eg_view *view) {
+    return view->space == EG_OPERAND ? (uint64_t)1 << view->id : 0;
+}
 
 static void note_names(const eg_op_list *list, eg_program *program) {
     eg_cuda_program detail = *eg_cuda_program_of(program);

@@ -73,7 +73,7 @@ static inline const eg_cuda_step *eg_cuda_detail(const eg_step *step) {
 
 /* eg_program.detail */
 typedef struct eg_cuda_program {
-    uint32_t names;           /* of operands that the operations read or write, a bit each */
+    uint64_t names;           /* of operands that the operations read or write, a bit each */
     int8_t pads;              /* copies of operands */
     int8_t pad[EG_CUDA_PADS]; /* of which operand each is: products read the copy in its place */
 } eg_cuda_program;
@@ -82,7 +82,7 @@ static inline const eg_cuda_program *eg_cuda_program_of(const eg_program *progra
     return (const eg_cuda_program *)program->detail;
 }
 
-_Static_assert(sizeof(eg_cuda_program) <= EG_PROGRAM_DETAIL && (int)EG_NAMES <= 32,
+_Static_assert(sizeof(eg_cuda_program) <= EG_PROGRAM_DETAIL && (int)EG_NAMES <= 64,
                "the detail of a program");
 
 eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program);
@@ -193,7 +193,6 @@ int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op);
 
 /* How the last tiles of a product are split, where that is profitable or, with `always`, possible. `saved` is
  * what that saves, in waves of tiles. */
-enum { EG_CUDA_MOST_PRODUCTS = 3 };
 eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                              bool always, double *saved);
 int64_t eg_cuda_tail_counters(int multiprocessors); /* of a product */

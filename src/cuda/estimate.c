@@ -87,6 +87,7 @@ static double terms_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     case EG_CUDA_STORE:
         return time;
     case EG_CUDA_FORWARD:
+    case EG_CUDA_TIMES:
         return time + costs->forward;
     case EG_CUDA_ACT_GRAD:
         return time + costs->grad;

@@ -16,7 +16,7 @@
 enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN };
 
 /* All that decides what is launched, as words: the program's serial, then the addresses that it uses. */
-enum { SERIAL, WORKSPACE, PACK, OPERANDS, WORDS = OPERANDS + EG_NAMES };
+enum { SERIAL, WORKSPACE, PACK, PACK_UP, OPERANDS, WORDS = OPERANDS + EG_NAMES };
 
 typedef struct record_key {
     uint64_t words[WORDS];
@@ -71,11 +71,12 @@ void eg_cuda_graphs_close(const eg_context *context, eg_cuda_device *device) {
 static uint64_t at(const eg_address *x) { return (uint64_t)(uintptr_t)x->data + x->offset; }
 
 static record_key key_of(const eg_program *program, const eg_call *call) {
-    const uint32_t names = ((const eg_cuda_program *)program->detail)->names;
+    const uint64_t names = ((const eg_cuda_program *)program->detail)->names;
     record_key key;
     key.words[SERIAL] = program->serial;
     key.words[WORKSPACE] = at(&call->workspace);
     key.words[PACK] = call->packed_b != NULL ? (uint64_t)(uintptr_t)call->packed_b->data : 0;
+    key.words[PACK_UP] = call->packed_b_up != NULL ? (uint64_t)(uintptr_t)call->packed_b_up->data : 0;
     for (int i = 0; i < EG_NAMES; i++)
         key.words[OPERANDS + i] = (names >> i & 1U) != 0 ? at(&call->operand[i]) : 0;
     return key;

@@ -26,7 +26,8 @@ typedef enum eg_cuda_epilogue {
     EG_CUDA_STORE,    /* none */
     EG_CUDA_FORWARD,  /* bias, a second result before the activation, activation, residual */
     EG_CUDA_ACT_GRAD, /* bias, gradient at the value, column sums */
-    EG_CUDA_CHAIN     /* gradient at a saved matrix, column sums */
+    EG_CUDA_CHAIN,    /* gradient at a saved matrix, column sums */
+    EG_CUDA_TIMES     /* as EG_CUDA_FORWARD, but what is added there is a factor */
 } eg_cuda_epilogue;
 
 /* A product with its epilogue:
@@ -45,7 +46,7 @@ typedef enum eg_cuda_epilogue {
 typedef struct eg_cuda_gemm {
     eg_cuda_matrix left, right;
     eg_cuda_matrix out, second;
-    eg_cuda_matrix in;   /* residual | grad | saved of the layer below */
+    eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor */
     eg_cuda_matrix bias; /* [cols] */
     uint64_t sums;       /* 0: not wanted */
     int64_t rows, cols, depth;

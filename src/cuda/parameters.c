@@ -42,10 +42,11 @@ static eg_cuda_matrix temporary_of(const eg_cuda_binding *binding, int id) {
                             .dtype = (int32_t)list->dtype};
 }
 
-static eg_cuda_matrix pack_of(const eg_cuda_binding *binding) {
+static eg_cuda_matrix pack_of(const eg_cuda_binding *binding, const eg_view *view) {
     const eg_op_list *list = &binding->program->list;
     const eg_call *call = binding->call;
-    const eg_packed *packed = call != NULL ? call->packed_b : list->packed_b; /* which may be gone by then */
+    const eg_packed *packed =
+        call != NULL ? eg_pack_in(call, view->id) : eg_pack_of(list, view); /* which may be gone by then */
     const eg_cuda_pack *pack = (const eg_cuda_pack *)packed->detail;
     return (eg_cuda_matrix){.data = call == NULL ? EG_MOST_ALIGN : (uint64_t)(uintptr_t)packed->data,
                             .row_stride = pack->ld,
@@ -131,7 +132,7 @@ eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *
         if (pad_of(binding->program, view) >= 0) return padded_of(binding, view);
         return operand_of(binding, view);
     case EG_PACKED_B:
-        return turned(pack_of(binding), view->transposed);
+        return turned(pack_of(binding, view), view->transposed);
     case EG_TEMPORARY:
         return turned(temporary_of(binding, view->id), view->transposed);
     }
@@ -158,8 +159,9 @@ eg_cuda_counts eg_cuda_counters_of(const eg_cuda_binding *binding) {
 
 static eg_cuda_epilogue epilogue_of(const eg_op *op) {
     if (op->kind == EG_COPY) return EG_CUDA_FORWARD;
-    if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
+    if (eg_term_of(op, EG_TERM_TIMES) != NULL) return EG_CUDA_TIMES;
     if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
+    if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
     return op->terms == 0 ? EG_CUDA_STORE : EG_CUDA_FORWARD;
 }
 
@@ -189,6 +191,11 @@ static void take_terms(const eg_cuda_binding *binding, const eg_op *op, eg_cuda_
         take_activation(eg_term_of(op, EG_TERM_ACT), x);
         x->second = matrix_of_term(binding, eg_term_of(op, EG_TERM_STORE));
         x->in = matrix_of_term(binding, eg_term_of(op, EG_TERM_ADD));
+        break;
+    case EG_CUDA_TIMES: /* a map stores nothing before its result */
+        take_activation(eg_term_of(op, EG_TERM_ACT), x);
+        if (op->kind == EG_GEMM) x->second = matrix_of_term(binding, eg_term_of(op, EG_TERM_STORE));
+        x->in = matrix_of_term(binding, eg_term_of(op, EG_TERM_TIMES));
         break;
     case EG_CUDA_ACT_GRAD:
         take_activation(at_value, x);
@@ -225,8 +232,8 @@ static eg_cuda_gemm turned_gemm(eg_cuda_gemm x) {
     return x;
 }
 
-/* A map is left * 1, or right's gradient at left; a copy is nothing with what is added to it, or, where it
- * adds, left and what the result holds. */
+/* A map is left * 1, the gradient at left, or a product of left and another matrix; a copy is nothing with
+ * what is added to it, or, where it adds, left and what the result holds. */
 eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     const eg_op *op = &binding->program->list.op[index];
     eg_cuda_gemm x = {.rows = op->rows,
@@ -244,7 +251,7 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
     }
     x.left = eg_cuda_matrix_of(binding, &op->left);
     if (op->kind == EG_MAP) {
-        if (eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return x;
+        if (x.epilogue != EG_CUDA_ACT_GRAD || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return x;
         x.in = x.left;
         x.left = (eg_cuda_matrix){0};
         return x;

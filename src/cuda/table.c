@@ -7,7 +7,7 @@
 
 #define STORES     (1U << EG_CUDA_STORE)
 #define EPILOGUES  (1U << EG_CUDA_FORWARD | 1U << EG_CUDA_ACT_GRAD | 1U << EG_CUDA_CHAIN)
-#define EVERYTHING (STORES | EPILOGUES)
+#define EVERYTHING (STORES | EPILOGUES | 1U << EG_CUDA_TIMES)
 
 /* How left [rows, depth] and right [depth, cols] lie in memory, as BLAS has it for row-major matrices: n, as
  * it stands (row-major); t, transposed (column-major). */
@@ -48,17 +48,17 @@
     HOPPER_ROW(#type "_pingpong", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,      \
                EG_CUDA_PINGPONG)
 #define HOPPER_16(type, storage)                                                                             \
-    HOPPER_WIDTHS(type, storage, nn, EVERYTHING)                                                             \
-    HOPPER_WIDTHS(type, storage, nt, EVERYTHING)                                                             \
+    HOPPER_WIDTHS(type, storage, nn, STORES | EPILOGUES)                                                     \
+    HOPPER_WIDTHS(type, storage, nt, STORES | EPILOGUES)                                                     \
     HOPPER_WIDTHS(type, storage, tn, STORES)
 #define HOPPER_16_STREAM_K(type, storage)                                                                    \
-    HOPPER_STREAM_K(type, storage, nn, EVERYTHING)                                                           \
-    HOPPER_STREAM_K(type, storage, nt, EVERYTHING)                                                           \
+    HOPPER_STREAM_K(type, storage, nn, STORES | EPILOGUES)                                                   \
+    HOPPER_STREAM_K(type, storage, nt, STORES | EPILOGUES)                                                   \
     HOPPER_STREAM_K(type, storage, tn, STORES)
 
 #define HOPPER_16_PINGPONG(type, storage)                                                                    \
-    HOPPER_PINGPONG(type, storage, nn, EVERYTHING)                                                           \
-    HOPPER_PINGPONG(type, storage, nt, EVERYTHING)                                                           \
+    HOPPER_PINGPONG(type, storage, nn, STORES | EPILOGUES)                                                   \
+    HOPPER_PINGPONG(type, storage, nt, STORES | EPILOGUES)                                                   \
     HOPPER_PINGPONG(type, storage, tn, STORES)
 
 /* f32 and f64 on Hopper: kernels/hopper_f32.cu, hopper_f64.cu. */

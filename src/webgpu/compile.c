@@ -42,6 +42,7 @@ static eg_webgpu_operand transposed(eg_webgpu_operand x) {
 /* The pack is a dense copy of b as it is given. */
 static eg_webgpu_operand packed_b(const eg_view *view) {
     const eg_webgpu_operand x = {.space = EG_WEBGPU_PACKED_B,
+                                 .id = (uint8_t)view->id,
                                  .dtype = (uint8_t)view->dtype,
                                  .offset = view->offset,
                                  .row = view->transposed ? view->rows : view->cols,
@@ -272,6 +273,10 @@ static void set_terms(const compiler *c, eg_webgpu_pass *pass) {
             break;
         case EG_TERM_ADD:
             pass->epilogue = EG_WEBGPU_FORWARD;
+            pass->at[EG_EXTRA] = operand_of(c, &term->view);
+            break;
+        case EG_TERM_TIMES:
+            pass->epilogue = EG_WEBGPU_TIMES;
             pass->at[EG_EXTRA] = operand_of(c, &term->view);
             break;
         case EG_TERM_GRAD_AT_VALUE:

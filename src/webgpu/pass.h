@@ -43,7 +43,7 @@ typedef enum eg_webgpu_space {
 
 typedef struct eg_webgpu_operand {
     uint8_t space;                 /* eg_webgpu_space */
-    uint8_t id;                    /* EG_WEBGPU_OPERAND: eg_operand_id */
+    uint8_t id;                    /* EG_WEBGPU_OPERAND, EG_WEBGPU_PACKED_B: of the view */
     uint8_t dtype;                 /* f32 or f16 */
     int64_t offset;                /* elements */
     int64_t row, col, depth, item; /* strides in elements; depth of the output: from split to split */
@@ -56,7 +56,8 @@ enum {
     EG_WEBGPU_STORE,         /* + bias */
     EG_WEBGPU_FORWARD,       /* + bias, act, + extra */
     EG_WEBGPU_GRAD_AT_VALUE, /* + bias, extra * act'(value) */
-    EG_WEBGPU_GRAD_AT_SAVED  /* value * act'(extra) */
+    EG_WEBGPU_GRAD_AT_SAVED, /* value * act'(extra) */
+    EG_WEBGPU_TIMES          /* + bias, act, * extra */
 };
 
 /* eg_step.detail. The bias, where it has one, is that of the step's operation. */

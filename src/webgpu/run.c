@@ -135,7 +135,7 @@ static WGPUBuffer buffer_of(const running *r, const eg_webgpu_operand *x, uint64
         *offset += at->offset;
         return at->data;
     case EG_WEBGPU_PACKED_B:
-        return r->call->packed_b->data;
+        return eg_pack_in(r->call, x->id)->data;
     case EG_WEBGPU_WORKSPACE:
         *offset += r->call->workspace.offset;
         return r->call->workspace.data;

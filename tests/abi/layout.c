@@ -59,7 +59,7 @@ AT(eg_workspace, data, 0);
 AT(eg_workspace, offset, 8);
 AT(eg_workspace, bytes, 16);
 
-SIZE(eg_forward_args, 272);
+SIZE(eg_forward_args, 384);
 AT(eg_forward_args, size, 0);
 AT(eg_forward_args, a, 8);
 AT(eg_forward_args, b, 48);
@@ -70,6 +70,10 @@ AT(eg_forward_args, pre, 192);
 AT(eg_forward_args, packed_b, 232);
 AT(eg_forward_args, workspace, 240);
 AT(eg_forward_args, workspace_limit, 264);
+AT(eg_forward_args, b_up, 272);
+AT(eg_forward_args, bias_up, 312);
+AT(eg_forward_args, pre_up, 336);
+AT(eg_forward_args, packed_b_up, 376);
 
 SIZE(eg_chain, 72);
 AT(eg_chain, saved, 0);
@@ -83,7 +87,13 @@ AT(eg_data_parallel, reduction, 8);
 AT(eg_data_parallel, sharding, 12);
 AT(eg_data_parallel, sums, 16);
 
-SIZE(eg_backward_args, 528);
+SIZE(eg_chain_up, 144);
+AT(eg_chain_up, saved, 0);
+AT(eg_chain_up, d_up, 40);
+AT(eg_chain_up, y, 80);
+AT(eg_chain_up, d_bias, 120);
+
+SIZE(eg_backward_args, 928);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -102,6 +112,15 @@ AT(eg_backward_args, packed_b, 464);
 AT(eg_backward_args, workspace, 472);
 AT(eg_backward_args, workspace_limit, 496);
 AT(eg_backward_args, data_parallel, 504);
+AT(eg_backward_args, b_up, 528);
+AT(eg_backward_args, bias_up, 568);
+AT(eg_backward_args, pre_up, 592);
+AT(eg_backward_args, grad_up, 632);
+AT(eg_backward_args, d_b_up, 672);
+AT(eg_backward_args, d_bias_up, 712);
+AT(eg_backward_args, grad_pre_up, 736);
+AT(eg_backward_args, packed_b_up, 776);
+AT(eg_backward_args, chain_up, 784);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

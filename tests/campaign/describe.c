@@ -26,6 +26,9 @@ ASK(is_tall_with_limit, is_tall(c) && c->call.limit != CHECK_LIMIT_NONE)
 ASK(has_batch, c->call.batch > 1)
 ASK(has_residual, campaign_has(&c->call, CHECK_RESIDUAL))
 ASK(has_chain, campaign_has(&c->call, CHECK_BELOW))
+ASK(is_gated, c->call.gated)
+ASK(has_made_gradients, campaign_has(&c->call, CHECK_GRAD_UP))
+ASK(has_gated_chain, campaign_has(&c->call, CHECK_BELOW_UP))
 ASK(is_packed, c->call.pack != CHECK_PACK_NONE)
 ASK(is_packed_f32, is_packed(c) && c->row == 0 && c->call.dtype == EG_F32 &&
                        c->call.math == EG_MATH_DEFAULT && c->call.m >= 64 && c->call.k >= 64 &&
@@ -85,6 +88,9 @@ static const struct {
     {"a batch", has_batch},
     {"residual", has_residual},
     {"chain", has_chain},
+    {"gated", is_gated},
+    {"likewise, with gradients that a chain made", has_made_gradients},
+    {"chain to a gated unit", has_gated_chain},
     {"packed b", is_packed},
     {"packed b, f32 from 64 cubed on, own choice", is_packed_f32},
     {"workspace_limit", is_limited},

@@ -138,6 +138,43 @@ static void draw_chain(oracle_random *random, check_case *c) {
     if (campaign_chance(random, 60)) c->present |= CHECK_BIT(CHECK_D_BIAS_BELOW);
 }
 
+/* What a gated unit has more; of its gradients at least one, by which it is known. */
+static void draw_gated_operands(oracle_random *random, check_case *c) {
+    static const check_operand outputs[] = {CHECK_D_B_UP, CHECK_D_BIAS_UP, CHECK_GRAD_PRE_UP};
+    if (campaign_chance(random, 60)) c->present |= CHECK_BIT(CHECK_BIAS_UP);
+    if (!c->backward) {
+        if (campaign_has(c, CHECK_PRE)) c->present |= CHECK_BIT(CHECK_PRE_UP);
+        return;
+    }
+    c->present |= CHECK_BIT(outputs[oracle_random_below(random, LENGTH(outputs))]);
+    for (int i = 0; i < LENGTH(outputs); i++) {
+        if (campaign_chance(random, 40)) c->present |= CHECK_BIT(outputs[i]);
+    }
+    if (c->activation == EG_ACT_NONE && c->source == EG_SOURCE_RECOMPUTE && campaign_chance(random, 70))
+        c->present |= CHECK_BIT(CHECK_GRAD_UP);
+}
+
+static void draw_gated_below(oracle_random *random, check_case *c) {
+    c->present |= CHECK_BIT(CHECK_BELOW_UP) | CHECK_BIT(CHECK_D_UP_BELOW);
+    if (campaign_chance(random, 50)) c->present |= CHECK_BIT(CHECK_Y_BELOW);
+    if (campaign_chance(random, 50)) c->present |= CHECK_BIT(CHECK_D_BIAS_UP_BELOW);
+}
+
+/* Makes a gated unit of some layers, and of some below. The numbers are of a stream of their own: what else a
+ * case has does not depend on them. */
+static void draw_gated(oracle_random *random, check_case *c) {
+    const bool is_pre = campaign_has(c, CHECK_BELOW) && c->below_source == EG_SOURCE_PRE;
+    if (is_pre && campaign_chance(random, 40)) draw_gated_below(random, c);
+    c->gated = !campaign_has(c, CHECK_RESIDUAL) && campaign_chance(random, 25);
+    if (!c->gated) return;
+    if (c->source == EG_SOURCE_Y) c->source = EG_SOURCE_PRE;
+    draw_gated_operands(random, c);
+    c->present |= check_needed(c);
+    if (!c->backward || !campaign_chance(random, 20)) return;
+    c->present |= CHECK_BIT(CHECK_B_UP); /* which nothing may need */
+    if (c->source == EG_SOURCE_PRE) c->present |= CHECK_BIT(CHECK_SAVED) | CHECK_BIT(CHECK_SAVED_UP);
+}
+
 static void draw_operands(oracle_random *random, bool summed, check_case *c) {
     if (campaign_chance(random, 60)) c->present |= CHECK_BIT(CHECK_BIAS);
     if (c->backward) {
@@ -200,6 +237,8 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     const int chosen = draw_shape(&random, c);
     draw_layer(&random, chosen, c);
     draw_operands(&random, chosen == SUMMED, c);
+    oracle_random gates = {~seed ^ (index + 1) * 0x9e3779b97f4a7c15U};
+    draw_gated(&gates, c);
     draw_data(&random, c);
     draw_pack(&random, chosen == MIDDLE, c);
     draw_memory(&random, chosen == TALL || chosen == SUMMED, c);

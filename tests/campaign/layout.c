@@ -24,7 +24,8 @@ static int64_t between(const drawing *d, int64_t least, int64_t most) {
 }
 
 static bool is_vector(check_operand which) {
-    return which == CHECK_BIAS || which == CHECK_D_BIAS || which == CHECK_D_BIAS_BELOW;
+    return which == CHECK_BIAS || which == CHECK_D_BIAS || which == CHECK_D_BIAS_BELOW ||
+           which == CHECK_BIAS_UP || which == CHECK_D_BIAS_UP || which == CHECK_D_BIAS_UP_BELOW;
 }
 
 static bool is_output(check_operand which) { return which >= CHECK_Y; }
@@ -33,15 +34,23 @@ static sizes sizes_of(const check_case *c, check_operand which) {
     switch (which) {
     case CHECK_A:
     case CHECK_BELOW:
+    case CHECK_BELOW_UP:
     case CHECK_D_A:
+    case CHECK_D_UP_BELOW:
+    case CHECK_Y_BELOW:
         return (sizes){c->m, c->k};
     case CHECK_B:
     case CHECK_D_B:
+    case CHECK_B_UP:
+    case CHECK_D_B_UP:
         return (sizes){c->k, c->n};
     case CHECK_BIAS:
     case CHECK_D_BIAS:
+    case CHECK_BIAS_UP:
+    case CHECK_D_BIAS_UP:
         return (sizes){1, c->n};
     case CHECK_D_BIAS_BELOW:
+    case CHECK_D_BIAS_UP_BELOW:
         return (sizes){1, c->k};
     default:
         return (sizes){c->m, c->n};
@@ -67,7 +76,7 @@ static int64_t rounded(const drawing *d, eg_dtype dtype, int64_t elements) {
 
 static eg_dtype draw_dtype(const drawing *d, check_operand which) {
     const check_case *c = &d->out->call;
-    const bool sum = which == CHECK_D_B || which == CHECK_D_BIAS || which == CHECK_D_BIAS_BELOW;
+    const bool sum = which == CHECK_D_B || which == CHECK_D_B_UP || (is_output(which) && is_vector(which));
     const bool half = c->dtype == EG_F16 || c->dtype == EG_BF16;
     return sum && half && chance(d, c->limit == CHECK_LIMIT_NONE ? 55 : 25) ? EG_F32 : c->dtype;
 }
@@ -79,8 +88,10 @@ static bool draw_shared(const drawing *d, check_operand which) {
     if (is_written_over(c, which)) return false;
     switch (which) {
     case CHECK_B:
+    case CHECK_B_UP:
         return chance(d, 45);
     case CHECK_D_B:
+    case CHECK_D_B_UP:
         return chance(d, 55);
     case CHECK_D_A:
         return !campaign_has(c, CHECK_BELOW) && chance(d, 20);
@@ -89,6 +100,9 @@ static bool draw_shared(const drawing *d, check_operand which) {
     case CHECK_GRAD:
     case CHECK_SAVED:
     case CHECK_BELOW:
+    case CHECK_GRAD_UP:
+    case CHECK_SAVED_UP:
+    case CHECK_BELOW_UP:
         return chance(d, 15);
     default:
         return false;
@@ -158,7 +172,8 @@ static void draw_place(const drawing *d, check_operand which) {
         place->ld = size.cols;
         return;
     }
-    place->layout = chance(d, which == CHECK_B ? 45 : 30) ? EG_COL_MAJOR : EG_ROW_MAJOR;
+    place->layout =
+        chance(d, which == CHECK_B || which == CHECK_B_UP ? 45 : 30) ? EG_COL_MAJOR : EG_ROW_MAJOR;
     const bool by_rows = place->layout == EG_ROW_MAJOR;
     const int64_t length = by_rows ? size.cols : size.rows, lines = by_rows ? size.rows : size.cols;
     const bool dense = which == CHECK_D_B && c->limit != CHECK_LIMIT_NONE && chance(d, 60);
@@ -180,7 +195,8 @@ static int64_t length_of(sizes size, eg_layout layout) {
 static bool may_be_window(const drawing *d, check_operand which, eg_layout layout, int64_t lines) {
     const check_case *c = &d->out->call;
     if (!campaign_has(c, which) || is_vector(which) || writes_over(c, which)) return false;
-    if (which == CHECK_B && c->pack != CHECK_PACK_NONE) return false; /* it is spoilt as a whole */
+    const bool is_b = which == CHECK_B || which == CHECK_B_UP;
+    if (is_b && c->pack != CHECK_PACK_NONE) return false; /* it is spoilt as a whole */
     if (d->out->places[which].dtype != c->dtype) return false;
     const sizes size = sizes_of(c, which);
     return lines_of(size, layout) == lines && length_of(size, layout) > 0;
@@ -240,14 +256,15 @@ static void draw_windows(drawing *d) {
 static void draw_aliases(const drawing *d) {
     const check_case *c = &d->out->call;
     const unsigned needed =
-        check_needed(c) | (c->present & (CHECK_BIT(CHECK_BELOW) | CHECK_BIT(CHECK_RESIDUAL)));
+        check_needed(c) |
+        (c->present & (CHECK_BIT(CHECK_BELOW) | CHECK_BIT(CHECK_BELOW_UP) | CHECK_BIT(CHECK_RESIDUAL)));
     if (c->data == CHECK_DATA_INTEGERS || !chance(d, 12)) return; /* whose sums are to stay exact */
-    const check_operand over = (check_operand)between(d, CHECK_B, CHECK_BELOW);
+    const check_operand over = (check_operand)between(d, CHECK_B, CHECK_BELOW_UP);
     const check_operand under = (check_operand)between(d, CHECK_A, (int64_t)over - 1);
     const unsigned both = CHECK_BIT(over) | CHECK_BIT(under);
     if ((needed & both) != both || (d->placed & both) != 0) return;
     if (is_written_over(c, over) || is_written_over(c, under)) return;
-    if (c->pack != CHECK_PACK_NONE && (both & CHECK_BIT(CHECK_B)) != 0) return;
+    if (c->pack != CHECK_PACK_NONE && (both & (CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP))) != 0) return;
     const sizes x = sizes_of(c, over), y = sizes_of(c, under);
     check_place *place = &d->out->places[over];
     if (x.rows == y.rows && x.cols == y.cols && !is_vector(over) && !is_vector(under) && chance(d, 60))
@@ -276,8 +293,10 @@ void campaign_lay_out(oracle_random *random, bool addresses, campaign_case *out)
 
 void campaign_describe_places(const campaign_case *c, char *text, size_t capacity) {
     static const char *const names[CHECK_OPERANDS] = {
-        "a", "b",   "bias", "residual", "grad",   "saved",    "chain.saved",
-        "y", "pre", "d_a",  "d_b",      "d_bias", "grad_pre", "chain.d_bias"};
+        "a",         "b",           "bias",          "residual",   "grad",           "saved",  "chain.saved",
+        "b_up",      "bias_up",     "grad_up",       "saved_up",   "chain_up.saved", "y",      "pre",
+        "d_a",       "d_b",         "d_bias",        "grad_pre",   "chain.d_bias",   "pre_up", "d_b_up",
+        "d_bias_up", "grad_pre_up", "chain_up.d_up", "chain_up.y", "chain_up.d_bias"};
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; i < CHECK_OPERANDS && used < capacity; i++) {

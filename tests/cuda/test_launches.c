@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE
 #include "host.h"
 
-enum { CALLS = 600, PLAN = 8192 };
+enum { CALLS = 600, PLAN = 16384 };
 
 /* ---- A plan's launches -------------------------------------------------------------------------- */
 
@@ -118,7 +118,28 @@ static eg_forward_args random_forward(const eg_layer *l, bool odd) {
     if (one_in(2)) args.bias.data = place(3);
     if (one_in(2)) args.pre = matrix(4, l->m, l->n, odd);
     if (l->activation == EG_ACT_NONE && one_in(2)) args.residual = matrix(5, l->m, l->n, odd);
+    if (args.residual.data != NULL || !one_in(3)) return args;
+    args.b_up = matrix(11, l->k, l->n, odd);
+    if (one_in(2)) args.bias_up.data = place(12);
+    if (args.pre.data != NULL) args.pre_up = matrix(13, l->m, l->n, odd);
     return args;
+}
+
+/* The other half of a gated unit. */
+static void gate(const eg_layer *l, bool odd, eg_backward_args *args) {
+    args->b_up = matrix(11, l->k, l->n, odd);
+    if (args->source == EG_SOURCE_PRE) args->pre_up = matrix(12, l->m, l->n, odd);
+    if (l->activation == EG_ACT_NONE && one_in(2)) args->grad_up = matrix(13, l->m, l->n, odd);
+    if (!one_in(5)) args->d_b_up = matrix(14, l->k, l->n, odd);
+    if (!one_in(3)) args->d_bias_up.data = place(15);
+    if (one_in(5)) args->grad_pre_up = matrix(16, l->m, l->n, odd);
+}
+
+static void gate_below(const eg_layer *l, bool odd, eg_backward_args *args) {
+    args->chain_up.saved = matrix(17, l->m, l->k, odd);
+    args->chain_up.d_up = matrix(18, l->m, l->k, odd);
+    if (one_in(2)) args->chain_up.y = matrix(19, l->m, l->k, odd);
+    if (one_in(2)) args->chain_up.d_bias.data = place(20);
 }
 
 static eg_backward_args random_backward(const eg_layer *l, bool odd) {
@@ -133,10 +154,12 @@ static eg_backward_args random_backward(const eg_layer *l, bool odd) {
     if (!one_in(5)) args.d_b = matrix(6, l->k, l->n, odd);
     if (!one_in(3)) args.d_bias.data = place(7);
     if (one_in(5)) args.grad_pre = matrix(8, l->m, l->n, odd);
+    if (args.source != EG_SOURCE_Y && one_in(3)) gate(l, odd, &args);
     if (args.d_a.data == NULL || !one_in(3)) return args;
     args.chain.saved = matrix(9, l->m, l->k, odd);
     args.chain.source = EG_SOURCE_PRE, args.chain.activation = EG_ACT_GELU;
     if (one_in(2)) args.chain.d_bias.data = place(10);
+    if (one_in(2)) gate_below(l, odd, &args);
     return args;
 }
 

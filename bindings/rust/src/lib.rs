@@ -163,6 +163,10 @@ pub struct eg_forward_args {
     pub packed_b: *const eg_packed,
     pub workspace: eg_workspace,
     pub workspace_limit: usize,
+    pub b_up: eg_matrix,
+    pub bias_up: eg_vector,
+    pub pre_up: eg_matrix,
+    pub packed_b_up: *const eg_packed,
 }
 
 #[repr(C)]
@@ -181,6 +185,15 @@ pub struct eg_data_parallel {
     pub reduction: eg_reduction,
     pub sharding: eg_sharding,
     pub sums: eg_dtype,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct eg_chain_up {
+    pub saved: eg_matrix,
+    pub d_up: eg_matrix,
+    pub y: eg_matrix,
+    pub d_bias: eg_vector,
 }
 
 #[repr(C)]
@@ -204,6 +217,15 @@ pub struct eg_backward_args {
     pub workspace: eg_workspace,
     pub workspace_limit: usize,
     pub data_parallel: eg_data_parallel,
+    pub b_up: eg_matrix,
+    pub bias_up: eg_vector,
+    pub pre_up: eg_matrix,
+    pub grad_up: eg_matrix,
+    pub d_b_up: eg_matrix,
+    pub d_bias_up: eg_vector,
+    pub grad_pre_up: eg_matrix,
+    pub packed_b_up: *const eg_packed,
+    pub chain_up: eg_chain_up,
 }
 
 #[repr(C)]
@@ -240,7 +262,7 @@ macro_rules! default {
         }
     )* };
 }
-default! { eg_allocator, eg_matrix, eg_vector, eg_workspace, eg_chain }
+default! { eg_allocator, eg_matrix, eg_vector, eg_workspace, eg_chain, eg_chain_up }
 default! { eg_open_info: size, eg_layer: size, eg_forward_args: size, eg_backward_args: size, eg_device_info: size,
 eg_kernel_info: size }
 

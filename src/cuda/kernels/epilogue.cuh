@@ -77,6 +77,13 @@ EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lan
             for (int i = 0; i < 4; i++) v[i] += other[i];
         }
         break;
+    case EG_CUDA_TIMES:
+        if (second.there) eg_put(p.second, second, row, col, count, v);
+        eg_act(p.activation, v);
+        eg_take(p.in, in, row, col, count, other);
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] *= other[i];
+        break;
     case EG_CUDA_FORWARD:
         if (second.there) eg_put(p.second, second, row, col, count, v);
         eg_act(p.activation, v);

@@ -27,7 +27,7 @@ EG_DEVICE uint4 *vector_at(const eg_cuda_matrix &x, int64_t item, int64_t row, i
     return (uint4 *)x.data + (item * x.item_stride + row * x.row_stride + col) / V::COUNT;
 }
 
-/* A product of 16-bit numbers waits in f32: as many numbers, in two vectors. */
+/* A product of 16-bit numbers waits in f32, and so do factors: as many numbers, in two vectors. */
 template <typename V, typename T>
 EG_DEVICE void load_value(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col, T (&v)[V::COUNT]) {
     if (V::COUNT != 8 || x.dtype != EG_F32) return V::widen(*vector_at<V>(x, item, row, col), v);
@@ -37,6 +37,23 @@ EG_DEVICE void load_value(const eg_cuda_matrix &x, int64_t item, int64_t row, in
     f32x4::widen(from[V::COUNT == 8], high);
 #pragma unroll
     for (int i = 0; i < V::COUNT; i++) v[i] = i < 4 ? low[i % 4] : high[i % 4];
+}
+
+template <typename V, typename T>
+EG_DEVICE void store_value(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col,
+                           const T (&v)[V::COUNT]) {
+    if (V::COUNT != 8 || x.dtype != EG_F32) {
+        *vector_at<V>(x, item, row, col) = V::round(v);
+        return;
+    }
+    uint4 *to = vector_at<f32x4>(x, item, row, col);
+#pragma unroll
+    for (int half = 0; half < (V::COUNT == 8 ? 2 : 1); half++) {
+        float four[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) four[i] = (float)v[(half * 4 + i) % V::COUNT];
+        to[half] = f32x4::round(four);
+    }
 }
 
 /* `finish` makes a result of a value, to which the bias is added, and of `in`; the sums are of results. */
@@ -53,12 +70,12 @@ EG_DEVICE void map_rows(const eg_cuda_gemm &p, const eg_tile &tile, const F &fin
     for (int64_t row = tile.row + threadIdx.x / 32; row < end; row += WARPS) {
         real v[V::COUNT] = {}, in[V::COUNT] = {};
         if (p.left.data != 0) load_value<V>(p.left, item, row, col, v);
-        if (p.in.data != 0) V::widen(*vector_at<V>(p.in, item, row, col), in);
+        if (p.in.data != 0) load_value<V>(p.in, item, row, col, in);
 #pragma unroll
         for (int i = 0; i < V::COUNT; i++) v[i] += bias[i];
         if (p.second.data != 0) *vector_at<V>(p.second, item, row, col) = V::round(v);
         finish(v, in);
-        if (p.out.data != 0) *vector_at<V>(p.out, item, row, col) = V::round(v);
+        if (p.out.data != 0) store_value<V>(p.out, item, row, col, v);
 #pragma unroll
         for (int i = 0; i < V::COUNT; i++) sums[i] += v[i];
     }
@@ -69,6 +86,18 @@ EG_DEVICE void map_by_epilogue(const eg_cuda_gemm &p, const eg_tile &tile,
                                typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
     const bool none = p.activation == EG_ACT_NONE, propagate = p.propagate != 0;
+    if (p.epilogue == EG_CUDA_TIMES) {
+        eg_with_act(p.activation, [&](const auto &act) {
+            map_rows<V>(
+                p, tile,
+                [&](real(&v)[V::COUNT], const real(&in)[V::COUNT]) {
+#pragma unroll
+                    for (int i = 0; i < V::COUNT; i++) v[i] = (eg_is_nan(v[i]) ? v[i] : act(v[i])) * in[i];
+                },
+                sums);
+        });
+        return;
+    }
     if (p.epilogue == EG_CUDA_FORWARD) {
         eg_with_act(p.activation, [&](const auto &act) {
             map_rows<V>(

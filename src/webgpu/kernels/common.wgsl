@@ -70,6 +70,7 @@ fn epilogue(product: f32, bias: f32, other: f32) -> f32 {
         case 1u: { return select(act_of(value), value, is_nan(value)) + other; }
         case 2u: { return other * act_grad(value); }
         case 3u: { return value * act_grad(other); }
+        case 4u: { return select(act_of(value), value, is_nan(value)) * other; }
         default: { return value; }
     }
 }
