@@ -21,13 +21,13 @@ typedef struct level {
 
 #if defined(__x86_64__)
 static const level levels[] = {
-    {"portable", 0, 1.8, 9, 2},
-    {"avx2", EG_CPU_AVX2, 2.7, 9, 3},
-    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 4.3, 19, 3.5},
-    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 5.5, 25, 4.5},
+    {"portable", 0, 1.4, 6, 1.8},
+    {"avx2", EG_CPU_AVX2, 1.6, 8, 1.4},
+    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 4.1, 22, 3.3},
+    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 5.2, 26, 4.4},
 };
 #else
-static const level levels[] = {{"portable", 0, 1.8, 9, 2}};
+static const level levels[] = {{"portable", 0, 1.4, 6, 1.8}};
 #endif
 
 typedef struct judged {

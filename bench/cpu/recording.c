@@ -42,7 +42,7 @@ bool recorded_parse(const char *line, recorded_operation *x, const char **times)
 
 bool recorded_next(const char **times, int *row, char way[3], double *microseconds) {
     int length;
-    if (sscanf(*times, " %d%2[pifs]:%lf%n", row, way, microseconds, &length) != 3) return false;
+    if (sscanf(*times, " %d%2[pifso]:%lf%n", row, way, microseconds, &length) != 3) return false;
     *times += length;
     return true;
 }

@@ -7,7 +7,7 @@
  *
  * WEIGHT is kn (row-major b) or nk (column-major). WAY is how the products read their left and right
  * operands, a letter each: p packed, i in place, f packed by each block (fused), s read once
- * (streamed) by the kernel for few rows, or for few columns. */
+ * (streamed) by the kernel for few rows, or for few columns, o both by each block for outer products. */
 #ifndef EG_RECORDING_H
 #define EG_RECORDING_H
 

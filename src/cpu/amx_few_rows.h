@@ -27,8 +27,7 @@ static few_columns whole_columns(const eg_few_rows *x, char *edge) {
     const size_t bytes = (size_t)x->depth * 2, step = (bytes + 63) & ~(size_t)63;
     if (x->cols == FEW_COLS) return (few_columns){x->right, x->col_bytes};
     memset(edge, 0, FEW_COLS * step);
-    for (int64_t i = 0; i < x->cols; i++)
-        memcpy(edge + (size_t)i * step, x->right + i * x->col_bytes, bytes);
+    for (int64_t i = 0; i < x->cols; i++) memcpy(edge + (size_t)i * step, x->right + i * x->col_bytes, bytes);
     return (few_columns){edge, (int64_t)step};
 }
 
@@ -98,5 +97,6 @@ static void few_rows(const eg_few_rows *x) {
     }
 }
 
-/* A block of the left operand as the right one of its transpose: of both only the first 16 rows or columns. */
+/* A block of the left operand as the right one of its transpose: of both only the first 16 rows or columns.
+ */
 static void turn_few(char *to, const char *from) { transpose_tile(to, from); }

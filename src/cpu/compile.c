@@ -224,8 +224,9 @@ static bool pack_operands(compiler *c) {
     return true;
 }
 
-/* Smaller results stay in L2 until they are read. */
-enum { KEPT_A_THREAD = 1 << 20 }; /* bytes */
+/* Smaller results stay in L2 until they are read. A line that two tiles share is written in two parts, and
+ * non-temporal stores of parts are slower than a last-level cache: such results have to be larger. */
+enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
 
 static bool is_whole_lines(const eg_view *x) {
     const int64_t distances = (x->row_stride | x->batch_stride) * (int64_t)eg_size_of(x->dtype);
@@ -240,8 +241,9 @@ static bool is_non_temporal(const compiler *c, const eg_op *op, int streams, int
     const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out.dtype);
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
-    return (is_long || streams == EG_CPU_STREAMS_RESULT) && eg_div(bytes, threads) > KEPT_A_THREAD &&
-           is_whole_lines(&out);
+    const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
+    return (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
+           eg_div(bytes, threads) > (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
 }
 
 static int64_t blocks_of(const eg_op *op, const eg_cpu_blocks *blocks) {

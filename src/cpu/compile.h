@@ -149,6 +149,11 @@ bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 
+/* Numbers of the compute type in 16 KiB, which stay in L1 beside what streams through it. */
+static inline int64_t eg_cpu_some_of_l1(const eg_cpu_kernel *kernel) {
+    return kernel->compute == EG_F64 ? 2 << 10 : 4 << 10;
+}
+
 /* ---- Sizes -------------------------------------------------------------------------------------- */
 
 /* X [rows, cols] in micro-panels: `rows` are padded to whole tiles of a left operand, and `stride` is the

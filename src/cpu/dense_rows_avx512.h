@@ -116,7 +116,7 @@ static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64
 #undef EG_STORE
 }
 
-/* Past the caches: rows begin with a cache line. Half lines that follow each other are written as one. */
+/* Non-temporal: rows begin with a cache line. Half lines that follow each other are written as one. */
 static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
                                int64_t cols) {
 #if EG_REAL_BITS == 32

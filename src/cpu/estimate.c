@@ -114,6 +114,11 @@ static bool is_evicted(const eg_view *x, int where) {
     return where == EG_CPU_IN_PLACE && lines >= MANY && (line * (int64_t)eg_size_of(x->dtype)) % PAGE == 0;
 }
 
+/* Of so many numbers of the operand. */
+static double widened(const eg_cpu_kernel *row, const eg_view *x, double numbers) {
+    return !eg_cpu_is_amx(row) && x->space != EG_TEMPORARY && x->dtype != row->compute ? numbers : 0;
+}
+
 static bool is_turned(const eg_view *x) { return x->col_stride != 1; }
 
 /* A micro-panel's row of a right operand in place, in whole cache lines: how many times its own bytes. Its
@@ -150,14 +155,19 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
         counts->of[op->right.space == EG_OPERAND && is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED
                                                                           : EG_CPU_COST_FUSE] +=
             products * row_blocks * (double)op->depth * (double)op->cols;
+    if (right == EG_CPU_FUSED)
+        counts->of[EG_CPU_COST_WIDEN] +=
+            widened(row, &op->right, products * row_blocks * (double)op->depth * (double)op->cols);
     const double of_left = numbers_of(&op->left, batch_of(op)) * bytes_each(row, &op->left),
                  of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
     const double of_result = count_result(row, op, packs, counts);
     const double far = far_part(calibration, of_left + of_right + of_result);
-    const double of_lines =
-        right == EG_CPU_IN_PLACE && !eg_cpu_is_near(&op->right) ? whole_lines(row, &op->right) : 1;
-    counts->of[EG_CPU_COST_FAR] +=
-        (of_left * col_blocks + of_right * of_lines * row_blocks + of_result) * far;
+    const bool is_scattered =
+        (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) && !eg_cpu_is_near(&op->right);
+    const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
+    counts->of[is_scattered ? EG_CPU_COST_SCATTERED : EG_CPU_COST_FAR] +=
+        of_right * of_lines * row_blocks * far;
+    counts->of[EG_CPU_COST_FAR] += (of_left * col_blocks + of_result) * far;
     if (is_evicted(&op->left, left)) counts->of[EG_CPU_COST_EVICTED] += of_left * far;
     if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
@@ -187,6 +197,12 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     }
     if (by_columns) /* its sums are transposed, a number at a time */
         counts->of[EG_CPU_COST_STORE_TURNED] += (double)op->items * (double)rows * (double)cols;
+    if (eg_cpu_is_amx(row)) /* its tiles are configured, and the few rows laid out */
+        counts->of[EG_CPU_COST_BLOCK] +=
+            products * (double)eg_ceil_div(cols, by_columns ? blocks->mc : blocks->nc);
+    counts->of[EG_CPU_COST_FEW_TILE] += (double)op->items * (double)eg_ceil_div(op->rows, row->micro.mr) *
+                                        (double)eg_ceil_div(op->cols, row->micro.nr);
+    counts->of[EG_CPU_COST_WIDEN] += widened(row, &streamed, products * (double)op->depth * (double)cols);
     counts->of[EG_CPU_COST_FEW_FAR] += of_streamed * far;
     counts->of[EG_CPU_COST_FAR] += of_result * far;
 }
@@ -227,6 +243,7 @@ void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const double bytes = numbers * (bytes_each(row, x) + size * (plain + transposed));
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_READ] += numbers;
+    counts->of[EG_CPU_COST_WIDEN] += widened(row, x, numbers);
     counts->of[EG_CPU_COST_PACK] += numbers * (turned ? transposed : plain);
     counts->of[EG_CPU_COST_PACK_TURNED] += numbers * (turned ? plain : transposed);
     counts->of[EG_CPU_COST_FAR] += bytes * far_part(calibration, bytes);

@@ -23,6 +23,7 @@
     X(DOT_ROW, dot_row)           /* multiplied for each row, */                                             \
     X(DOT_SUM, dot_sum)           /* and a row's lanes added in each pass; */                                \
     X(FEW_FAR, few_far)           /* and a byte of the right operand from beyond L2 */                       \
+    X(FEW_TILE, few_tile)         /* and a tile's epilogue */                                                \
     X(OUTER, outer)               /* outer products: a tile */                                               \
     X(FUSE, fuse)                 /* a number of the right operand, packed by a block, */                    \
     X(FUSE_TURNED, fuse_turned)   /* and where its columns are not neighbours */                             \
@@ -39,9 +40,11 @@
     X(SUM, sum)                   /* added to its column's sum */                                            \
     X(MAP, map)                   /* a number of an element-wise step */                                     \
     X(REDUCE, reduce)             /* a number of the chunks' sums */                                         \
-    X(STREAM, stream)             /* a byte that is written past the caches */                               \
+    X(STREAM, stream)             /* a byte of a non-temporal store */                                       \
     X(FAR, far)                   /* a byte that comes from beyond L2, or goes there, */                     \
-    X(EVICTED, evicted)           /* and more for one that its set of L2 has no room for */
+    X(SCATTERED, scattered)       /* the same of a right operand that blocks read as it is, pages apart, */  \
+    X(EVICTED, evicted)           /* and more for one that its set of L2 has no room for; */                 \
+    X(WIDEN, widen)               /* a number of 16 bits that vector units convert */
 
 #define EG_CPU_COST(NAME, name) EG_CPU_COST_##NAME,
 typedef enum eg_cpu_cost { EG_CPU_COST_TABLE(EG_CPU_COST) EG_CPU_COSTS } eg_cpu_cost;

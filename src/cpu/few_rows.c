@@ -63,11 +63,9 @@ static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int thre
 /* The k of a pass: those of the left operand, which every column reads, stay in L1. Where sums are chains of
  * multiply-adds, passes are those of the tile loop, which has the same bits. */
 static int64_t pass_of(const eg_cpu_kernel *kernel, const eg_op *op, int64_t rows, bool dots) {
-    enum { IN_L1 = 16 << 10 }; /* bytes */
     if (!dots && !eg_cpu_is_amx(kernel)) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
-    const int64_t nr = kernel->micro.nr, most = eg_cpu_is_amx(kernel)
-                                                    ? EG_AMX_FEW_DEPTH
-                                                    : IN_L1 / (int64_t)eg_size_of(kernel->compute) / rows;
+    const int64_t nr = kernel->micro.nr, of_row = eg_cpu_some_of_l1(kernel) / (rows > 0 ? rows : 1);
+    const int64_t most = eg_cpu_is_amx(kernel) ? EG_AMX_FEW_DEPTH : of_row;
     const int64_t passes = eg_ceil_div(op->depth, most);
     return eg_ceil_div(eg_ceil_div(op->depth, passes), nr) * nr;
 }

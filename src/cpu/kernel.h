@@ -189,7 +189,7 @@ typedef struct eg_epilogue_kernels {
     void (*store)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
                   int64_t rows, int64_t cols);
 
-    /* The same for rows of whole cache lines, past the caches. */
+    /* The same for rows of whole cache lines, by non-temporal stores. */
     void (*stream)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t rows,
                    int64_t cols);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of little depth, such as d_b of few rows: their time is that of writing the result. So it is
- * written row by row, in long pieces, and past the caches where it is large. Both operands are small. Each
- * block lays out its part of the caller's in L1, and nothing is packed for it beforehand.
+ * written row by row, in long pieces; where it is large, by non-temporal stores. Both operands are small.
+ * Each block lays out its part of the caller's in L1, and nothing is packed for it beforehand.
  *
  * The sums are those of the tile loop, in the same order: the same bits. */
 #include "cpu.h"
@@ -9,7 +9,7 @@
 
 /* ---- When, and in what blocks ------------------------------------------------------------------- */
 
-enum { MOST_DEPTH = 40, ROWS_A_BLOCK = EG_CPU_CHUNK, IN_L1 = 16 << 10 /* bytes of the right operand */ };
+enum { MOST_DEPTH = 40, ROWS_A_BLOCK = EG_CPU_CHUNK };
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&
@@ -19,10 +19,9 @@ bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
 /* Whole micro-panels, and whole cache lines of the result. */
 static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op) {
     enum { LINE = 64 };
-    const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(kernel->compute);
+    const int64_t nr = kernel->micro.nr, most = eg_cpu_some_of_l1(kernel) / op->depth;
     int64_t whole = nr;
     while (op->out.space == EG_OPERAND && whole * (int64_t)eg_size_of(op->out.dtype) % LINE != 0) whole += nr;
-    const int64_t most = IN_L1 / size / op->depth;
     return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
 }
 
@@ -53,7 +52,8 @@ int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
 typedef struct outer_side {
     eg_operand operand;
     const char *panels;  /* NULL: the caller's */
-    int64_t panel, item; /* bytes from one to the next */
+    int64_t panel, item; /* bytes from one to the next, */
+    int64_t numbers;     /* and numbers of a micro-panel */
 } outer_side;
 
 typedef struct outer_job {
@@ -107,7 +107,7 @@ static void find_left(const outer_job *job, outer_block *x) {
         x->a = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
         x->a.at = panels + eg_div(x->row, nr) * job->a.panel + (x->row - eg_div(x->row, nr) * nr) * number;
     } else {
-        x->a = (eg_micro_operand){.index_stride = nr, .k_stride = 1, .group_stride = job->a.panel / number};
+        x->a = (eg_micro_operand){.index_stride = nr, .k_stride = 1, .group_stride = job->a.numbers};
         x->a.at = panels + x->row * nr * number;
     }
 }
@@ -197,7 +197,8 @@ static void find_side(outer_side *side, const outer_job *job, const eg_view *vie
     const eg_panels panels = eg_cpu_panels(job->kernel, rows, cols);
     side->operand = eg_cpu_bind(job->run->call, view);
     side->panels = eg_cpu_region(job->run, where);
-    side->panel = panels.stride * job->kernel->micro.nr * (int64_t)eg_size_of(job->kernel->compute);
+    side->numbers = panels.stride * job->kernel->micro.nr;
+    side->panel = side->numbers * (int64_t)eg_size_of(job->kernel->compute);
     side->item = view->batch_stride != 0 ? panels.panels * side->panel : 0;
 }
 

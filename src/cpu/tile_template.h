@@ -145,7 +145,7 @@ static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int
     }
 }
 
-/* The result of a product, past the caches. */
+/* The result of a product, by non-temporal stores. */
 static void EG_V(stream_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t rows,
                               int64_t cols) {
     EG_V(stream_dense)(tile, dst, dtype, row_stride * (int64_t)eg_dtype_size(dtype), rows, cols);
