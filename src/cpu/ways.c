@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How products read their operands and write their results: of all ways that there are, the one of least
+ * estimated time. Pure. */
+#include "compiler.h"
+
+/* ---- How products read their operands ----------------------------------------------------------- */
+
+/* Where the region of a view's packed layout is noted. One copy of a matrix in micro-panels serves it and its
+ * transpose as left operands, and itself as a right one. */
+static int8_t *layout_of(eg_cpu_compiler *c, const eg_view *view, bool right) {
+    eg_cpu_layouts *x = view->space == EG_TEMPORARY ? &c->made[view->id] : &c->packed[view->id];
+    if (!eg_cpu_is_amx(c->kernel)) return right && view->transposed ? &x->right_t : &x->left;
+    if (right) return view->transposed ? &x->right_t : &x->right;
+    return view->transposed ? &x->left_t : &x->left;
+}
+
+/* Notes that a product reads an operand there; packed, it is wanted in a region. */
+static int8_t read_at(eg_cpu_compiler *c, const eg_view *view, bool right, int where) {
+    if (where == EG_CPU_NOWHERE && eg_is_present(view)) *layout_of(c, view, right) = EG_CPU_WANTED;
+    return (int8_t)where;
+}
+
+void eg_cpu_share_layout(eg_cpu_compiler *c, const eg_view *view, bool right, int8_t *where) {
+    if (!eg_is_present(view) || (*where != EG_CPU_NOWHERE && *where != EG_CPU_IN_PLACE)) return;
+    const int8_t region = *layout_of(c, view, right);
+    if (region != EG_CPU_NOWHERE) *where = region;
+}
+
+/* Whether the values of a map are those that it reads. */
+static bool is_unchanged(const eg_op *map) {
+    for (int i = 0; i < map->terms; i++) {
+        if (map->term[i].kind != EG_TERM_STORE && map->term[i].kind != EG_TERM_COLUMN_SUMS) return false;
+    }
+    return true;
+}
+
+bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
+    const eg_op *map = &list->op[0];
+    return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
+           (map->items == 1 || map->left.batch_stride != 0) && is_unchanged(map);
+}
+
+/* ---- How they are stored ------------------------------------------------------------------------ */
+
+/* Smaller results stay in L2 until they are read. A line that two tiles share is written in two parts, and
+ * non-temporal stores of parts are slower than a last-level cache: such results have to be larger. */
+enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
+
+static bool is_whole_lines(const eg_view *x) {
+    const int64_t distances = (x->row_stride | x->batch_stride) * (int64_t)eg_size_of(x->dtype);
+    return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
+}
+
+/* A non-temporal store does not read the line first, and evicts nothing from the caches. */
+bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int streams, int threads) {
+    const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
+    const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
+    if (op->terms > 0 || op->accumulate) return false;
+    const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out.dtype);
+    const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
+    const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
+    const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
+    return (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
+           eg_div(bytes, threads) > (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
+}
+
+/* ---- Ways --------------------------------------------------------------------------------------- */
+
+/* A way of a product to read its operands, and what follows from it. */
+typedef struct way {
+    int left, right; /* EG_CPU_NOWHERE: packed, if there is one */
+    eg_cpu_streams streams;
+    eg_cpu_blocks blocks;
+    double time; /* microseconds, with what has to be packed for it; below 0: none yet */
+} way;
+
+/* Microseconds to pack an operand for a product, beside what is packed of it already, or of the product
+ * alone. */
+static double packing_time(eg_cpu_compiler *c, const eg_op *op, bool right, int threads) {
+    const eg_view *view = right ? &op->right : &op->left;
+    if (view->space != EG_OPERAND) return 0;
+    if (!c->is_alone && *layout_of(c, view, right) != EG_CPU_NOWHERE) return 0;
+    const bool transposed = view->transposed && (right || eg_cpu_is_amx(c->kernel));
+    const eg_cpu_layouts wanted = {.left = EG_CPU_NOWHERE,
+                                   .left_t = EG_CPU_NOWHERE,
+                                   .right = transposed ? EG_CPU_NOWHERE : EG_CPU_WANTED,
+                                   .right_t = transposed ? EG_CPU_WANTED : EG_CPU_NOWHERE};
+    const eg_view x = eg_cpu_as_given(view);
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_pack(c->calibration, c->kernel, &x, eg_cpu_items_of(op, view), &wanted, &counts);
+    if (!c->is_alone && (eg_cpu_has_layouts(&c->packed[view->id]) || eg_cpu_is_mapped(c->list, view->id)))
+        /* it is read anyway */
+        counts.of[EG_CPU_COST_STEP] = counts.of[EG_CPU_COST_READ] = 0;
+    return eg_cpu_time_on(c->calibration, threads, eg_cpu_estimate(c->costs, &counts), INT32_MAX);
+}
+
+/* Microseconds of a product by a way on one thread. */
+static double product_time(const eg_cpu_compiler *c, const eg_op *op, const way *x) {
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_gemm(c->calibration, c->kernel, op, &x->blocks, x->left, x->right, &eg_cpu_no_layouts,
+                      &counts);
+    return eg_cpu_estimate(c->costs, &counts);
+}
+
+/* On as many threads as pay, which may have other blocks. */
+static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
+    const bool fused = right == EG_CPU_FUSED;
+    const int64_t units = eg_cpu_units(c->kernel, op);
+    way x = {.left = left, .right = right, .blocks = eg_cpu_blocks_of(c->kernel, 1, op, fused)};
+    double alone = product_time(c, op, &x);
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    if (threads > 1) {
+        x.blocks = eg_cpu_blocks_of(c->kernel, threads, op, fused);
+        alone = product_time(c, op, &x);
+    }
+    x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, alone, eg_cpu_count_blocks(op, &x.blocks));
+    if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads);
+    if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads);
+    if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* An operand is packed where nothing else is possible. */
+static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[2]) {
+    const eg_cpu_way only = c->calibration->left;
+    int count = 0;
+    if (eg_cpu_may_place_left(c->kernel, op) && only != EG_CPU_PACKED) ways[count++] = EG_CPU_IN_PLACE;
+    if (count == 0 || only != EG_CPU_PLACED) ways[count++] = EG_CPU_NOWHERE;
+    return count;
+}
+
+/* Fused packing may refuse a number late, but not when other ranks have begun to add up. */
+static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) {
+    const eg_cpu_way only = c->calibration->right;
+    int count = 0;
+    if (op->right.space == EG_PACKED_B)
+        return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
+    if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
+        ways[count++] = EG_CPU_IN_PLACE;
+    const bool late = c->list->exchanged > 0 && eg_cpu_may_refuse(c->kernel);
+    if (!late && eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
+        ways[count++] = EG_CPU_FUSED;
+    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
+    return count;
+}
+
+/* The kernel for few rows or columns, which reads the other operand once, where it is. */
+static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams, int most_threads,
+                    way *best) {
+    const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left);
+    way x = {.streams = streams,
+             .left = in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
+                      : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
+                                                        : EG_CPU_IN_PLACE};
+    eg_cpu_counts counts = {{0}};
+    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, 1, op)
+                                              : eg_cpu_few_rows_blocks(c->kernel, 1, op);
+    eg_cpu_count_few(c->calibration, c->kernel, op, streams, &x.blocks, &eg_cpu_no_layouts, &counts);
+    const double alone = eg_cpu_estimate(c->costs, &counts);
+    const int threads =
+        eg_cpu_threads_that_pay(c->calibration, most_threads, alone, eg_cpu_units(c->kernel, op));
+    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, threads, op)
+                                              : eg_cpu_few_rows_blocks(c->kernel, threads, op);
+    x.time = eg_cpu_time_on(c->calibration, threads, alone, eg_cpu_count_blocks(op, &x.blocks));
+    if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads);
+    if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* The ways that read an operand once. */
+static void try_few_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *best) {
+    if (eg_cpu_has_few_rows(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, best);
+    if (eg_cpu_has_few_columns(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_LEFT, threads, best);
+}
+
+/* Both operands in L1. */
+static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way *best) {
+    way x = {.streams = EG_CPU_STREAMS_RESULT,
+             .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .right = op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE};
+    eg_cpu_counts counts = {{0}};
+    x.blocks = eg_cpu_outer_blocks(c->kernel, 1, op);
+    eg_cpu_count_outer(c->calibration, c->kernel, op, &x.blocks, eg_cpu_is_non_temporal(c, op, x.streams, 1),
+                       &eg_cpu_no_layouts, &counts);
+    const double alone = eg_cpu_estimate(c->costs, &counts);
+    const int64_t units = eg_cpu_count_blocks(op, &x.blocks);
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    x.blocks = eg_cpu_outer_blocks(c->kernel, threads, op);
+    x.time = eg_cpu_time_on(c->calibration, threads, alone, units);
+    if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* Those of the tile loop, and outer products, which all have the same bits. */
+static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *best) {
+    const eg_cpu_way only = c->calibration->left;
+    int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    if (eg_cpu_has_little_depth(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_OUTER)) {
+        try_outer(c, op, threads, best);
+        if (only == EG_CPU_OUTER) return;
+    }
+    if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
+    for (int i = 0; i < lefts * rights; i++)
+        try_way(c, op, left[i / rights], right[i % rights], threads, best);
+}
+
+/* Whether the product reads an operand once. Its sums may then be in another order, so the threads and the
+ * other operations of the call have no say in it. */
+static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
+    const eg_cpu_way left = c->calibration->left, right = c->calibration->right;
+    const bool is_asked_for = left == EG_CPU_STREAMS || right == EG_CPU_STREAMS;
+    way few = {.time = -1}, tiles = few;
+    if (!is_asked_for && (left != EG_CPU_ANY_WAY || right != EG_CPU_ANY_WAY)) return false;
+    c->is_alone = true;
+    try_few_ways(c, op, 1, &few);
+    if (few.time >= 0) try_tile_ways(c, op, 1, &tiles);
+    c->is_alone = false;
+    return few.time >= 0 && (is_asked_for || few.time < tiles.time);
+}
+
+static void choose_way(eg_cpu_compiler *c, int index, int threads) {
+    const eg_op *op = &c->list->op[index];
+    way best = {.time = -1};
+    if (is_streamed(c, op)) {
+        try_few_ways(c, op, threads, &best);
+    } else {
+        try_tile_ways(c, op, threads, &best);
+    }
+    c->blocks[index] = best.blocks;
+    if (op->depth == 0) return;
+    c->detail[index].streams = (uint8_t)best.streams;
+    c->detail[index].left = read_at(c, &op->left, false, best.left);
+    c->detail[index].right = read_at(c, &op->right, true, best.right);
+}
+
+/* Other steps take no more threads than the products: what others pack would be in the wrong caches. */
+void eg_cpu_choose_ways(eg_cpu_compiler *c, int threads) {
+    int most = 0;
+    for (int i = 0; i < c->list->ops; i++) {
+        c->detail[i] = (eg_cpu_step){.kernel = c->kernel,
+                                     .left = EG_CPU_NOWHERE,
+                                     .right = EG_CPU_NOWHERE,
+                                     .sums = EG_CPU_NOWHERE,
+                                     .packs = eg_cpu_no_layouts};
+        if (c->list->op[i].kind != EG_GEMM) continue;
+        choose_way(c, i, threads);
+        if (c->blocks[i].threads > most) most = c->blocks[i].threads;
+    }
+    c->threads = most > 0 ? most : threads;
+}
