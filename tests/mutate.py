@@ -302,9 +302,9 @@ MUTATIONS = [
      "if (status != EG_OK && !begun) eg_collectives_refuse(eg_comm_of(args));", ""),
     ("ranks: a wait has no end", "src/distributed/collectives.c",
      "if (eg_seconds() - begin > timeout_of(comm)) {", "if (eg_seconds() - begin > 1e9) {"),
-    ("ranks: the sum is added before it is whole", "src/core/lower.c",
+    ("ranks: the sum is added before it is whole", "src/core/lower_exchange.c",
      "x.result.dtype == by->sums && !p->accumulate;", "x.result.dtype == by->sums;"),
-    ("ranks: a short shard is written straight", "src/core/lower.c",
+    ("ranks: a short shard is written straight", "src/core/lower_exchange.c",
      "(by->sharded && mine < each);", "(by->sharded && mine > each);"),
     ("ranks: a copy does not add", "src/cpu/epilogue.c",
      "e->out = e->other = bind(e, &op->out, &e->result);", "e->out = bind(e, &op->out, &e->result);"),
@@ -317,7 +317,7 @@ MUTATIONS = [
     ("ranks: programs do not depend on the reduction", "src/core/cache.c",
      "if (p->comm != NULL) sign_exchange(", "if (p->comm == NULL) sign_exchange("),
     ("ranks: d_bias is not sent", "src/core/lower.c",
-     "    lower_sum(p, list, &here->gradient);\n", ""),
+     "    eg_lower_sum(p, list, &here->gradient);\n", ""),
 ]
 
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a layer's call to operations: the only place that knows what a layer is. */
-#include "op.h"
+#include "lower_exchange.h"
 
 #include "backend.h"
 #include "sizes.h"
@@ -50,7 +50,7 @@ static int align_of(const eg_problem *p, const eg_operand *x) {
     return (int)(at & -at);
 }
 
-static eg_view operand(const eg_problem *p, eg_operand_id id) {
+eg_view eg_operand_view(const eg_problem *p, eg_operand_id id) {
     const eg_operand *x = &p->operands[id];
     if (x->data == NULL) return (eg_view){.space = EG_ABSENT};
     return (eg_view){.space = EG_OPERAND,
@@ -67,7 +67,7 @@ static eg_view operand(const eg_problem *p, eg_operand_id id) {
 /* B, or the pack that stands for it: EG_OP_B or EG_OP_B_UP. */
 static eg_view b_of(const eg_problem *p, eg_operand_id id) {
     const eg_packed *packed = id == EG_OP_B ? p->packed_b : p->packed_b_up;
-    if (packed == NULL) return operand(p, id);
+    if (packed == NULL) return eg_operand_view(p, id);
     return (eg_view){.space = EG_PACKED_B,
                      .id = (int)id,
                      .dtype = p->dtype,
@@ -113,7 +113,7 @@ static void add_view_term(eg_op *op, eg_term_kind kind, eg_view view) {
 }
 
 /* An operation without a result element has nothing to do. One that sums nothing reads nothing. */
-static void add_op(eg_op_list *list, const eg_op *op) {
+void eg_add_op(eg_op_list *list, const eg_op *op) {
     if (op->items <= 0 || op->rows <= 0 || op->cols <= 0) return;
     eg_op *added = &list->op[list->ops++];
     *added = *op;
@@ -142,9 +142,9 @@ static void add_act(const eg_problem *p, eg_op *op, eg_activation activation) {
 
 static eg_op product_of_a(const eg_problem *p, eg_operand_id b, eg_operand_id bias) {
     eg_op op = {.kind = EG_GEMM, .items = p->batch, .rows = p->m, .cols = p->n, .depth = p->k, .summed = 1};
-    op.left = operand(p, EG_OP_A);
+    op.left = eg_operand_view(p, EG_OP_A);
     op.right = b_of(p, b);
-    add_view_term(&op, EG_TERM_BIAS, operand(p, bias));
+    add_view_term(&op, EG_TERM_BIAS, eg_operand_view(p, bias));
     return op;
 }
 
@@ -152,148 +152,39 @@ static eg_op product_of_a(const eg_problem *p, eg_operand_id b, eg_operand_id bi
 static void lower_gated_forward(const eg_problem *p, eg_op_list *list) {
     eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS), up = product_of_a(p, EG_OP_B_UP, EG_OP_BIAS_UP);
     gate.out = buffer(list, "act(gate)", p->batch, p->m, p->n);
-    add_view_term(&gate, EG_TERM_STORE, operand(p, EG_OP_PRE));
+    add_view_term(&gate, EG_TERM_STORE, eg_operand_view(p, EG_OP_PRE));
     add_act(p, &gate, p->activation);
-    add_op(list, &gate);
-    add_view_term(&up, EG_TERM_STORE, operand(p, EG_OP_PRE_UP));
+    eg_add_op(list, &gate);
+    add_view_term(&up, EG_TERM_STORE, eg_operand_view(p, EG_OP_PRE_UP));
     add_view_term(&up, EG_TERM_TIMES, gate.out);
-    up.out = operand(p, EG_OP_Y);
-    add_op(list, &up);
+    up.out = eg_operand_view(p, EG_OP_Y);
+    eg_add_op(list, &up);
 }
 
 /* y = act(A·B + bias) + residual, and pre on the way */
 static void lower_forward(const eg_problem *p, eg_op_list *list) {
     eg_op op = product_of_a(p, EG_OP_B, EG_OP_BIAS);
-    add_view_term(&op, EG_TERM_STORE, operand(p, EG_OP_PRE));
+    add_view_term(&op, EG_TERM_STORE, eg_operand_view(p, EG_OP_PRE));
     add_act(p, &op, p->activation);
-    add_view_term(&op, EG_TERM_ADD, operand(p, EG_OP_RESIDUAL));
-    op.out = operand(p, EG_OP_Y);
-    add_op(list, &op);
+    add_view_term(&op, EG_TERM_ADD, eg_operand_view(p, EG_OP_RESIDUAL));
+    op.out = eg_operand_view(p, EG_OP_Y);
+    eg_add_op(list, &op);
 }
 
-/* ---- Over processes ----------------------------------------------------------------------------- */
-
-/* A gradient, which may be summed over processes: products then write to `sent`. That is the caller's memory
- * where it is dense and holds nothing to add to. Else it is in the workspace, as is a shard to be converted
- * or added. */
-typedef struct gradient {
-    eg_view result; /* the caller's; absent where it is not wanted */
-    eg_view sent, received;
-    int64_t items;
-    bool by_rows; /* its lines are rows */
-    bool copies;  /* from `received` to the result */
-} gradient;
-
-static bool is_dense(const gradient *x) {
-    const eg_view *view = &x->result;
-    const int64_t stride = x->by_rows ? view->row_stride : view->col_stride,
-                  length = x->by_rows ? view->cols : view->rows, size = view->rows * view->cols;
-    return stride == length && (x->items == 1 || view->batch_stride == size);
-}
-
-/* Of `shape`, with dense lines, in the workspace; `lines` of an item take room. */
-static eg_view exchanged(eg_op_list *list, const gradient *x, eg_view shape, int64_t lines) {
-    const int64_t size = (int64_t)eg_size_of(list->exchange.sums);
-    const int64_t length = x->by_rows ? shape.cols : shape.rows;
-    int64_t bytes = EG_EXCHANGED_ALIGN - 1, total;
-    const eg_view view = {.space = EG_OPERAND,
-                          .id = EG_EXCHANGED,
-                          .dtype = list->exchange.sums,
-                          .rows = shape.rows,
-                          .cols = shape.cols,
-                          .row_stride = x->by_rows ? length : 1,
-                          .col_stride = x->by_rows ? 1 : length,
-                          .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
-                          .offset = list->exchanged / size,
-                          .align = EG_EXCHANGED_ALIGN};
-    const bool too_large =
-        __builtin_mul_overflow(lines, length, &total) ||
-        __builtin_mul_overflow(total, x->items * size, &total) ||
-        __builtin_add_overflow(bytes, total, &bytes) ||
-        __builtin_add_overflow(list->exchanged, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN,
-                               &list->exchanged);
-    if (too_large) list->exchanged = INT64_MAX;
-    return view;
-}
-
-/* [rows, cols] over all ranks. */
-static gradient gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id id, int64_t rows,
-                            int64_t cols) {
-    const eg_exchange *by = &p->exchange;
-    gradient x = {.result = operand(p, id), .items = 1, .by_rows = id == EG_OP_D_B && !by->d_b_by_columns};
-    x.sent = x.received = x.result;
-    if (p->comm == NULL || !eg_is_present(&x.result)) return x;
-    if (x.result.batch_stride != 0) x.items = p->batch;
-    const bool ready = is_dense(&x) && x.result.dtype == by->sums && !p->accumulate;
-    const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
-                  mine = x.by_rows ? x.result.rows : x.result.cols;
-    const eg_view whole = {.rows = rows, .cols = cols};
-    x.copies = !ready || (by->sharded && mine < each);
-    if (by->sharded || x.copies) x.sent = exchanged(list, &x, whole, by->sharded ? each * by->ranks : lines);
-    if (!by->sharded) x.received = x.sent;
-    if (by->sharded && x.copies) x.received = exchanged(list, &x, x.result, each);
-    return x;
-}
-
-/* A result of many bytes goes in groups of rows, if they can be told apart in memory, and the latency of more
- * messages is little. Ranks have to agree on them, so this depends on nothing that is a rank's own. */
-static int groups_of(const eg_problem *p, const gradient *x) {
-    enum { MOST_GROUPS = 4, LEAST_ROWS = 128 };
-    const double little = 0.05;
-    const eg_comm_cost *cost = &p->exchange.begun;
-    const double time = cost->rate > 0 ? (double)x->sent.rows * (double)x->sent.cols *
-                                             (double)eg_size_of(p->exchange.sums) / cost->rate
-                                       : 0;
-    int groups = 1;
-    if (!x->by_rows || x->items > 1 || p->exchange.sharded) return 1;
-    while (groups < MOST_GROUPS && x->sent.rows >= (groups + 1) * LEAST_ROWS &&
-           (groups + 1) * cost->latency < little * time)
-        groups++;
-    return groups;
-}
-
-static void lower_sum(const eg_problem *p, eg_op_list *list, const gradient *x) {
-    if (p->comm == NULL || !eg_is_present(&x->result)) return;
-    add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
-                          .collective = p->exchange.sharded ? EG_REDUCE_SCATTER : EG_ALL_REDUCE,
-                          .summing = x->result.id,
-                          .groups = groups_of(p, x),
-                          .items = x->items,
-                          .rows = x->sent.rows,
-                          .cols = x->sent.cols,
-                          .summed = 1,
-                          .left = x->sent,
-                          .out = x->received});
-}
-
-/* Line by line. */
-static void lower_delivery(const eg_problem *p, eg_op_list *list, const gradient *x) {
-    if (!x->copies) return;
-    const bool turns = !x->by_rows && x->result.rows > 1;
-    const eg_view from = turns ? eg_transposed(x->received) : x->received,
-                  to = turns ? eg_transposed(x->result) : x->result;
-    add_op(list, &(eg_op){.kind = EG_COPY,
-                          .items = x->items,
-                          .rows = to.rows,
-                          .cols = to.cols,
-                          .summed = 1,
-                          .left = from,
-                          .out = to,
-                          .accumulate = p->accumulate});
-}
+/* ---- Gradients --------------------------------------------------------------------------------- */
 
 /* The column sums of a gradient: on the way of the operation that makes it, then from chunk to chunk. */
 typedef struct bias_gradient {
     eg_view sums; /* absent where none is wanted */
     eg_op reduce;
-    gradient gradient;
+    eg_gradient gradient;
 } bias_gradient;
 
 static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id out,
                                       const char *name, int64_t cols) {
     bias_gradient x = {.sums = {.space = EG_ABSENT}};
     if (!eg_wants(p, out)) return x;
-    x.gradient = gradient_of(p, list, out, 1, cols);
+    x.gradient = eg_gradient_of(p, list, out, 1, cols);
     x.sums = temporary(list, name, p->batch, p->m, cols);
     x.reduce = (eg_op){.kind = EG_REDUCE,
                        .items = 1,
@@ -309,12 +200,12 @@ static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_
 /* grad_pre = grad * act'(pre), for its products, for the caller, or for its column sums alone. Without an
  * activation it is grad, and there may be nothing to do. Returns what the products read. */
 static eg_view lower_grad_pre(const eg_problem *p, eg_op_list *list, const eg_view *sums, bool products) {
-    const eg_view grad = operand(p, EG_OP_GRAD), wanted = operand(p, EG_OP_GRAD_PRE);
+    const eg_view grad = eg_operand_view(p, EG_OP_GRAD), wanted = eg_operand_view(p, EG_OP_GRAD_PRE);
     const bool is_grad = p->activation == EG_ACT_NONE;
     const bool recompute = p->source == EG_SOURCE_RECOMPUTE && !is_grad;
     if (is_grad && !eg_is_present(&wanted) && !eg_is_present(sums)) return grad;
     eg_op op = {.kind = EG_MAP, .items = p->batch, .rows = p->m, .cols = p->n, .summed = 1};
-    op.left = is_grad ? grad : operand(p, EG_OP_SAVED);
+    op.left = is_grad ? grad : eg_operand_view(p, EG_OP_SAVED);
     if (recompute) op = product_of_a(p, EG_OP_B, EG_OP_BIAS);
     if (!is_grad) {
         add_term(&op, (eg_term){.kind = EG_TERM_GRAD_AT_VALUE,
@@ -327,7 +218,7 @@ static eg_view lower_grad_pre(const eg_problem *p, eg_op_list *list, const eg_vi
     }
     add_view_term(&op, EG_TERM_STORE, wanted);
     add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
-    add_op(list, &op);
+    eg_add_op(list, &op);
     return is_grad ? grad : op.out;
 }
 
@@ -339,7 +230,7 @@ typedef struct gradients {
 /* act' of the layer below, taken from what it saved */
 static eg_term below_term(const eg_problem *p) {
     return (eg_term){.kind = EG_TERM_GRAD_AT_SAVED,
-                     .view = operand(p, EG_OP_BELOW),
+                     .view = eg_operand_view(p, EG_OP_BELOW),
                      .activation = p->below_activation,
                      .of_y = p->below_source == EG_SOURCE_Y,
                      .propagate = p->propagate};
@@ -369,39 +260,39 @@ static eg_op map_of_gate(const eg_problem *p, eg_view gate, eg_activation activa
  * and pre_up wait there; the last step reads them, and may write where they are. */
 static void lower_gated_chain(const eg_problem *p, eg_op_list *list, eg_view d_y, const eg_view *sums,
                               const eg_view *sums_up) {
-    const eg_view gate = operand(p, EG_OP_BELOW), up = operand(p, EG_OP_BELOW_UP);
+    const eg_view gate = eg_operand_view(p, EG_OP_BELOW), up = eg_operand_view(p, EG_OP_BELOW_UP);
     eg_op y = map_of_gate(p, gate, p->below_activation, up);
-    y.out = operand(p, EG_OP_Y_BELOW);
-    if (eg_is_present(&y.out)) add_op(list, &y);
+    y.out = eg_operand_view(p, EG_OP_Y_BELOW);
+    if (eg_is_present(&y.out)) eg_add_op(list, &y);
     eg_op d_up = map_of_gate(p, gate, p->below_activation, d_y);
-    d_up.out = operand(p, EG_OP_D_UP_BELOW);
+    d_up.out = eg_operand_view(p, EG_OP_D_UP_BELOW);
     add_view_term(&d_up, EG_TERM_COLUMN_SUMS, *sums_up);
-    add_op(list, &d_up);
+    eg_add_op(list, &d_up);
     eg_op product = map_of_gate(p, up, EG_ACT_NONE, d_y);
     product.out = d_y;
-    add_op(list, &product);
+    eg_add_op(list, &product);
     eg_op d_gate = map_of(p, d_y, p->k);
     add_term(&d_gate, below_term(p));
     add_view_term(&d_gate, EG_TERM_COLUMN_SUMS, *sums);
-    d_gate.out = operand(p, EG_OP_D_A);
-    add_op(list, &d_gate);
+    d_gate.out = eg_operand_view(p, EG_OP_D_A);
+    eg_add_op(list, &d_gate);
 }
 
 /* d_a = d_gate · Bᵀ + d_up · B_upᵀ: the first product waits in the compute type, so that the sum is rounded
  * once. So does a sum that the chain has more than one step for. */
 static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
                              const eg_view *sums_up) {
-    const eg_view d_a = operand(p, EG_OP_D_A);
+    const eg_view d_a = eg_operand_view(p, EG_OP_D_A);
     const bool chain = eg_wants(p, EG_OP_BELOW), in_result = d_a.dtype == list->compute;
     eg_op gate = product_for_d_a(p, x->gate, EG_OP_B);
     gate.out = in_result ? d_a : buffer(list, "d_a sum", gate.items, p->m, p->k);
-    add_op(list, &gate);
+    eg_add_op(list, &gate);
     if (eg_is_present(&x->up)) {
         eg_op up = product_for_d_a(p, x->up, EG_OP_B_UP);
         up.accumulate = in_result || chain;
         up.out = up.accumulate ? gate.out : d_a;
         if (!up.accumulate) add_view_term(&up, EG_TERM_ADD, gate.out);
-        add_op(list, &up);
+        eg_add_op(list, &up);
     }
     if (eg_wants(p, EG_OP_BELOW_UP)) {
         lower_gated_chain(p, list, gate.out, sums, sums_up);
@@ -410,19 +301,19 @@ static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradie
         add_term(&below, below_term(p));
         add_view_term(&below, EG_TERM_COLUMN_SUMS, *sums);
         below.out = d_a;
-        add_op(list, &below);
+        eg_add_op(list, &below);
     }
 }
 
 /* d_a = grad_pre · Bᵀ, and with a chain that times act' of the layer below */
 static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, const eg_view *sums) {
     eg_op op = product_for_d_a(p, grad_pre, EG_OP_B);
-    op.out = operand(p, EG_OP_D_A);
+    op.out = eg_operand_view(p, EG_OP_D_A);
     if (eg_wants(p, EG_OP_BELOW)) {
         add_term(&op, below_term(p));
         add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
     }
-    add_op(list, &op);
+    eg_add_op(list, &op);
 }
 
 /* d_b = Aᵀ · grad_pre */
@@ -436,32 +327,32 @@ static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, e
                 .depth = p->m,
                 .accumulate = p->accumulate && p->comm == NULL};
     sum_over_batch(&op, p, id);
-    op.left = eg_transposed(operand(p, EG_OP_A));
+    op.left = eg_transposed(eg_operand_view(p, EG_OP_A));
     op.right = grad_pre;
     op.out = out;
-    add_op(list, &op);
+    eg_add_op(list, &op);
 }
 
 /* A gradient that the caller has: it is stored and summed where that is wanted. */
 static void lower_given(const eg_problem *p, eg_op_list *list, eg_operand_id given, eg_operand_id wanted,
                         const eg_view *sums) {
-    eg_op op = map_of(p, operand(p, given), p->n);
-    add_view_term(&op, EG_TERM_STORE, operand(p, wanted));
+    eg_op op = map_of(p, eg_operand_view(p, given), p->n);
+    add_view_term(&op, EG_TERM_STORE, eg_operand_view(p, wanted));
     add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
-    if (op.terms > 0) add_op(list, &op);
+    if (op.terms > 0) eg_add_op(list, &op);
 }
 
 /* What a map makes of both, for products, for the caller, or for its column sums alone. */
 static eg_view add_gradient(const eg_problem *p, eg_op_list *list, eg_op *op, eg_operand_id wanted,
                             const eg_view *sums, const char *name, bool products) {
-    const eg_view stored = operand(p, wanted);
+    const eg_view stored = eg_operand_view(p, wanted);
     if (products) {
         op->out = temporary(list, name, p->batch, p->m, p->n);
         list->temporary[op->out.id].same = stored;
     }
     add_view_term(op, EG_TERM_STORE, stored);
     add_view_term(op, EG_TERM_COLUMN_SUMS, *sums);
-    add_op(list, op);
+    eg_add_op(list, op);
     return op->out;
 }
 
@@ -469,22 +360,22 @@ static eg_view add_gradient(const eg_problem *p, eg_op_list *list, eg_op *op, eg
  * since grad_pre may be in the memory of grad. */
 static gradients lower_gated_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
                                        const eg_view *sums_up) {
-    const eg_view grad = operand(p, EG_OP_GRAD);
+    const eg_view grad = eg_operand_view(p, EG_OP_GRAD);
     const bool wants_gate = eg_wants_gate(p), d_a = eg_wants(p, EG_OP_D_A);
     const bool recompute = p->source == EG_SOURCE_RECOMPUTE;
-    eg_view pre = operand(p, EG_OP_SAVED);
-    eg_op up = map_of(p, operand(p, EG_OP_SAVED_UP), p->n);
+    eg_view pre = eg_operand_view(p, EG_OP_SAVED);
+    eg_op up = map_of(p, eg_operand_view(p, EG_OP_SAVED_UP), p->n);
     gradients made = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
     if (recompute) {
         eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS);
         pre = gate.out = buffer(list, "pre", p->batch, p->m, p->n);
-        add_op(list, &gate);
+        eg_add_op(list, &gate);
         up = product_of_a(p, EG_OP_B_UP, EG_OP_BIAS_UP);
     }
     if (wants_gate) {
         add_view_term(&up, EG_TERM_TIMES, grad);
         up.out = buffer(list, "grad * pre_up", p->batch, p->m, p->n);
-        add_op(list, &up);
+        eg_add_op(list, &up);
     }
     if (eg_wants_up(p)) {
         eg_op op = map_of_gate(p, pre, p->activation, grad);
@@ -510,30 +401,30 @@ static gradients lower_gradients(const eg_problem *p, eg_op_list *list, const eg
     if (!eg_wants(p, EG_OP_GRAD_UP)) return lower_gated_gradients(p, list, sums, sums_up);
     lower_given(p, list, EG_OP_GRAD_UP, EG_OP_GRAD_PRE_UP, sums_up);
     lower_given(p, list, EG_OP_GRAD, EG_OP_GRAD_PRE, sums);
-    return (gradients){operand(p, EG_OP_GRAD), operand(p, EG_OP_GRAD_UP)};
+    return (gradients){eg_operand_view(p, EG_OP_GRAD), eg_operand_view(p, EG_OP_GRAD_UP)};
 }
 
 /* What is summed over processes comes first, so that the sums are under way while d_a is computed. */
 static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_view grad_pre,
                                     const bias_gradient *here, const bias_gradient *below) {
-    const gradient d_b = gradient_of(p, list, EG_OP_D_B, p->k, p->n);
-    add_op(list, &here->reduce);
-    lower_sum(p, list, &here->gradient);
+    const eg_gradient d_b = eg_gradient_of(p, list, EG_OP_D_B, p->k, p->n);
+    eg_add_op(list, &here->reduce);
+    eg_lower_sum(p, list, &here->gradient);
     if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, EG_OP_D_B, d_b.sent);
-    lower_sum(p, list, &d_b);
+    eg_lower_sum(p, list, &d_b);
     if (eg_wants(p, EG_OP_D_A)) lower_d_a(p, list, grad_pre, &below->sums);
-    add_op(list, &below->reduce);
-    lower_sum(p, list, &below->gradient);
-    add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
-                          .collective = EG_FINISH,
-                          .groups = 1,
-                          .items = 1,
-                          .rows = 1,
-                          .cols = 1,
-                          .summed = 1});
-    lower_delivery(p, list, &here->gradient);
-    lower_delivery(p, list, &d_b);
-    lower_delivery(p, list, &below->gradient);
+    eg_add_op(list, &below->reduce);
+    eg_lower_sum(p, list, &below->gradient);
+    eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
+                             .collective = EG_FINISH,
+                             .groups = 1,
+                             .items = 1,
+                             .rows = 1,
+                             .cols = 1,
+                             .summed = 1});
+    eg_lower_delivery(p, list, &here->gradient);
+    eg_lower_delivery(p, list, &d_b);
+    eg_lower_delivery(p, list, &below->gradient);
 }
 
 static void lower_backward(const eg_problem *p, eg_op_list *list) {
@@ -555,12 +446,12 @@ static void lower_backward(const eg_problem *p, eg_op_list *list) {
     } else if (eg_wants(p, EG_OP_D_A)) {
         lower_d_a(p, list, x.gate, &below.sums);
     }
-    lower_d_b(p, list, x.gate, EG_OP_D_B, operand(p, EG_OP_D_B));
-    lower_d_b(p, list, x.up, EG_OP_D_B_UP, operand(p, EG_OP_D_B_UP));
-    add_op(list, &here.reduce);
-    add_op(list, &up.reduce);
-    add_op(list, &below.reduce);
-    add_op(list, &below_up.reduce);
+    lower_d_b(p, list, x.gate, EG_OP_D_B, eg_operand_view(p, EG_OP_D_B));
+    lower_d_b(p, list, x.up, EG_OP_D_B_UP, eg_operand_view(p, EG_OP_D_B_UP));
+    eg_add_op(list, &here.reduce);
+    eg_add_op(list, &up.reduce);
+    eg_add_op(list, &below.reduce);
+    eg_add_op(list, &below_up.reduce);
 }
 
 /* Of the pairs that may share memory, which then begin at one place. */
@@ -606,7 +497,7 @@ void eg_lower(const eg_problem *problem, eg_op_list *list) {
 void eg_lower_pack(const eg_problem *p, bool batched, eg_op_list *list) {
     begin(p, list);
     eg_op op = {.kind = EG_COPY, .items = batched ? p->batch : 1, .rows = p->k, .cols = p->n, .summed = 1};
-    op.left = operand(p, EG_OP_B);
+    op.left = eg_operand_view(p, EG_OP_B);
     op.out = (eg_view){.space = EG_PACKED_B,
                        .id = EG_OP_B,
                        .dtype = p->dtype,
@@ -614,5 +505,5 @@ void eg_lower_pack(const eg_problem *p, bool batched, eg_op_list *list) {
                        .cols = p->n,
                        .batch_stride = batched ? p->k * p->n : 0,
                        .align = EG_MOST_ALIGN};
-    add_op(list, &op);
+    eg_add_op(list, &op);
 }

@@ -76,7 +76,7 @@ eg_status eg_validate_size(const char *name, size_t given, size_t known) {
 }
 
 /* And of one that is read: `given` bytes against the `known` bytes of this library's version of it. */
-static eg_status validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
+eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
     EG_TRY(eg_validate_size(name, given, known));
     for (size_t i = known; i < given; i++) {
         if (((const unsigned char *)struct_)[i] != 0) {
@@ -90,7 +90,7 @@ static eg_status validate_struct(const char *name, const void *struct_, size_t g
 
 /* The arguments of a caller with an older header are copied: those that it does not know are absent. */
 static eg_status take_args(const void **args, size_t size, size_t oldest, size_t known, void *copy) {
-    if (size >= known) return validate_struct("args", *args, size, known);
+    if (size >= known) return eg_validate_struct("args", *args, size, known);
     if (size < oldest) return eg_validate_size("args", size, known);
     memset(copy, 0, known);
     memcpy(copy, *args, size);
@@ -98,7 +98,7 @@ static eg_status take_args(const void **args, size_t size, size_t oldest, size_t
     return EG_OK;
 }
 
-static eg_status check_enum(const char *name, int value, int last, const char *expected) {
+eg_status eg_validate_enum(const char *name, int value, int last, const char *expected) {
     if (value >= 0 && value <= last) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected %s", name, value, expected);
 }
@@ -124,16 +124,16 @@ static eg_status check_from_y(const char *source, eg_activation activation) {
 
 static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_problem *problem) {
     if (layer == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
-    EG_TRY(validate_struct("layer", layer, layer->size, sizeof *layer));
+    EG_TRY(eg_validate_struct("layer", layer, layer->size, sizeof *layer));
     EG_TRY(check_size("m", layer->m));
     EG_TRY(check_size("k", layer->k));
     EG_TRY(check_size("n", layer->n));
     EG_TRY(check_size("batch", layer->batch));
-    EG_TRY(check_enum("layer.dtype", (int)layer->dtype, EG_BF16, "EG_F32, EG_F64, EG_F16 or EG_BF16"));
+    EG_TRY(eg_validate_enum("layer.dtype", (int)layer->dtype, EG_BF16, "EG_F32, EG_F64, EG_F16 or EG_BF16"));
     EG_TRY(take_activation("layer.activation", layer->activation));
-    EG_TRY(check_enum("layer.math", (int)layer->math, EG_MATH_FAST, "an EG_MATH_ value"));
-    EG_TRY(check_enum("layer.nonfinite", (int)layer->nonfinite, EG_NONFINITE_PROPAGATE,
-                      "an EG_NONFINITE_ value"));
+    EG_TRY(eg_validate_enum("layer.math", (int)layer->math, EG_MATH_FAST, "an EG_MATH_ value"));
+    EG_TRY(eg_validate_enum("layer.nonfinite", (int)layer->nonfinite, EG_NONFINITE_PROPAGATE,
+                            "an EG_NONFINITE_ value"));
     *problem = (eg_problem){
         .addressing = addressing,
         .m = layer->m,
@@ -437,8 +437,8 @@ static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
 
 /* act' of an activation other than none has to come from somewhere. */
 static eg_status take_source(const eg_backward_args *args, eg_problem *problem) {
-    EG_TRY(check_enum("source", (int)args->source, EG_SOURCE_Y,
-                      "EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE or EG_SOURCE_Y"));
+    EG_TRY(eg_validate_enum("source", (int)args->source, EG_SOURCE_Y,
+                            "EG_SOURCE_RECOMPUTE, EG_SOURCE_PRE or EG_SOURCE_Y"));
     problem->source = args->source;
     if (args->source == EG_SOURCE_RECOMPUTE) {
         if (args->pre.data == NULL && args->y.data == NULL) return EG_OK;
@@ -521,102 +521,6 @@ static eg_status require_inputs(const eg_problem *problem) {
     return d_a ? require_b(problem, "for d_a") : EG_OK;
 }
 
-/* ---- Several processes -------------------------------------------------------------------------- */
-
-static eg_status check_comm(const eg_comm *comm) {
-    EG_TRY(validate_struct("data_parallel.comm", comm, comm->size, sizeof *comm));
-    if (comm->ranks < 1 || comm->rank < 0 || comm->rank >= comm->ranks) {
-        return eg_fail(
-            EG_ERR_ARGUMENT,
-            "data_parallel.comm is of rank %d of %d ranks; expected 1 or more ranks, and one of them",
-            comm->rank, comm->ranks);
-    }
-    const char *missing = comm->all_reduce == NULL       ? "all_reduce"
-                          : comm->reduce_scatter == NULL ? "reduce_scatter"
-                          : comm->all_gather == NULL     ? "all_gather"
-                          : comm->failure == NULL        ? "failure"
-                          : comm->abort == NULL          ? "abort"
-                                                         : NULL;
-    if (missing != NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.%s is NULL; expected a callback", missing);
-    EG_TRY(check_enum("data_parallel.comm.order", (int)comm->order, EG_COMM_ORDER_OVERLAPPED,
-                      "an EG_COMM_ORDER_ value"));
-    if (comm->timeout >= 0) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.timeout is %g; expected seconds, or 0",
-                   comm->timeout);
-}
-
-/* What is added up is f64 in f64; else f32, or the 16 bits of the layer. */
-static eg_status take_sums(eg_dtype sums, eg_problem *problem) {
-    const bool known = sums == EG_DTYPE_DEFAULT || sums == problem->compute || sums == problem->dtype;
-    problem->exchange.sums = sums == EG_DTYPE_DEFAULT ? problem->compute : sums;
-    if (known) return EG_OK;
-    const bool narrow = problem->dtype != problem->compute;
-    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.sums is %s; expected %s%s%s", eg_dtype_name(sums),
-                   eg_dtype_name(problem->compute), narrow ? " or the layer's, " : "",
-                   narrow ? eg_dtype_name(problem->dtype) : "");
-}
-
-/* The operand is this rank's lines of the whole one. */
-static void shorten_to_shard(const eg_problem *problem, eg_operand *x, bool by_columns) {
-    const eg_exchange *by = &problem->exchange;
-    int64_t *lines = by_columns ? &x->cols : &x->rows;
-    const int64_t each = eg_shard_lines(by, *lines), before = each * by->rank;
-    const int64_t left = *lines > before ? *lines - before : 0;
-    *lines = left < each ? left : each;
-}
-
-static eg_status take_data_parallel(const eg_backward_args *args, eg_problem *problem) {
-    const eg_data_parallel *given = &args->data_parallel;
-    EG_TRY(check_enum("data_parallel.reduction", (int)given->reduction, EG_REDUCTION_MEAN,
-                      "an EG_REDUCTION_ value"));
-    EG_TRY(check_enum("data_parallel.sharding", (int)given->sharding, EG_SHARDING_LINES,
-                      "an EG_SHARDING_ value"));
-    if (given->comm == NULL) return EG_OK;
-    EG_TRY(check_comm(given->comm));
-    problem->exchange = (eg_exchange){.rank = given->comm->rank,
-                                      .ranks = given->comm->ranks,
-                                      .mean = given->reduction == EG_REDUCTION_MEAN,
-                                      .sharded = given->sharding == EG_SHARDING_LINES,
-                                      .d_b_by_columns = args->d_b.layout == EG_COL_MAJOR,
-                                      .now = given->comm->now,
-                                      .begun = given->comm->begun,
-                                      .busy = given->comm->busy,
-                                      .order = given->comm->order};
-    EG_TRY(take_sums(given->sums, problem));
-    if (given->comm->ranks > 1) problem->comm = given->comm;
-    if (problem->gated || eg_wants(problem, EG_OP_BELOW_UP)) {
-        return eg_fail(EG_ERR_UNSUPPORTED,
-                       "data_parallel.comm is given for a gated unit; expected one process "
-                       "(sum d_b and d_b_up after the call)");
-    }
-    if (args->workspace_limit != 0) {
-        return eg_fail(EG_ERR_UNSUPPORTED,
-                       "workspace_limit is %zu with data_parallel.comm; expected no limit",
-                       args->workspace_limit);
-    }
-    if (!problem->exchange.sharded) return EG_OK;
-    if (problem->batch != 1 && problem->operands[EG_OP_D_B].batch_stride != 0) {
-        return eg_fail(
-            EG_ERR_UNSUPPORTED,
-            "d_b.batch_stride is %lld with EG_SHARDING_LINES; expected 0, a d_b summed over the batch",
-            (long long)problem->operands[EG_OP_D_B].batch_stride);
-    }
-    shorten_to_shard(problem, &problem->operands[EG_OP_D_B], problem->exchange.d_b_by_columns);
-    shorten_to_shard(problem, &problem->operands[EG_OP_D_BIAS], true);
-    shorten_to_shard(problem, &problem->operands[EG_OP_D_BIAS_BELOW], true);
-    return EG_OK;
-}
-
-const eg_comm *eg_comm_of(const eg_backward_args *args) {
-    const eg_message message = eg_message_get();
-    if (args == NULL || args->size < offsetof(eg_backward_args, b_up) || args->data_parallel.comm == NULL)
-        return NULL;
-    const bool usable = check_comm(args->data_parallel.comm) == EG_OK && args->data_parallel.comm->ranks > 1;
-    eg_message_put(&message);
-    return usable ? args->data_parallel.comm : NULL;
-}
-
 eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *given,
                                eg_problem *problem) {
     eg_backward_args copy;
@@ -627,7 +531,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     const eg_backward_args *args = known;
     problem->backward = true;
     problem->packed_b = args->packed_b;
-    EG_TRY(check_enum("accumulate", args->accumulate, 1, "0 or 1"));
+    EG_TRY(eg_validate_enum("accumulate", args->accumulate, 1, "0 or 1"));
     problem->accumulate = args->accumulate != 0;
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
@@ -641,7 +545,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(take_gated_backward(args, problem));
     EG_TRY(take_chain(&args->chain, problem));
     EG_TRY(take_chain_up(&args->chain_up, problem));
-    EG_TRY(take_data_parallel(args, problem));
+    EG_TRY(eg_take_data_parallel(args, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 
     EG_TRY(require_inputs(problem));
@@ -658,12 +562,13 @@ eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, cons
 }
 
 eg_status eg_validate_open(const eg_open_info *info) {
-    EG_TRY(validate_struct("info", info, info->size, sizeof *info));
+    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
 #define EG_ROW(NAME, name) +1
     const int backends = 0 EG_BACKEND_TABLE(EG_ROW);
 #undef EG_ROW
 #define EG_ROW(NAME, name) " EG_BACKEND_" #NAME
-    EG_TRY(check_enum("info.backend", (int)info->backend, backends - 1, "one of" EG_BACKEND_TABLE(EG_ROW)));
+    EG_TRY(eg_validate_enum("info.backend", (int)info->backend, backends - 1,
+                            "one of" EG_BACKEND_TABLE(EG_ROW)));
 #undef EG_ROW
     if (info->threads < 0 || info->threads > 4096) {
         return eg_fail(EG_ERR_ARGUMENT, "info.threads is %d; expected 0 (all) to 4096", info->threads);

@@ -19,6 +19,14 @@ bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, 
 /* The size of a struct that is written: what a newer one has beyond this library's version is left alone. */
 eg_status eg_validate_size(const char *name, size_t given, size_t known);
 
+/* A struct that a caller fills in: present, and of a known size; and a value of an enumeration from 0 to
+ * `last`. */
+eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
+eg_status eg_validate_enum(const char *name, int value, int last, const char *expected);
+
+/* validate_comm.c: what is summed over processes, after all operands. */
+eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *problem);
+
 /* The communicator of a call that may be wrong otherwise; NULL: there is none that could be used. The message
  * of the failure is kept. */
 const eg_comm *eg_comm_of(const eg_backward_args *args);

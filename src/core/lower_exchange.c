@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lower_exchange.h"
+
+static bool is_dense(const eg_gradient *x) {
+    const eg_view *view = &x->result;
+    const int64_t stride = x->by_rows ? view->row_stride : view->col_stride,
+                  length = x->by_rows ? view->cols : view->rows, size = view->rows * view->cols;
+    return stride == length && (x->items == 1 || view->batch_stride == size);
+}
+
+/* Of `shape`, with dense lines, in the workspace; `lines` of an item take room. */
+static eg_view exchanged(eg_op_list *list, const eg_gradient *x, eg_view shape, int64_t lines) {
+    const int64_t size = (int64_t)eg_size_of(list->exchange.sums);
+    const int64_t length = x->by_rows ? shape.cols : shape.rows;
+    int64_t bytes = EG_EXCHANGED_ALIGN - 1, total;
+    const eg_view view = {.space = EG_OPERAND,
+                          .id = EG_EXCHANGED,
+                          .dtype = list->exchange.sums,
+                          .rows = shape.rows,
+                          .cols = shape.cols,
+                          .row_stride = x->by_rows ? length : 1,
+                          .col_stride = x->by_rows ? 1 : length,
+                          .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
+                          .offset = list->exchanged / size,
+                          .align = EG_EXCHANGED_ALIGN};
+    const bool too_large =
+        __builtin_mul_overflow(lines, length, &total) ||
+        __builtin_mul_overflow(total, x->items * size, &total) ||
+        __builtin_add_overflow(bytes, total, &bytes) ||
+        __builtin_add_overflow(list->exchanged, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN,
+                               &list->exchanged);
+    if (too_large) list->exchanged = INT64_MAX;
+    return view;
+}
+
+eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id id, int64_t rows,
+                           int64_t cols) {
+    const eg_exchange *by = &p->exchange;
+    eg_gradient x = {
+        .result = eg_operand_view(p, id), .items = 1, .by_rows = id == EG_OP_D_B && !by->d_b_by_columns};
+    x.sent = x.received = x.result;
+    if (p->comm == NULL || !eg_is_present(&x.result)) return x;
+    if (x.result.batch_stride != 0) x.items = p->batch;
+    const bool ready = is_dense(&x) && x.result.dtype == by->sums && !p->accumulate;
+    const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
+                  mine = x.by_rows ? x.result.rows : x.result.cols;
+    const eg_view whole = {.rows = rows, .cols = cols};
+    x.copies = !ready || (by->sharded && mine < each);
+    if (by->sharded || x.copies) x.sent = exchanged(list, &x, whole, by->sharded ? each * by->ranks : lines);
+    if (!by->sharded) x.received = x.sent;
+    if (by->sharded && x.copies) x.received = exchanged(list, &x, x.result, each);
+    return x;
+}
+
+/* A result of many bytes goes in groups of rows, if they can be told apart in memory, and the latency of more
+ * messages is little. Ranks have to agree on them, so this depends on nothing that is a rank's own. */
+static int groups_of(const eg_problem *p, const eg_gradient *x) {
+    enum { MOST_GROUPS = 4, LEAST_ROWS = 128 };
+    const double little = 0.05;
+    const eg_comm_cost *cost = &p->exchange.begun;
+    const double time = cost->rate > 0 ? (double)x->sent.rows * (double)x->sent.cols *
+                                             (double)eg_size_of(p->exchange.sums) / cost->rate
+                                       : 0;
+    int groups = 1;
+    if (!x->by_rows || x->items > 1 || p->exchange.sharded) return 1;
+    while (groups < MOST_GROUPS && x->sent.rows >= (groups + 1) * LEAST_ROWS &&
+           (groups + 1) * cost->latency < little * time)
+        groups++;
+    return groups;
+}
+
+void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
+    if (p->comm == NULL || !eg_is_present(&x->result)) return;
+    eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
+                             .collective = p->exchange.sharded ? EG_REDUCE_SCATTER : EG_ALL_REDUCE,
+                             .summing = x->result.id,
+                             .groups = groups_of(p, x),
+                             .items = x->items,
+                             .rows = x->sent.rows,
+                             .cols = x->sent.cols,
+                             .summed = 1,
+                             .left = x->sent,
+                             .out = x->received});
+}
+
+/* Line by line. */
+void eg_lower_delivery(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
+    if (!x->copies) return;
+    const bool turns = !x->by_rows && x->result.rows > 1;
+    const eg_view from = turns ? eg_transposed(x->received) : x->received,
+                  to = turns ? eg_transposed(x->result) : x->result;
+    eg_add_op(list, &(eg_op){.kind = EG_COPY,
+                             .items = x->items,
+                             .rows = to.rows,
+                             .cols = to.cols,
+                             .summed = 1,
+                             .left = from,
+                             .out = to,
+                             .accumulate = p->accumulate});
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients that are summed over processes: part of the lowering. */
+#ifndef EG_LOWER_EXCHANGE_H
+#define EG_LOWER_EXCHANGE_H
+
+#include "op.h"
+
+/* A gradient, which may be summed over processes: products then write to `sent`. That is the caller's memory
+ * where it is dense and holds nothing to add to. Else it is in the workspace, as is a shard to be converted
+ * or added. */
+typedef struct eg_gradient {
+    eg_view result; /* the caller's; absent where it is not wanted */
+    eg_view sent, received;
+    int64_t items;
+    bool by_rows; /* its lines are rows */
+    bool copies;  /* from `received` to the result */
+} eg_gradient;
+
+/* [rows, cols] over all ranks. */
+eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id id, int64_t rows,
+                           int64_t cols);
+
+/* The collective that sums what was sent; nothing where the call is of one process. */
+void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x);
+
+/* The copy from what was received to the caller's memory, where that is another place. */
+void eg_lower_delivery(const eg_problem *p, eg_op_list *list, const eg_gradient *x);
+
+/* From lower.c: an operand as a view, absent where the caller gave none; and an operation at the end of the
+ * list, unless it has no result element. */
+eg_view eg_operand_view(const eg_problem *p, eg_operand_id id);
+void eg_add_op(eg_op_list *list, const eg_op *op);
+
+#endif
