@@ -167,7 +167,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
     counts->of[is_scattered ? EG_CPU_COST_SCATTERED : EG_CPU_COST_FAR] +=
         of_right * of_lines * row_blocks * far;
-    counts->of[EG_CPU_COST_FAR] += (of_left * col_blocks + of_result) * far;
+    counts->of[EG_CPU_COST_FAR] += of_left * col_blocks * far;
+    counts->of[EG_CPU_COST_WRITTEN] += of_result * far;
     if (is_evicted(&op->left, left)) counts->of[EG_CPU_COST_EVICTED] += of_left * far;
     if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
@@ -218,10 +219,10 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
-    if (non_temporal) {
+    if (non_temporal)
         tiles.of[EG_CPU_COST_STREAM] = numbers_of(&op->out, op->items) * (double)eg_size_of(op->out.dtype);
-        tiles.of[EG_CPU_COST_FAR] = 0;
-    }
+    if (!non_temporal) tiles.of[EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
+    tiles.of[EG_CPU_COST_WRITTEN] = 0;
     for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];
     if (op->left.space == EG_OPERAND)
         counts->of[op->left.col_stride != 1 ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] += left;

@@ -42,6 +42,7 @@
     X(REDUCE, reduce)             /* a number of the chunks' sums */                                         \
     X(STREAM, stream)             /* a byte of a non-temporal store */                                       \
     X(FAR, far)                   /* a byte that comes from beyond L2, or goes there, */                     \
+    X(WRITTEN, written)           /* the same of a result, tile by tile, */                                  \
     X(SCATTERED, scattered)       /* the same of a right operand that blocks read as it is, pages apart, */  \
     X(EVICTED, evicted)           /* and more for one that its set of L2 has no room for; */                 \
     X(WIDEN, widen)               /* a number of 16 bits that vector units convert */

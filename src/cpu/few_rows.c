@@ -299,17 +299,10 @@ static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int
 static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t first_row,
                            const char *totals) {
     const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t nr = kernel->micro.nr, cols = tile->cols,
-                  lanes = eg_cpu_is_amx(kernel) ? nr : kernel->micro.lanes, whole = eg_ceil_div(cols, lanes);
-    const size_t number = eg_size_of(kernel->compute);
-    for (int64_t i = 0; i < tile->rows; i++) {
-        const int64_t at = tile->row - first_row + i, panel = eg_div(at, nr);
-        char *row = (char *)tile->values + (size_t)(i * nr) * number;
-        const char *from = totals + (size_t)(panel * cols * nr + (at - panel * nr)) * number;
-        for (int64_t j = 0; j < cols; j++)
-            memcpy(row + (size_t)j * number, from + (size_t)(j * nr) * number, number);
-        memset(row + (size_t)cols * number, 0, (size_t)(whole * lanes - cols) * number);
-    }
+    const int64_t nr = kernel->micro.nr, at = tile->row - first_row, panel = eg_div(at, nr);
+    const int64_t number = panel * tile->cols * nr + (at - panel * nr);
+    kernel->pack.load(tile->values, totals + (size_t)number * eg_size_of(kernel->compute), kernel->compute, 1,
+                      nr, tile->rows, tile->cols, tile->rows);
 }
 
 static void run_turned_epilogue(const few_rows_job *job, int64_t item, int64_t row, int64_t rows,
