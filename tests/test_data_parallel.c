@@ -250,7 +250,7 @@ static void an_engine_may_fail_at_any_point(void **state) {
     layer_run *r = new_run();
     for (int order = EG_COMM_ORDER_PLAIN; order <= EG_COMM_ORDER_OVERLAPPED; order++) {
         for (int at = 0; at < (order == EG_COMM_ORDER_PLAIN ? 2 : 5); at++) {
-            r->order = (eg_comm_order)order, r->timeout = 0.1;
+            r->order = (eg_comm_order)order, r->timeout = 1;
             r->team = team_make(3, 0.001, 10);
             team_fail(r->team, 1, at);
             run(r, 3, 0, 0);

@@ -31,8 +31,9 @@ static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg
 }
 
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return kernel->micro.few_rows != NULL && op->rows <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
-           op->depth > 0 &&
+    const int64_t most =
+        is_gathered(&op->left) ? eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) : EG_CPU_FEW_ROWS;
+    return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
            (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
 }
 
