@@ -13,23 +13,26 @@ enum { RUN_DEPTH = 128, ROWS_A_BLOCK = EG_AMX_BLOCK / (RUN_DEPTH / EG_AMX_BLOCK)
  */
 typedef struct multiplication {
     const char *left, *right; /* the blocks at hand */
+    /* bf16 themselves: from row to row of the left operand, and to its second tile and its next block. */
+    int64_t left_step, left_tile, left_block;
     eg_deferred_flush *deferred;
     const char *initial; /* what the tile registers begin with; NULL: zeros */
     /* Work beside the matrix unit: all of it, and the share of each dot. */
     eg_prefetch_plan plan;
     const char *next_right, *next_left;
-    int64_t right_share, left_share; /* prefetch groups of lines */
-    int64_t row_share, source_share; /* rows */
-    int64_t step_share;              /* steps of the epilogue before */
+    int64_t right_share, left_share;                 /* prefetch groups of lines */
+    int64_t row_share, source_share, left_row_share; /* rows */
+    int64_t step_share;                              /* steps of the epilogue before */
 } multiplication;
 
 /* Tile registers: 0 to 3 are the accumulators, two by two; 4 and 5 the left operand's tiles, one below the
  * other; 6 and 7 the right operand's, side by side. Each tile of the block reads the right operand's
  * micro-panel again. It has to stay in L1, and the left operand must not evict it. */
-EG_INLINE void load_left(const multiplication *m, const int term) {
+EG_INLINE void load_left(const multiplication *m, const int term, const int products) {
     const char *from = m->left + term * EG_AMX_TERM_BYTES;
-    EG_TILE_LOAD_NON_TEMPORAL(4, from, PAIRS_STRIDE);
-    EG_TILE_LOAD_NON_TEMPORAL(5, from + TILE_BYTES, PAIRS_STRIDE);
+    const int64_t step = products == 1 ? m->left_step : PAIRS_STRIDE;
+    EG_TILE_LOAD_NON_TEMPORAL(4, from, step);
+    EG_TILE_LOAD_NON_TEMPORAL(5, from + (products == 1 ? m->left_tile : TILE_BYTES), step);
 }
 
 EG_INLINE void load_right(const multiplication *m, const int term, const bool wide) {
@@ -130,6 +133,7 @@ EG_INLINE void work_beside_dot(multiplication *m, const int products) {
     m->next_left = prefetch_lines(m->next_left, m->left_share, lines);
     prefetch_rows(&m->plan.out, &m->plan.rows, m->row_share);
     if (m->source_share > 0) prefetch_long_rows(&m->plan.source, &m->plan.source_rows, m->source_share);
+    if (m->left_row_share > 0) prefetch_long_rows(&m->plan.left, &m->plan.left_rows, m->left_row_share);
     if (products == 6) add_sums(m->deferred, share(ROWS_A_BLOCK, products));
     for (int64_t i = 0; i < m->step_share; i++) m->plan.epilogue_step(m->plan.epilogue);
 }
@@ -142,44 +146,49 @@ EG_INLINE void dot(multiplication *m, const int products, const bool wide) {
 /* The products of two numbers' bf16 terms, 0 being the highest. Products that share a term follow each other,
  * smallest first. */
 EG_INLINE void load_first_product(const multiplication *m, const int products, const bool wide) {
-    load_left(m, products == 3 || products == 4 ? 1 : 0);
+    load_left(m, products == 3 || products == 4 ? 1 : 0, products);
     load_right(m, products == 6 ? 2 : products == 4 ? 1 : 0, wide);
 }
 
 EG_INLINE void further_products(multiplication *m, const int products, const bool wide) {
-    if (products == 3) {                                /* middle·high, then */
-        load_left(m, 0), dot(m, products, wide);        /* high·high */
-        load_right(m, 1, wide), dot(m, products, wide); /* high·middle */
+    if (products == 3) {                                   /* middle·high, then */
+        load_left(m, 0, products), dot(m, products, wide); /* high·high */
+        load_right(m, 1, wide), dot(m, products, wide);    /* high·middle */
     }
-    if (products == 4) {                                /* middle·middle, then */
-        load_right(m, 0, wide), dot(m, products, wide); /* middle·high */
-        load_left(m, 0), dot(m, products, wide);        /* high·high */
-        load_right(m, 1, wide), dot(m, products, wide); /* high·middle */
+    if (products == 4) {                                   /* middle·middle, then */
+        load_right(m, 0, wide), dot(m, products, wide);    /* middle·high */
+        load_left(m, 0, products), dot(m, products, wide); /* high·high */
+        load_right(m, 1, wide), dot(m, products, wide);    /* high·middle */
     }
-    if (products == 6) {                                /* high·low, then */
-        load_right(m, 1, wide), dot(m, products, wide); /* high·middle */
-        load_left(m, 1), dot(m, products, wide);        /* middle·middle */
-        load_right(m, 0, wide), dot(m, products, wide); /* middle·high */
-        load_left(m, 0), dot(m, products, wide);        /* high·high */
-        load_left(m, 2), dot(m, products, wide);        /* low·high */
+    if (products == 6) {                                   /* high·low, then */
+        load_right(m, 1, wide), dot(m, products, wide);    /* high·middle */
+        load_left(m, 1, products), dot(m, products, wide); /* middle·middle */
+        load_right(m, 0, wide), dot(m, products, wide);    /* middle·high */
+        load_left(m, 0, products), dot(m, products, wide); /* high·high */
+        load_left(m, 2, products), dot(m, products, wide); /* low·high */
     }
 }
 
 EG_INLINE void next_block(multiplication *m, const int products) {
     const int block_bytes = (products == 1 ? 1 : products == 6 ? 3 : 2) * EG_AMX_TERM_BYTES;
-    m->left += block_bytes, m->right += block_bytes;
+    m->left += products == 1 ? m->left_block : block_bytes, m->right += block_bytes;
 }
 
 /* A matrix unit that never pauses is clocked lower for some milliseconds. With fewer dots a tile, that costs
  * more than a deferred flush gains. Measured: docs/lab/cpu.md. */
 enum { DOTS_TO_DEFER = 12 };
 
-EG_INLINE void multiply_blocks(const char *left, const char *right, int64_t depth, const eg_micro_tile *tile,
-                               const eg_prefetch_plan *plan, const int products, const bool wide) {
+EG_INLINE void multiply_blocks(const eg_micro_operand *left, const char *right, int64_t depth,
+                               const eg_micro_tile *tile, const eg_prefetch_plan *plan, const int products,
+                               const bool wide) {
+    const int64_t in_place = left->index_stride * 2; /* bytes from row to row; 0: it is packed */
     const int group_bytes = (products == 1 ? 4 : 2) * 64;
     const bool in_runs = products == 6;
     const int64_t dots = (depth + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * products;
-    multiplication m = {.left = left,
+    multiplication m = {.left = left->at,
+                        .left_step = in_place != 0 ? in_place : PAIRS_STRIDE,
+                        .left_tile = in_place != 0 ? 16 * in_place : TILE_BYTES,
+                        .left_block = in_place != 0 ? PAIRS_STRIDE : EG_AMX_TERM_BYTES,
                         .right = right,
                         .deferred = tile->deferred,
                         .initial = in_runs ? NULL : tile->initial,
@@ -190,6 +199,7 @@ EG_INLINE void multiply_blocks(const char *left, const char *right, int64_t dept
                         .left_share = share((int64_t)plan->left_bytes, dots * group_bytes),
                         .row_share = plan->out.at != NULL ? share(plan->rows, dots) : 0,
                         .source_share = share(plan->source_rows, dots),
+                        .left_row_share = share(plan->left_rows, dots),
                         .step_share = share(plan->epilogue_steps, dots)};
     bool accumulate = tile->initial != NULL;
     for (bool first = true; depth > 0; first = false, accumulate = true) {
@@ -220,9 +230,9 @@ EG_INLINE void multiply(const eg_micro_operand *left, const eg_micro_operand *ri
         flush(tile->deferred);
         memset(tile->out, 0, EG_AMX_BLOCK * SUM_STRIDE);
     } else if (cols > EG_TILE_WORDS) {
-        multiply_blocks(left->at, right->at, depth, tile, plan, products, true);
+        multiply_blocks(left, right->at, depth, tile, plan, products, true);
     } else {
-        multiply_blocks(left->at, right->at, depth, tile, plan, products, false);
+        multiply_blocks(left, right->at, depth, tile, plan, products, false);
     }
 }
 

@@ -26,6 +26,9 @@ static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
 }
 
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (kernel->pack.bf16_terms == 1) /* rows of AMX tiles, as they are in memory */
+        return op->left.space == EG_OPERAND && op->left.dtype == kernel->dtype && op->left.col_stride == 1 &&
+               divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
     return can_be_read(kernel, &op->left) && (op->left.col_stride == 1 || op->left.row_stride == 1) &&
            divides(kernel->micro.mr, op->rows) && divides(kernel->micro.mr, op->depth);
 }

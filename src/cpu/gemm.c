@@ -260,8 +260,16 @@ static void plan_blocks(eg_prefetch_plan *plan, const product *x, const block *b
         plan->right_blocks = side_at(&x->right, item, next.col, next.k);
         plan->right_bytes = (size_t)eg_div(pass->depth * x->right.k, eg_ceil_div(b->rows, x->mr));
     }
-    if (!x->single_pass) /* which reads the same again */
+    if (!x->single_pass && !x->left.in_place) /* which reads the same again */
         plan->left_bytes = (size_t)(pass->depth * x->left.k / eg_ceil_div(b->cols, x->nr));
+}
+
+/* AMX with the left operand in place: the next tile's rows, of which so many are left, while the first
+ * micro-panel of a block meets this one's. */
+static void plan_left_rows(eg_prefetch_plan *plan, const product *x, const pass *pass, const char *at,
+                           int64_t left) {
+    plan->left_rows = left > 0 ? x->mr : 0;
+    plan->left = (eg_prefetch_rows){at + x->mr * x->left.index, x->left.index, pass->depth * x->left.k};
 }
 
 /* The operand's rows of the tile. */
@@ -435,6 +443,8 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         take_prefetch(&plan.next_right, &next_right);
         take_prefetch(&plan.next_left, &next_left);
         left.at = rows.at;
+        if (eg_cpu_is_amx(x->kernel) && x->left.in_place && col == b->col)
+            plan_left_rows(&plan, x, pass, rows.at, b->row + b->rows - tile.row - mr);
         run_tile(x, b, pass, &left, &right, &plan, &tile);
         plan.right_blocks += plan.right_bytes;
         if (plan.source.at != NULL) plan.source.at += plan.source_rows * plan.source.stride;

@@ -45,14 +45,16 @@ typedef struct eg_prefetch_plan {
     int64_t rows_a_group;                   /* micro-panels: of these rows, with every nr k */
     eg_prefetch_rows out, in;               /* what the epilogue of this tile writes, and reads */
     int64_t source_rows;                    /* AMX with fused packing: rows of B itself */
-    eg_prefetch_rows source;                /* from which the next micro-panel will be packed */
+    eg_prefetch_rows source;                /* from which the next micro-panel will be packed, */
+    int64_t left_rows;                      /* and of the left operand in place */
+    eg_prefetch_rows left;                  /* for the next tile */
     void (*epilogue_step)(void *epilogue);
     void *epilogue;
     int64_t epilogue_steps; /* that are left */
 } eg_prefetch_plan;
 
 /* An operand as a micro-kernel reads it, packed in micro-panels or where its caller has it. Strides are in
- * elements. AMX tile blocks follow each other and need none. */
+ * elements. AMX tile blocks follow each other and need none: 0. */
 typedef struct eg_micro_operand {
     const void *at;
     int64_t index_stride; /* from one row of the left operand, or column of the right one, to the next */

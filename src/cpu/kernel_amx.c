@@ -110,13 +110,14 @@ EG_INLINE double peak(int64_t turns, int products) {
     _Alignas(64) char left[EG_AMX_TERM_BYTES], right[EG_AMX_TERM_BYTES];
     fill_block(left);
     fill_block(right);
-    const multiplication m = {.left = left, .right = right};
+    const multiplication m = {
+        .left = left, .right = right, .left_step = PAIRS_STRIDE, .left_tile = TILE_BYTES};
     eg_tiles_configure();
     EG_TILE_ZERO(0);
     EG_TILE_ZERO(1);
     EG_TILE_ZERO(2);
     EG_TILE_ZERO(3);
-    load_left(&m, 0);
+    load_left(&m, 0, 1);
     load_right(&m, 0, true);
     const int64_t loops = turns / 8;
     for (int64_t turn = 0; turn < loops; turn++) dot_alone(true);
