@@ -23,21 +23,49 @@ Math = Literal["default", "strict", "fast"]
 Nonfinite = Literal["zero", "propagate"]
 
 
+def _is_gated(w_up, bias_up):
+    if w_up is None and bias_up is not None:
+        raise ArgumentError("bias_up is given without w_up; expected both, of a gated unit, or neither")
+    return w_up is not None
+
+
+def _check_save(save, activation, gated):
+    if save not in _SAVE:
+        raise ArgumentError(f"save is {save!r}; expected None, 'pre' or 'y'")
+    if save == "y" and gated:
+        raise ArgumentError("save is 'y' with w_up; expected 'pre' for a gated unit")
+    if save == "y" and activation not in FROM_Y:
+        raise ArgumentError(f"save is 'y' with activation {activation!r}; expected 'pre', or one of "
+                            f"{', '.join(sorted(FROM_Y))}")
+
+
+def _pair(name, value):
+    """pre and pre_up of a gated unit."""
+    if value is None:
+        return None, None
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ArgumentError(f"{name} is a {type(value).__name__}; expected the pair (pre, pre_up) of a gated unit")
+    return value
+
+
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: None = None,
-           residual: Optional[Array] = None, out: Optional[Array] = None, math: Math = "default",
-           nonfinite: Nonfinite = "zero", workspace_limit: int = 0, stream: Optional[int] = None) -> Array: ...
+           w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
+           out: Optional[Array] = None, math: Math = "default", nonfinite: Nonfinite = "zero",
+           workspace_limit: int = 0, stream: Optional[int] = None) -> Array: ...
 
 
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: Literal["pre", "y"],
-           residual: Optional[Array] = None, out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero",
-           workspace_limit: int = 0, stream: Optional[int] = None) -> tuple[Array, Array]: ...
+           w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
+           out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
+           stream: Optional[int] = None) -> tuple[Array, Any]: ...
 
 
-def linear(x, w, bias=None, *, activation="none", save=None, residual=None, out=None, math="default",
-           nonfinite="zero", workspace_limit=0, stream=None):
-    """``y = act(x @ w.T + bias)``, in one call of the library.
+def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=None, residual=None, out=None,
+           math="default", nonfinite="zero", workspace_limit=0, stream=None):
+    """``y = act(x @ w.T + bias)``, in one call of the library; with w_up a gated unit, such as SwiGLU:
+    ``y = act(x @ w.T + bias) * (x @ w_up.T + bias_up)``.
 
     Arrays are anything that speaks DLPack or the buffer protocol: NumPy, PyTorch, CuPy, JAX, memoryview; float64,
     float32, float16, or bfloat16 (PyTorch's, JAX's, ml_dtypes'). None is copied. All have one dtype and are on one
@@ -50,16 +78,20 @@ def linear(x, w, bias=None, *, activation="none", save=None, residual=None, out=
         bias: ``(N,)``, or None.
         activation: one of ``epigrad.activations``. "gelu" is the form with tanh, "gelu_erf" that with erf.
         save: "pre" to get ``x @ w.T + bias`` as well, for the backward pass; "y" to get y once more, for activations in
-            ``epigrad.from_y``. None: nothing; the backward pass computes pre again.
-        residual: ``(..., N)``, added; with activation "none" only.
-        out: ``(..., N)``, where y is written; with save="pre" a pair (y, pre). None: a new array like x.
+            ``epigrad.from_y``. None: nothing; the backward pass computes pre again. Of a gated unit "pre" is the pair
+            of ``x @ w.T + bias`` and ``x @ w_up.T + bias_up``, and there is no "y".
+        w_up: shaped as w: makes a gated unit, whose gate is w. Both may be views of one array.
+        bias_up: ``(N,)``, or None; with w_up only.
+        residual: ``(..., N)``, added; with activation "none" only, and not to a gated unit.
+        out: ``(..., N)``, where y is written; with save="pre" a pair (y, pre), of a gated unit (y, (pre, pre_up)).
+            None: a new array like x.
         math: "default", "strict" or "fast": see docs/reference/numerics.md.
         nonfinite: "zero" or "propagate": what act' is where pre is NaN; of no effect here.
         workspace_limit: bytes of scratch memory a call may use; 0: no limit.
         stream: CUDA: the stream's handle as an integer, in place of the current one.
 
     Returns:
-        y ``(..., N)``; with save the pair (y, saved).
+        y ``(..., N)``; with save the pair (y, saved), where saved is ``(..., N)``, of a gated unit two of those.
 
     Raises:
         TypeError: something is no array, or has a dtype that the library does not compute with, or that differs.
@@ -71,37 +103,70 @@ def linear(x, w, bias=None, *, activation="none", save=None, residual=None, out=
     """
     kind = kind_of(x, "x")
     value = number(ACTIVATION, "activation", activation)
-    if save is not None and save not in _SAVE:
-        raise ArgumentError(f"save is {save!r}; expected None, 'pre' or 'y'")
-    if save == "y" and activation not in FROM_Y:
-        raise ArgumentError(f"save is 'y' with activation {activation!r}; expected 'pre', or one of "
-                            f"{', '.join(sorted(FROM_Y))}")
-    y, pre = out if save == "pre" and out is not None else (out, None)
-    refuse_grad(x=x, w=w, bias=bias, residual=residual, out=y, pre=pre)
+    gated = _is_gated(w_up, bias_up)
+    if save is not None:
+        _check_save(save, activation, gated)
+    y, saved = out if save == "pre" and out is not None else (out, None)
+    pre, pre_up = _pair("out[1]", saved) if gated else (saved, None)
+    refuse_grad(x=x, w=w, bias=bias, w_up=w_up, bias_up=bias_up, residual=residual, out=y, pre=pre, pre_up=pre_up)
     made = y is None
-    if made or (pre is None and save == "pre"):
+    if made or save == "pre":
         lead, n = _sizes(x, w)
         y = kind.empty(x, (*lead, n), "x") if made else y
         pre = kind.empty(x, (*lead, n), "x") if pre is None and save == "pre" else pre
+        pre_up = kind.empty(x, (*lead, n), "x") if pre_up is None and save == "pre" and gated else pre_up
     scratch = None  # of another stream than the current one: the library's own
     if stream is None:
         stream, scratch = kind.stream(x), kind.scratch(x)
-    arrays = (x, w, bias, residual, y, pre)
+    arrays = (x, w, bias, w_up, bias_up, residual, y, pre, pre_up)
     _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
                      number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
     if made:
         y = kind.finish(y)
     if save is None:
         return y
-    return y, (y if save == "y" else kind.finish(pre) if made else pre)
+    if save == "y":
+        return y, y
+    if made:
+        pre, pre_up = kind.finish(pre), kind.finish(pre_up) if gated else None
+    return y, ((pre, pre_up) if gated else pre)
 
 
+_RESULTS = ("d_x", "d_w", "d_bias", "d_w_up", "d_bias_up")
+
+
+def _take_members(name, value, count, default):
+    """`value` as a tuple, one member for each result."""
+    members = default if value is None else tuple(value)
+    if len(members) != count:
+        raise ArgumentError(f"{name} has {len(members)} members; expected {count}, for {', '.join(_RESULTS[:count])}")
+    return members
+
+
+@overload
 def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none",
                     saved: Optional[Array] = None, save: Literal["pre", "y"] = "pre",
                     need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
-                    accumulate: bool = False, math: Math = "default", nonfinite: Nonfinite = "zero",
-                    workspace_limit: int = 0, stream: Optional[int] = None
-                    ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]:
+                    w_up: None = None, bias_up: None = None, accumulate: bool = False,
+                    math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
+                    stream: Optional[int] = None
+                    ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
+
+
+@overload
+def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none",
+                    saved: Optional[Sequence[Array]] = None, save: Literal["pre", "y"] = "pre",
+                    need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
+                    w_up: Array, bias_up: Optional[Array] = None, accumulate: bool = False,
+                    math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
+                    stream: Optional[int] = None
+                    ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
+                               Optional[Array], Optional[Array]]: ...
+
+
+def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
+                    w_up=None, bias_up=None, accumulate=False, math="default", nonfinite="zero", workspace_limit=0,
+                    stream=None):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
@@ -111,52 +176,63 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
         d_w      = grad_pre.T @ x        summed over all rows; of a (batch, N, K) w, item by item
         d_bias   = grad_pre summed over all rows
 
+    and of a gated unit, where w_up is given::
+
+        grad_pre = grad * pre_up * act'(pre)        grad_up   = grad * act(pre)
+        d_x      = grad_pre @ w + grad_up @ w_up
+        d_w      = grad_pre.T @ x                   d_w_up    = grad_up.T @ x
+        d_bias   = grad_pre summed over all rows    d_bias_up = grad_up summed likewise
+
     Args:
         grad: ``(..., N)``.
         x, w, bias: as in the forward pass. bias is read only where pre is computed again (saved is None).
         activation: as in the forward pass.
-        saved: what `linear` returned with save=; None: pre is computed again.
+        saved: what `linear` returned with save=, of a gated unit the pair (pre, pre_up); None: they are computed again.
         save: what `saved` is, "pre" or "y".
-        need: three truths, for d_x, d_w and d_bias: what is not needed is not computed. None: d_x and d_w, and d_bias
-            where there is a bias.
-        out: (d_x, d_w, d_bias), arrays to be written, or None for each that is to be made. d_w and d_bias may be
-            float32 where x is float16 or bfloat16.
-        accumulate: d_w and d_bias are added to what `out` holds. d_x is always overwritten.
+        need: a truth for each result: what is not needed is not computed. None: all but the gradients of a bias that
+            is absent.
+        out: an array for each result, to be written, or None where it is to be made. All but d_x may be float32 where x
+            is float16 or bfloat16.
+        w_up, bias_up: as in the forward pass.
+        accumulate: all but d_x are added to what `out` holds. d_x is always overwritten.
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
 
     Returns:
-        (d_x, d_w, d_bias), each None where it was not needed. Their shapes are those of x, w and bias.
+        (d_x, d_w, d_bias), with w_up (d_x, d_w, d_bias, d_w_up, d_bias_up), each None where it was not needed. Their
+        shapes are those of x, w and bias.
 
     Raises what `linear` raises.
     """
     kind = kind_of(x, "x")
     value = number(ACTIVATION, "activation", activation)
-    if saved is not None and save not in _SAVE:
-        raise ArgumentError(f"save is {save!r}; expected 'pre' or 'y'")
-    if saved is not None and save == "y" and activation not in FROM_Y:
-        raise ArgumentError(f"save is 'y' with activation {activation!r}; expected 'pre', or one of "
-                            f"{', '.join(sorted(FROM_Y))}")
-    given = (None, None, None) if out is None else tuple(out)
-    if len(given) != 3:
-        raise ArgumentError(f"out has {len(given)} members; expected three, for d_x, d_w and d_bias")
-    need = (True, True, bias is not None or given[2] is not None) if need is None else tuple(need)
-    if len(need) != 3:
-        raise ArgumentError(f"need has {len(need)} members; expected three, for d_x, d_w and d_bias")
-    if accumulate and any(wanted and array is None for wanted, array in zip(need[1:], given[1:])):
-        raise ArgumentError("accumulate is True, and out lacks d_w or d_bias; expected arrays to add to")
-    refuse_grad(grad=grad, x=x, w=w, bias=bias, saved=saved,
-                **{"out[0]": given[0], "out[1]": given[1], "out[2]": given[2]})
-    results = [None, None, None]
-    for i in range(3):
+    gated = _is_gated(w_up, bias_up)
+    count = 5 if gated else 3
+    if saved is not None:
+        _check_save(save, activation, gated)
+    pre, pre_up = _pair("saved", saved) if gated else (saved, None)
+    given = _take_members("out", out, count, (None,) * count)
+    there = (True, True, bias is not None or given[2] is not None)
+    if gated:
+        there += True, bias_up is not None or given[4] is not None
+    need = _take_members("need", need, count, there)
+    lacking = [name for name, wanted, array in zip(_RESULTS[1:], need[1:], given[1:]) if wanted and array is None]
+    if accumulate and lacking:
+        raise ArgumentError(f"accumulate is True, and out lacks {' and '.join(lacking)}; expected arrays to add to")
+    refuse_grad(grad=grad, x=x, w=w, bias=bias, w_up=w_up, bias_up=bias_up, saved=pre, saved_up=pre_up,
+                **{f"out[{i}]": array for i, array in enumerate(given)})
+    results = [None] * len(_RESULTS)
+    for i in range(count):
         if need[i]:
-            shape = shape_of(x) if i == 0 else shape_of(w) if i == 1 else (_sizes(x, w)[1],)
+            like = (x, w, None, w_up, None)[i]
+            shape = (_sizes(x, w)[1],) if like is None else shape_of(like)
             results[i] = kind.empty(x, shape, "x") if given[i] is None else given[i]
     scratch = None  # of another stream than the current one: the library's own
     if stream is None:
         stream, scratch = kind.stream(x), kind.scratch(x)
-    arrays = (x, w, bias if saved is None else None, grad, saved, *results)
-    _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if saved is None else _SAVE[save],
+    again = saved is None
+    arrays = (x, w, bias if again else None, w_up, bias_up if again else None, grad, pre, pre_up, *results)
+    _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
                       bool(accumulate), value, number(MATH, "math", math),
                       number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
     return tuple(kind.finish(result) if result is not None and array is None else result

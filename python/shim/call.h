@@ -12,7 +12,7 @@ typedef struct eg_py_call {
 } eg_py_call;
 
 /* The message of a failure, whose names are those of C. */
-#define EG_PY_NAMES "%s (a is x, b is w, d_a and d_b are their gradients)"
+#define EG_PY_NAMES "%s (a is x, b is w, b_up is w_up; d_a, d_b and d_b_up are their gradients)"
 
 static inline eg_status eg_py_ask_workspace(eg_context *context, const eg_py_call *call, size_t *bytes) {
     return call->forward != NULL ? eg_forward_workspace(context, &call->layer, call->forward, bytes)

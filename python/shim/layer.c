@@ -186,7 +186,9 @@ static bool take_weight(const eg_py_operand *operand) {
     const eg_py_view *view = operand->view;
     const int last = view->dims - 1;
     const int64_t n = view->shape[last - 1], k = view->shape[last];
+    static _Alignas(64) char no_element;
     eg_matrix matrix = {.dtype = view->dtype};
+    if (k == 0 && !operand->output) matrix.data = &no_element; /* w_up is there: that makes a gated unit */
     const bool several = view->dims == 3 && view->shape[0] > 1;
     if (n != 0 && k != 0 && (view->dims == 2 || view->shape[0] != 0)) {
         matrix.data = view->data;

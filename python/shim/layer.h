@@ -5,8 +5,6 @@
 
 #include "view.h"
 
-enum { EG_PY_OPERANDS = 9 };
-
 /* What an array is to the layer: rows are x-like [..., M, K] or y-like [..., M, N]. */
 typedef enum eg_py_kind { EG_PY_X, EG_PY_Y, EG_PY_W, EG_PY_BIAS } eg_py_kind;
 

@@ -116,10 +116,12 @@ static eg_layer layer_of(const call_options *options) {
                       .nonfinite = options->nonfinite};
 }
 
-/* forward(x, w, bias, residual, y, pre, activation, math, nonfinite, limit, stream, scratch) */
+/* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, activation, math, nonfinite, limit, stream,
+ * scratch) */
 static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    enum { X, W, BIAS, RESIDUAL, Y, PRE, ARRAYS };
-    static const char *const names[ARRAYS] = {"x", "w", "bias", "residual", "out", "pre"};
+    enum { X, W, BIAS, W_UP, BIAS_UP, RESIDUAL, Y, PRE, PRE_UP, ARRAYS };
+    static const char *const names[ARRAYS] = {"x",        "w",   "bias", "w_up",  "bias_up",
+                                              "residual", "out", "pre",  "pre_up"};
     (void)self;
     if (count != ARRAYS + OPTIONS)
         return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments", ARRAYS + OPTIONS), NULL;
@@ -131,9 +133,12 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
         {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
         {.kind = EG_PY_BIAS, .view = &views[BIAS], .place = &a.bias},
+        {.kind = EG_PY_W, .view = &views[W_UP], .place = &a.b_up},
+        {.kind = EG_PY_BIAS, .view = &views[BIAS_UP], .place = &a.bias_up},
         {.kind = EG_PY_Y, .view = &views[RESIDUAL], .place = &a.residual},
         {.kind = EG_PY_Y, .output = true, .view = &views[Y], .place = &a.y},
         {.kind = EG_PY_Y, .output = true, .view = &views[PRE], .place = &a.pre},
+        {.kind = EG_PY_Y, .output = true, .view = &views[PRE_UP], .place = &a.pre_up},
     };
     call call = {.pass = {.layer = layer_of(&options), .forward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
@@ -146,10 +151,14 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     return finish(done, views, ARRAYS);
 }
 
-/* backward(x, w, bias, grad, saved, d_x, d_w, d_bias, source, accumulate, activation, ..., scratch) */
+/* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, d_x, d_w, d_bias, d_w_up, d_bias_up, source,
+ * accumulate, activation, ..., scratch) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    enum { X, W, BIAS, GRAD, SAVED, D_X, D_W, D_BIAS, ARRAYS, SOURCE = ARRAYS, ACCUMULATE, FIXED };
-    static const char *const names[ARRAYS] = {"x", "w", "bias", "grad", "saved", "d_x", "d_w", "d_bias"};
+    enum { X, W, BIAS, W_UP, BIAS_UP, GRAD, SAVED, SAVED_UP, D_X, D_W, D_BIAS, D_W_UP, D_BIAS_UP, ARRAYS };
+    enum { SOURCE = ARRAYS, ACCUMULATE, FIXED };
+    static const char *const names[ARRAYS] = {"x",      "w",      "bias",     "w_up", "bias_up",
+                                              "grad",   "saved",  "saved_up", "d_x",  "d_w",
+                                              "d_bias", "d_w_up", "d_bias_up"};
     (void)self;
     if (count != FIXED + OPTIONS)
         return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments", FIXED + OPTIONS), NULL;
@@ -163,11 +172,16 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
         {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
         {.kind = EG_PY_BIAS, .view = &views[BIAS], .place = &a.bias},
+        {.kind = EG_PY_W, .view = &views[W_UP], .place = &a.b_up},
+        {.kind = EG_PY_BIAS, .view = &views[BIAS_UP], .place = &a.bias_up},
         {.kind = EG_PY_Y, .view = &views[GRAD], .place = &a.grad},
         {.kind = EG_PY_Y, .view = &views[SAVED], .place = a.source == EG_SOURCE_Y ? &a.y : &a.pre},
+        {.kind = EG_PY_Y, .view = &views[SAVED_UP], .place = &a.pre_up},
         {.kind = EG_PY_X, .output = true, .view = &views[D_X], .place = &a.d_a},
         {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W], .place = &a.d_b},
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},
+        {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W_UP], .place = &a.d_b_up},
+        {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS_UP], .place = &a.d_bias_up},
     };
     call call = {.pass = {.layer = layer_of(&options), .backward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;

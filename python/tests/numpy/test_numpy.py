@@ -237,7 +237,8 @@ def test_scratch_of_the_arrays_library(rng):
         start = -made[-1].ctypes.data % 64 // 4
         return made[-1][start:start + count]
 
-    call = lambda scratch: _library.backward(x, w, bias, grad, None, d_x, d_w, None, 0, 0, 2, 0, 0, 0, None, scratch)
+    call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, d_x, d_w, None, None, None,
+                                             0, 0, 2, 0, 0, 0, None, scratch)
     call(scratch)
     wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
     assert made and np.array_equal(d_x, wanted[0]) and np.array_equal(d_w, wanted[1])
