@@ -10,11 +10,11 @@ from typing import Optional
 import torch
 
 from .._options import ACTIVATION as _ACTIVATION, FROM_Y as _FROM_Y
-from . import _ops
-from ._modules import Linear, MLP
+from . import _gated, _ops
+from ._modules import GatedMLP, Linear, MLP
 from ._patch import Replaced, patch
 
-__all__ = ["linear", "Linear", "MLP", "patch", "Replaced"]
+__all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "patch", "Replaced"]
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: str = "none", *,
@@ -57,3 +57,40 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
             return _ops.Direct.apply(x, w, bias, activation, keep, math)
         return _ops.forward(x, w, bias, activation, False, math)[0]
     return torch.ops.epigrad.linear(x, w, bias, activation, keep, math)[0]
+
+
+def gated_linear(x: torch.Tensor, w: torch.Tensor, w_up: torch.Tensor, bias: Optional[torch.Tensor] = None,
+                 bias_up: Optional[torch.Tensor] = None, activation: str = "silu", *, save: str = "auto",
+                 math: str = "default") -> torch.Tensor:
+    """``act(F.linear(x, w, bias)) * F.linear(x, w_up, bias_up)``, with one call forward and one backward: SwiGLU, with
+    "gelu" GEGLU, with "relu" ReGLU, with "sigmoid" GLU, with "none" a bilinear unit.
+
+    Args:
+        x: ``(..., K)``; float64, float32, float16 or bfloat16, on the CPU or CUDA.
+        w, w_up: ``(N, K)``, or ``(batch, N, K)`` with an x of ``(batch, ..., K)``; they may be views of one tensor.
+        bias, bias_up: ``(N,)``, or None.
+        activation: one of ``epigrad.activations``, of the gate.
+        save: "auto" keeps ``x @ w.T + bias`` and ``x @ w_up.T + bias_up`` for the backward pass. "recompute" keeps
+            nothing beyond x and the parameters, and computes both again.
+        math: "default", "strict" or "fast".
+
+    Returns:
+        ``(..., N)``. Under autocast the operands are cast as torch.nn.functional.linear's are.
+
+    Raises:
+        TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
+
+    Gradients go to `.grad`: an attribute `main_grad` is not looked at.
+    """
+    _ops.check_options(activation, save, math)
+    tensors = x, w, bias, w_up, bias_up
+    compiling = torch.compiler.is_compiling()
+    device = x.device.type
+    if (compiling or _ops.any_autocast()) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        tensors = tuple(None if tensor is None else tensor.to(dtype) for tensor in tensors)
+    grad = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    options = activation, grad and save == "auto", math
+    if compiling or not _ops.nobody_listens(tensors[0], tensors[1]) or not _ops.nobody_listens(tensors[0], tensors[3]):
+        return torch.ops.epigrad.gated_linear(*tensors, *options)[0]
+    return _gated.Direct.apply(*tensors, *options) if grad else _gated.forward(*tensors, *options)[0]

@@ -44,3 +44,34 @@ class MLP(torch.nn.Sequential):
             last = i == len(widths) - 2
             self.add_module(str(2 * i), Linear(widths[i], widths[i + 1], bias, "none" if last else activation,
                                                save=save, math=math, device=device, dtype=dtype))
+
+
+class GatedMLP(torch.nn.Module):
+    """``down_proj(act(gate_proj(x)) * up_proj(x))``, the feed-forward block of Llama and its kin, whose state_dict it
+    has.
+
+    Args:
+        features, hidden: widths; x is ``(..., features)``, as is the result.
+        activation, save, math: as of `epigrad.torch.gated_linear`.
+        bias: of all three layers.
+        device, dtype: as of torch.nn.Linear.
+    """
+
+    def __init__(self, features: int, hidden: int, activation: str = "silu", bias: bool = False, *, save: str = "auto",
+                 math: str = "default", device=None, dtype=None):
+        from ._ops import check_options
+        check_options(activation, save, math)
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(features, hidden, bias=bias, device=device, dtype=dtype)
+        self.up_proj = torch.nn.Linear(features, hidden, bias=bias, device=device, dtype=dtype)
+        self.down_proj = Linear(hidden, features, bias, math=math, device=device, dtype=dtype)
+        self.activation, self.save, self.math = activation, save, math
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from . import gated_linear
+        gate, up = self.gate_proj, self.up_proj
+        return self.down_proj(gated_linear(x, gate.weight, up.weight, gate.bias, up.bias, self.activation,
+                                           save=self.save, math=self.math))
+
+    def extra_repr(self):
+        return f"activation={self.activation}"
