@@ -30,12 +30,12 @@ int call_open(const options *o, eg_context **context) {
 /* ---- Operands on the device --------------------------------------------------------------------- */
 
 static bool is_output(const call *c, operand op) {
-    return op >= OP_D_A || (!c->backward && (op == OP_Y || op == OP_PRE));
+    return op >= OP_D_A || (!c->backward && (op == OP_Y || op == OP_PRE || op == OP_PRE_UP));
 }
 
 /* What an output holds before the call matters only to one that is added to. */
 static bool is_read(const call *c, operand op) {
-    return !is_output(c, op) || (c->accumulate && (op == OP_D_B || op == OP_D_BIAS));
+    return !is_output(c, op) || (c->accumulate && operand_is_main_gradient(op));
 }
 
 int call_upload(call *c, eg_context *context) {
@@ -107,7 +107,10 @@ static eg_forward_args forward_args(const call *c) {
                              .residual = matrix(c, OP_RESIDUAL),
                              .y = matrix(c, OP_Y),
                              .pre = matrix(c, OP_PRE),
-                             .workspace_limit = c->workspace_limit};
+                             .workspace_limit = c->workspace_limit,
+                             .b_up = matrix(c, OP_B_UP),
+                             .bias_up = vector(c, OP_BIAS_UP),
+                             .pre_up = matrix(c, OP_PRE_UP)};
 }
 
 static eg_backward_args backward_args(const call *c) {
@@ -124,7 +127,13 @@ static eg_backward_args backward_args(const call *c) {
                               .d_bias = vector(c, OP_D_BIAS),
                               .grad_pre = matrix(c, OP_GRAD_PRE),
                               .accumulate = c->accumulate,
-                              .workspace_limit = c->workspace_limit};
+                              .workspace_limit = c->workspace_limit,
+                              .b_up = matrix(c, OP_B_UP),
+                              .bias_up = vector(c, OP_BIAS_UP),
+                              .pre_up = matrix(c, OP_PRE_UP),
+                              .d_b_up = matrix(c, OP_D_B_UP),
+                              .d_bias_up = vector(c, OP_D_BIAS_UP),
+                              .grad_pre_up = matrix(c, OP_GRAD_PRE_UP)};
 }
 
 /* ---- Calls -------------------------------------------------------------------------------------- */

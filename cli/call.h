@@ -7,7 +7,7 @@
 #include "source.h"
 
 typedef struct call {
-    bool backward;
+    bool backward, gated;
     bool b_is_nk;
     eg_layer layer;
     eg_source mode;

@@ -10,6 +10,7 @@
 
 static void begin_call(call *c, const options *o, bool backward) {
     *c = (call){.backward = backward,
+                .gated = o->gated,
                 .b_is_nk = o->b_is_nk,
                 .mode = o->mode,
                 .accumulate = backward && o->accumulate,
@@ -27,10 +28,15 @@ static bool is_input(const call *c, operand op) {
         return true;
     case OP_RESIDUAL:
         return !c->backward;
+    case OP_B_UP:
+    case OP_BIAS_UP:
+        return c->gated;
     case OP_GRAD:
         return c->backward;
     case OP_PRE:
         return c->backward && c->mode == EG_SOURCE_PRE;
+    case OP_PRE_UP:
+        return c->gated && c->backward && c->mode == EG_SOURCE_PRE;
     case OP_Y:
         return c->backward && c->mode == EG_SOURCE_Y;
     default:
@@ -38,16 +44,15 @@ static bool is_input(const call *c, operand op) {
     }
 }
 
-static bool is_optional(operand op) { return op == OP_BIAS || op == OP_RESIDUAL; }
+static bool is_optional(operand op) { return op == OP_BIAS || op == OP_RESIDUAL || op == OP_BIAS_UP; }
 
 static bool is_wanted(const call *c, const options *o, operand op) {
-    if (!c->backward) return op == OP_Y || (op == OP_PRE && o->save_pre);
+    if (!c->backward) return op == OP_Y || (o->save_pre && (op == OP_PRE || (op == OP_PRE_UP && c->gated)));
     if (op < OP_D_A) return false;
     if (o->want != 0) return (o->want & 1U << op) != 0;
-    return op == OP_D_A || op == OP_D_B || (op == OP_D_BIAS && c->present[OP_BIAS]);
+    return op == OP_D_A || op == OP_D_B || (op == OP_D_BIAS && c->present[OP_BIAS]) ||
+           (op == OP_D_B_UP && c->gated) || (op == OP_D_BIAS_UP && c->present[OP_BIAS_UP]);
 }
-
-static bool is_main_gradient(operand op) { return op == OP_D_B || op == OP_D_BIAS; }
 
 /* ---- Types -------------------------------------------------------------------------------------- */
 
@@ -90,9 +95,10 @@ static int load(operand op, const tensor_source *source, bool with_data, bool *f
     progress_step(label);
     CLI_TRY(source_load(source, cli_operand_name(op), with_data, t, found));
     if (*found || is_optional(op)) return CLI_OK;
-    const char *why = op == OP_PRE || op == OP_Y ? ", which --mode asks for"
-                      : is_main_gradient(op)     ? ", which --accumulate adds to"
-                                                 : "";
+    const char *why = op == OP_PRE || op == OP_PRE_UP || op == OP_Y ? ", which --mode asks for"
+                      : op == OP_B_UP                               ? ", which --gated asks for"
+                      : operand_is_main_gradient(op)                ? ", which --accumulate adds to"
+                                                                    : "";
     return cli_fail(CLI_BAD_INPUT, "%s has no tensor %s%s", source->path, cli_operand_name(op), why);
 }
 
@@ -128,8 +134,8 @@ static int set_output(call *c, const options *o, operand op, const tensor_source
     t->name = strdup(cli_operand_name(op));
     if (t->name == NULL) return cli_out_of_memory();
     t->dtype = c->layer.dtype;
-    if (is_main_gradient(op) && o->out_dtype != EG_DTYPE_DEFAULT) t->dtype = o->out_dtype;
-    if (is_main_gradient(op) && c->accumulate && source != NULL) {
+    if (operand_is_main_gradient(op) && o->out_dtype != EG_DTYPE_DEFAULT) t->dtype = o->out_dtype;
+    if (operand_is_main_gradient(op) && c->accumulate && source != NULL) {
         return load_accumulated(c, op, o, source, with_data);
     }
     return tensor_measure(t);

@@ -3,20 +3,33 @@
 #ifndef CLI_OPERANDS_H
 #define CLI_OPERANDS_H
 
+#include <stdbool.h>
+
 typedef enum operand {
     OP_A,
     OP_B,
     OP_BIAS,
     OP_RESIDUAL,
+    OP_B_UP,
+    OP_BIAS_UP,
     OP_GRAD,
-    OP_PRE, /* forward: an output; backward: an input */
-    OP_Y,   /* likewise */
+    OP_PRE,    /* forward: an output; backward: an input */
+    OP_PRE_UP, /* likewise */
+    OP_Y,      /* likewise */
     OP_D_A,
     OP_D_B,
     OP_D_BIAS,
     OP_GRAD_PRE,
+    OP_D_B_UP,
+    OP_D_BIAS_UP,
+    OP_GRAD_PRE_UP,
     OPERANDS
 } operand;
+
+/* A gradient that can be added to, and be f32 for a layer of 16 bits. */
+static inline bool operand_is_main_gradient(operand op) {
+    return op == OP_D_B || op == OP_D_BIAS || op == OP_D_B_UP || op == OP_D_BIAS_UP;
+}
 
 /* "d_a" */
 const char *cli_operand_name(operand op);

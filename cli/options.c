@@ -18,7 +18,8 @@ static const char *const DTYPES[] = {"f64", "f32", "f16", "bf16", NULL};
 static const char *const LAYOUTS[] = {"kn", "nk", NULL};
 static const char *const MODES[] = {"recompute", "pre", "y", NULL};
 static const char *const NONFINITES[] = {"zero", "propagate", NULL};
-static const char *const OUTPUTS[] = {"d_a", "d_b", "d_bias", "grad_pre", NULL};
+static const char *const OUTPUTS[] = {"d_a",    "d_b",       "d_bias",      "grad_pre",
+                                      "d_b_up", "d_bias_up", "grad_pre_up", NULL};
 #define EG_ROW(NAME, name, value, from_y, text) #name,
 static const char *const ACTIVATIONS[] = {EG_ACTIVATION_TABLE(EG_ROW) NULL};
 #undef EG_ROW
@@ -100,7 +101,8 @@ static int set_nonfinite(options *o, const char *value) {
 }
 
 static int set_want(options *o, const char *value) {
-    static const operand values[] = {OP_D_A, OP_D_B, OP_D_BIAS, OP_GRAD_PRE};
+    static const operand values[] = {OP_D_A,    OP_D_B,       OP_D_BIAS,     OP_GRAD_PRE,
+                                     OP_D_B_UP, OP_D_BIAS_UP, OP_GRAD_PRE_UP};
     o->want = 0;
     for (const char *at = value;; at++) {
         const size_t length = strcspn(at, ",");
@@ -108,7 +110,8 @@ static int set_want(options *o, const char *value) {
         for (int i = 0; OUTPUTS[i] != NULL; i++) {
             if (strlen(OUTPUTS[i]) == length && strncmp(OUTPUTS[i], at, length) == 0) found = values[i];
         }
-        if (found == OPERANDS) return wrong("want", value, "some of d_a,d_b,d_bias,grad_pre");
+        if (found == OPERANDS)
+            return wrong("want", value, "some of d_a,d_b,d_bias,grad_pre,d_b_up,d_bias_up,grad_pre_up");
         o->want |= 1U << found;
         at += length;
         if (*at == '\0') return CLI_OK;
@@ -189,6 +192,12 @@ static int set_save_pre(options *o, const char *value) {
     return CLI_OK;
 }
 
+static int set_gated(options *o, const char *value) {
+    (void)value;
+    o->gated = true;
+    return CLI_OK;
+}
+
 static int set_forward(options *o, const char *value) {
     (void)value;
     o->plan_forward = true;
@@ -239,6 +248,7 @@ static const struct {
     {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
     {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
+    {"gated", no_argument, CALLS, set_gated, NULL},
     {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
     {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads, NULL},
     {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit, NULL},
@@ -289,6 +299,15 @@ static int check_mode(const options *o) {
         eg_activation_name(o->activation));
 }
 
+static int check_gated(const options *o) {
+    const unsigned up = 1U << OP_D_B_UP | 1U << OP_D_BIAS_UP | 1U << OP_GRAD_PRE_UP;
+    if (!o->gated && (o->want & up) != 0)
+        return cli_fail(CLI_BAD_INPUT, "--want names a result of a gated unit; expected --gated with it");
+    if (o->gated && o->mode == EG_SOURCE_Y)
+        return cli_fail(CLI_BAD_INPUT, "--mode is y with --gated; expected recompute or pre");
+    return CLI_OK;
+}
+
 static int check_files(const options *o, const char *name) {
     const bool runs = (o->command & (COMMAND_FORWARD | COMMAND_BACKWARD)) != 0;
     if (runs && o->input == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no IN given", name);
@@ -315,6 +334,7 @@ int options_parse(command which, int argc, char **argv, options *o) {
     if (o->help) return CLI_OK;
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
+    CLI_TRY(check_gated(o));
     return check_files(o, argv[0]);
 }
 

@@ -34,7 +34,7 @@ typedef struct options {
     eg_activation activation;
     bool activation_given;
     eg_dtype dtype, out_dtype; /* EG_DTYPE_DEFAULT where not given */
-    bool b_is_nk;
+    bool b_is_nk, gated;
     eg_source mode;
     unsigned want; /* bits 1 << operand; 0 where not given */
     bool accumulate, save_pre;

@@ -19,13 +19,19 @@ static const struct {
     [OP_B] = {"b", DIM_K, DIM_N, "[K, N]"},
     [OP_BIAS] = {"bias", ONE, DIM_N, "[N]"},
     [OP_RESIDUAL] = {"residual", DIM_M, DIM_N, "[M, N]"},
+    [OP_B_UP] = {"b_up", DIM_K, DIM_N, "[K, N]"},
+    [OP_BIAS_UP] = {"bias_up", ONE, DIM_N, "[N]"},
     [OP_GRAD] = {"grad", DIM_M, DIM_N, "[M, N]"},
     [OP_PRE] = {"pre", DIM_M, DIM_N, "[M, N]"},
+    [OP_PRE_UP] = {"pre_up", DIM_M, DIM_N, "[M, N]"},
     [OP_Y] = {"y", DIM_M, DIM_N, "[M, N]"},
     [OP_D_A] = {"d_a", DIM_M, DIM_K, "[M, K]"},
     [OP_D_B] = {"d_b", DIM_K, DIM_N, "[K, N]"},
     [OP_D_BIAS] = {"d_bias", ONE, DIM_N, "[N]"},
     [OP_GRAD_PRE] = {"grad_pre", DIM_M, DIM_N, "[M, N]"},
+    [OP_D_B_UP] = {"d_b_up", DIM_K, DIM_N, "[K, N]"},
+    [OP_D_BIAS_UP] = {"d_bias_up", ONE, DIM_N, "[N]"},
+    [OP_GRAD_PRE_UP] = {"grad_pre_up", DIM_M, DIM_N, "[M, N]"},
 };
 
 const char *cli_operand_name(operand op) { return TABLE[op].name; }
@@ -44,9 +50,27 @@ static int64_t size_of(const call *c, dim which) {
     return 1;
 }
 
-static bool is_vector(operand op) { return op == OP_BIAS || op == OP_D_BIAS; }
+static bool is_vector(operand op) { return TABLE[op].rows == ONE; }
 
-static bool is_weight(operand op) { return op == OP_B || op == OP_D_B; }
+static bool is_weight(operand op) { return TABLE[op].rows == DIM_K; }
+
+/* The input that an output is the gradient of; OPERANDS for the others. */
+static operand input_of(operand op) {
+    switch (op) {
+    case OP_D_A:
+        return OP_A;
+    case OP_D_B:
+        return OP_B;
+    case OP_D_BIAS:
+        return OP_BIAS;
+    case OP_D_B_UP:
+        return OP_B_UP;
+    case OP_D_BIAS_UP:
+        return OP_BIAS_UP;
+    default:
+        return OPERANDS;
+    }
+}
 
 /* The last two dimensions, as the file has them. */
 static int64_t rows_of(const tensor *t) { return t->dims < 2 ? 1 : t->shape[t->dims - 2]; }
@@ -127,8 +151,9 @@ int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
     const tensor *expected = &c->tensors[op];
     if (is_vector(op) || batch_of(found) == batch_of(expected)) return CLI_OK;
     char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    return cli_fail(CLI_BAD_INPUT, "%s has shape %s; expected %s, the shape of b", TABLE[op].name,
-                    tensor_shape_text(found, text), tensor_shape_text(expected, wanted));
+    return cli_fail(CLI_BAD_INPUT, "%s has shape %s; expected %s, the shape of %s", TABLE[op].name,
+                    tensor_shape_text(found, text), tensor_shape_text(expected, wanted),
+                    TABLE[input_of(op)].name);
 }
 
 /* ---- Outputs ------------------------------------------------------------------------------------ */
@@ -144,12 +169,12 @@ static void set_shape(const call *c, operand op, bool batched, tensor *t) {
 }
 
 void shapes_set_planned(call *c, operand op) {
-    set_shape(c, op, c->layer.batch != 1 && op != OP_B, &c->tensors[op]);
+    set_shape(c, op, c->layer.batch != 1 && !is_weight(op), &c->tensors[op]);
 }
 
 void shapes_set_output(call *c, operand op) {
-    const operand like = op == OP_D_A ? OP_A : op == OP_D_B ? OP_B : OP_BIAS;
-    const bool follows = op == OP_D_A || op == OP_D_B || (op == OP_D_BIAS && c->present[OP_BIAS]);
+    const operand like = input_of(op);
+    const bool follows = like != OPERANDS && c->present[like];
     tensor *t = &c->tensors[op];
     if (follows) {
         t->dims = c->tensors[like].dims;

@@ -8,13 +8,13 @@
 /* Fills the sizes of c->layer from the inputs that are present, and checks each of them. */
 int shapes_of_inputs(call *c);
 
-/* Gives an input the shape that the sizes of c->layer imply; b is one matrix, shared by a batch. */
+/* Gives an input the shape that the sizes of c->layer imply; a weight is one matrix, shared by a batch. */
 void shapes_set_planned(call *c, operand op);
 
-/* Gives an output its shape. d_a follows a, d_b follows b, and d_bias follows bias. */
+/* Gives an output its shape: a gradient has that of its input, where the call has the input. */
 void shapes_set_output(call *c, operand op);
 
-/* Checks a d_b or d_bias that is accumulated into. */
+/* Checks a gradient that is accumulated into. */
 int shapes_check_accumulated(const call *c, operand op, const tensor *found);
 
 /* The operand as the library takes it, without data: layout, strides, type. */

@@ -80,9 +80,9 @@ def test_values():
 
 
 def test_a_list():
-    assert complete("backward", "--want", "d_") == ["d_a", "d_b", "d_bias"]
-    assert complete("backward", "--want", "d_a,d_b") == ["d_a,d_b", "d_a,d_bias"]
-    assert complete("backward", "--want", "=", "d_a,d_b,g") == ["d_a,d_b,grad_pre"]
+    assert complete("backward", "--want", "d_") == ["d_a", "d_b", "d_bias", "d_b_up", "d_bias_up"]
+    assert complete("backward", "--want", "d_a,d_b") == ["d_a,d_b", "d_a,d_bias", "d_a,d_b_up", "d_a,d_bias_up"]
+    assert complete("backward", "--want", "=", "d_a,d_b,g") == ["d_a,d_b,grad_pre", "d_a,d_b,grad_pre_up"]
 
 
 def test_files(tmp_path):
