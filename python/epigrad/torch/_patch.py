@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers and the activations behind them, found in a model and replaced."""
+"""Linear layers and the activations behind them, and gated blocks, found in a model and replaced."""
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import torch
 
-from ._modules import Linear
+from ._modules import GatedMLP, Linear
 
 # Activations by class: modules of torch.nn, and of transformers by the name of the class.
 _CLASSES = {
@@ -21,6 +21,9 @@ _BLOCKS = {
     "ViTIntermediate": ("dense", "intermediate_act_fn"), "ViTMLP": ("fc1", "activation_fn"),
     "RobertaIntermediate": ("dense", "intermediate_act_fn"), "CLIPMLP": ("fc1", "activation_fn"),
 }
+
+# Blocks of transformers that are down_proj(act_fn(gate_proj(x)) * up_proj(x)), and nothing else.
+_GATED_BLOCKS = {"LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP", "GemmaMLP", "Gemma2MLP", "Gemma3MLP"}
 
 
 class Replaced(NamedTuple):
@@ -60,9 +63,13 @@ def _activation_of(module):
     return _CLASSES.get(type(module).__name__)
 
 
+def _has_hooks(module):
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+
+
 def _layer_for(layer, activation):
     """The layer with the activation, on the same parameters; None for what is no plain linear layer."""
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+    if _has_hooks(layer):
         return None
     if type(layer) is torch.nn.Linear:
         made = Linear(1, 1, bias=False, activation=activation, device="meta")
@@ -73,6 +80,19 @@ def _layer_for(layer, activation):
     else:
         return None
     return made.train(layer.training)
+
+
+def _gated_for(block):
+    """The block as one that computes the gated unit in one call, with the same layers; None if it is no such block."""
+    if type(block).__name__ not in _GATED_BLOCKS or _has_hooks(block) or "forward" in vars(block):
+        return None
+    layers = [getattr(block, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    activation = _activation_of(getattr(block, "act_fn", None))
+    if activation is None or any(type(layer) is not torch.nn.Linear or _has_hooks(layer) for layer in layers):
+        return None
+    made = GatedMLP(1, 1, activation, device="meta")
+    made.gate_proj, made.up_proj, made.down_proj = layers
+    return made.train(block.training)
 
 
 def _pairs(module):
@@ -87,15 +107,21 @@ def patch(model: torch.nn.Module) -> list[Replaced]:
     """Replaces pairs of a linear layer and an activation by one layer that computes both, in place.
 
     Found are neighbours in torch.nn.Sequential, and the feed-forward blocks of transformers' GPT-2, BERT, RoBERTa, ViT
-    and CLIP. Parameters stay the same objects under the same names, so that optimisers and state_dicts go on. The
-    activation becomes torch.nn.Identity. Left alone are layers of subclasses (LoRA, quantised ones) and modules with
-    hooks.
+    and CLIP; their activation becomes torch.nn.Identity. Gated blocks of Llama, Mistral, Qwen 2 and 3, and Gemma become
+    a GatedMLP each. Parameters stay the same objects under the same names, so that optimisers and state_dicts go on.
+    Left alone are layers of subclasses (LoRA, quantised ones), modules with hooks, and the model itself.
 
     Returns:
         What was replaced, in the order of the model; print it.
     """
     done = []
     for prefix, module in list(model.named_modules()):
+        gated = _gated_for(module) if prefix else None
+        if gated is not None:
+            parent, _, name = prefix.rpartition(".")
+            setattr(model.get_submodule(parent), name, gated)
+            done.append(Replaced(f"{prefix}.gate_proj", f"{prefix}.act_fn", gated.activation))
+            continue
         for layer_name, activation_name in _pairs(module):
             layer, act = getattr(module, layer_name, None), getattr(module, activation_name, None)
             activation = _activation_of(act)

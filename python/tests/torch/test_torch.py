@@ -363,6 +363,26 @@ def test_patch_transformers():
     same_after_patch(vit.double().eval(), [str(item) for item in done], torch.randn(2, 3, 8, 8, dtype=torch.float64))
 
 
+def test_patch_gated_blocks():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    ids = torch.arange(12).reshape(2, 6)
+    small = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32,
+             "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 20}
+    for name in ("Llama", "Mistral", "Qwen2", "Qwen3", "Gemma", "Gemma2"):
+        activation = "gelu" if name.startswith("Gemma") else "silu"
+        config = getattr(transformers, name + "Config")(**small)
+        model = getattr(transformers, name + "Model")(config).double().eval()
+        names = [f"layers.{i}.mlp.gate_proj + layers.{i}.mlp.act_fn: {activation}" for i in (0, 1)]
+        same_after_patch(model, names, ids)
+        assert type(model.layers[0].mlp) is epigrad.torch.GatedMLP and not model.layers[0].mlp.training
+        assert not epigrad.torch.patch(model)  # twice is once
+    model = transformers.LlamaModel(transformers.LlamaConfig(**small)).double().eval()
+    model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)
+    same_after_patch(model, ["layers.1.mlp.gate_proj + layers.1.mlp.act_fn: silu"], ids)
+    assert not epigrad.torch.patch(copy.deepcopy(model.layers[0].mlp))  # it has no place in a model
+
+
 # ---- What is refused ---------------------------------------------------------------------------------
 
 def test_refused():
