@@ -133,6 +133,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
 
 
 _RESULTS = ("d_x", "d_w", "d_bias", "d_w_up", "d_bias_up")
+_OUT = tuple(f"out[{i}]" for i in range(len(_RESULTS)))
 
 
 def _take_members(name, value, count, default):
@@ -216,17 +217,19 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     if gated:
         there += True, bias_up is not None or given[4] is not None
     need = _take_members("need", need, count, there)
-    lacking = [name for name, wanted, array in zip(_RESULTS[1:], need[1:], given[1:]) if wanted and array is None]
-    if accumulate and lacking:
+    lacking = accumulate and [name for name, wanted, array in zip(_RESULTS[1:], need[1:], given[1:])
+                              if wanted and array is None]
+    if lacking:
         raise ArgumentError(f"accumulate is True, and out lacks {' and '.join(lacking)}; expected arrays to add to")
     refuse_grad(grad=grad, x=x, w=w, bias=bias, w_up=w_up, bias_up=bias_up, saved=pre, saved_up=pre_up,
-                **{f"out[{i}]": array for i, array in enumerate(given)})
+                **dict(zip(_OUT, given)))
     results = [None] * len(_RESULTS)
     for i in range(count):
-        if need[i]:
+        if need[i] and given[i] is None:
             like = (x, w, None, w_up, None)[i]
-            shape = (_sizes(x, w)[1],) if like is None else shape_of(like)
-            results[i] = kind.empty(x, shape, "x") if given[i] is None else given[i]
+            results[i] = kind.empty(x, (_sizes(x, w)[1],) if like is None else shape_of(like), "x")
+        elif need[i]:
+            results[i] = given[i]
     scratch = None  # of another stream than the current one: the library's own
     if stream is None:
         stream, scratch = kind.stream(x), kind.scratch(x)
