@@ -224,9 +224,10 @@ static void make_gated_gradients(const oracle_layer *layer, const oracle_backwar
                                  oracle_result *d_gate, oracle_result *d_up) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
     const bool recompute = args->source == EG_SOURCE_RECOMPUTE && !args->made;
+    if (mn == 0) return;
     for (int64_t b = 0; b < layer->batch; b++) {
         oracle_result *gate = d_gate + b * mn, *up = d_up + b * mn; /* which hold pre and pre_up before */
-        const double *grad = args->grad.data != NULL ? batch_item(args->grad, b, mn) : NULL;
+        const double *grad = batch_item(args->grad, b, mn);
         if (recompute)
             make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, gate);
         if (recompute && args->b_up.data != NULL)

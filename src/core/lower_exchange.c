@@ -21,7 +21,7 @@ static eg_view exchanged(eg_op_list *list, const eg_gradient *x, eg_view shape, 
                           .row_stride = x->by_rows ? length : 1,
                           .col_stride = x->by_rows ? 1 : length,
                           .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
-                          .offset = list->exchanged / size,
+                          .offset = size > 0 ? list->exchanged / size : 0,
                           .align = EG_EXCHANGED_ALIGN};
     const bool too_large =
         __builtin_mul_overflow(lines, length, &total) ||

@@ -55,8 +55,9 @@ static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 /* The epilogues of the persistent kernels read and write the type of the layer; only a bare product may be of
  * another one. */
 static bool is_of_one_type(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const eg_cuda_matrix *const all[] = {&x->in, &x->out, &x->second};
-    for (size_t i = 0; i < sizeof all / sizeof *all && x->epilogue != EG_CUDA_STORE; i++) {
+    enum { ALL = 3 };
+    const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second};
+    for (int i = 0; i < ALL && x->epilogue != EG_CUDA_STORE; i++) {
         if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype) return false;
     }
     return true;
