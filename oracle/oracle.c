@@ -238,7 +238,9 @@ static void make_gated_gradients(const oracle_layer *layer, const oracle_backwar
             if (!recompute && args->saved_up.data != NULL)
                 up[i] = exactly(batch_item(args->saved_up, b, mn)[i]);
             if (args->made) {
-                gate[i] = exactly(grad[i]), up[i] = exactly(batch_item(args->grad_up, b, mn)[i]);
+                const oracle_result none = {0, 0}, given = exactly(batch_item(args->grad_up, b, mn)[i]);
+                gate[i] = times_derivative(layer, exactly(grad[i]), EG_ACT_NONE, EG_SOURCE_PRE, none);
+                up[i] = times_derivative(layer, given, EG_ACT_NONE, EG_SOURCE_PRE, none);
                 continue;
             }
             const oracle_result pre = gate[i], product = times(layer, up[i], exactly(grad[i]));
