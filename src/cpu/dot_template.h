@@ -96,7 +96,6 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, c
          rows);
         EG_UNROLL(4)
         for (int c = 0; c < 4; c++) {
-            EG_UNROLL(4)
             for (int64_t line = 0; line < group; line += 64)
                 __builtin_prefetch(column[c] + at + AHEAD + line, 0, 3);
         }

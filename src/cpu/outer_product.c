@@ -9,6 +9,7 @@
 
 /* ---- When, and in what blocks ------------------------------------------------------------------- */
 
+/* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. */
 enum { MOST_DEPTH = 40, ROWS_A_BLOCK = EG_CPU_CHUNK };
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {

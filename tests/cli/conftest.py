@@ -85,3 +85,10 @@ def layer(random, tmp_path):
         return write(tmp_path / name, {key: array for key, array in tensors.items() if array is not None})
 
     return make
+
+
+def call(tmp_path, which, tensors, *options, suffix=".safetensors"):
+    """What the command writes of these tensors."""
+    source = write(tmp_path / f"in{suffix}", tensors)
+    succeed(which, source, "-o", tmp_path / f"out{suffix}", *options)
+    return read(tmp_path / f"out{suffix}")

@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from conftest import DTYPES
+
 Wide = np.longdouble  # with 64 bits on x86, so that its own rounding is nothing beside that of an f64 result
 
 erf = np.vectorize(math.erf, otypes=[float])
@@ -167,3 +169,10 @@ def check(got, expected, dtype, name=""):
     assert np.isfinite(got.astype(Wide)).all(), f"{name} has values that are not finite"
     worst = np.unravel_index(np.argmax(off - allowed), off.shape) if off.size else None
     assert off.size == 0 or off[worst] <= allowed[worst], f"{name}{worst}: {got[worst]}, expected {value[worst]} +- {allowed[worst]}"
+
+
+def check_all(results, expected, dtype, names):
+    assert set(results) == set(names)
+    for name in names:
+        assert results[name].dtype == DTYPES[dtype]
+        check(results[name], expected[name], dtype, name)

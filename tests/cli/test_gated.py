@@ -4,8 +4,9 @@
 import numpy as np
 import pytest
 
+from conftest import call as call_plain
 from conftest import DTYPES, least_limit, read, refuse, succeed, write
-from reference import (ACTIVATIONS, UNIT, Wide, act_error, check, compute_unit, derivative_bound, plus, pre_activation,
+from reference import (ACTIVATIONS, UNIT, Wide, act_error, check, check_all, compute_unit, derivative_bound, plus, pre_activation,
                        product)
 
 M, K, N = 19, 37, 23
@@ -73,17 +74,8 @@ def backward(x, activation, dtype):
     return expected
 
 
-def call(tmp_path, which, tensors, *options, suffix=".safetensors"):
-    source = write(tmp_path / f"in{suffix}", tensors)
-    succeed(which, source, "-o", tmp_path / f"out{suffix}", "--gated", *options)
-    return read(tmp_path / f"out{suffix}")
-
-
-def check_all(results, expected, dtype, names):
-    assert set(results) == set(names)
-    for name in names:
-        assert results[name].dtype == DTYPES[dtype]
-        check(results[name], expected[name], dtype, name)
+def call(tmp_path, which, tensors, *options, **more):
+    return call_plain(tmp_path, which, tensors, "--gated", *options, **more)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from conftest import DTYPES, least_limit, read, succeed, write
-from reference import ACTIVATIONS, FROM_Y, Wide, backward, check, forward, plus
+from conftest import DTYPES, call, least_limit, read, succeed, write
+from reference import ACTIVATIONS, FROM_Y, Wide, backward, check, check_all, forward, plus
 
 M, K, N = 19, 37, 23
 
@@ -30,19 +30,6 @@ def inputs(random):
         }
 
     return make
-
-
-def call(tmp_path, which, tensors, *options, suffix=".safetensors"):
-    source = write(tmp_path / f"in{suffix}", tensors)
-    succeed(which, source, "-o", tmp_path / f"out{suffix}", *options)
-    return read(tmp_path / f"out{suffix}")
-
-
-def check_all(results, expected, dtype, names):
-    assert set(results) == set(names)
-    for name in names:
-        assert results[name].dtype == DTYPES[dtype]
-        check(results[name], expected[name], dtype, name)
 
 
 # ---- Activations, modes, types ---------------------------------------------------------------------------
