@@ -47,7 +47,7 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
 enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
 
 static bool is_whole_lines(const eg_view *x) {
-    const int64_t distances = (x->row_stride | x->batch_stride) * (int64_t)eg_size_of(x->dtype);
+    const uint64_t distances = (uint64_t)(x->row_stride | x->batch_stride) * eg_size_of(x->dtype);
     return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
 }
 
@@ -56,12 +56,13 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
     if (op->terms > 0 || op->accumulate) return false;
-    const int64_t bytes = op->items * op->rows * op->cols * (int64_t)eg_size_of(out.dtype);
+    const double bytes =
+        (double)op->items * (double)op->rows * (double)op->cols * (double)eg_size_of(out.dtype);
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
     return (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
-           eg_div(bytes, threads) > (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
+           bytes > (double)threads * (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
 }
 
 /* ---- Ways --------------------------------------------------------------------------------------- */
