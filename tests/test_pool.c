@@ -108,7 +108,7 @@ static int call_without_threads_first(void *arg) {
     if (setrlimit(RLIMIT_NPROC, &none) != 0 || gets_a_thread()) return CHILD_SKIPS;
     eg_context *context = open_quietly(2);
     if (context == NULL || !right(context) || threads_alive() != 1) return 1;
-    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || !gets_a_thread()) return CHILD_SKIPS;
+    if (setrlimit(RLIMIT_NPROC, &limit) != 0 || !gets_a_thread() || !threads_become(1)) return CHILD_SKIPS;
     for (int i = 0; i < 1000 && threads_alive() < 2; i++) {
         if (!right(context)) return 2;
     }
