@@ -29,9 +29,11 @@ static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols)
     return x->col_stride == 1 ? x->row_stride >= cols : x->col_stride >= rows;
 }
 
-/* The library rounds some products of 16 bits before it adds them to what is there, or a bias to them. Its
- * activations are not held to our errors, nor to what we say of NaN. */
+/* The library rounds some products of 16 bits before it adds them to what is there, or a bias to them, and
+ * reads a bias as numbers of the result's type. Its activations are not held to our errors, nor to what we say
+ * of NaN. */
 static bool suits_library(const eg_cuda_gemm *x) {
+    if (x->bias.data != 0 && x->bias.dtype != x->out.dtype) return false;
     if (x->epilogue == EG_CUDA_FORWARD &&
         (x->activation != EG_ACT_NONE || x->second.data != 0 || x->in.data != 0 || x->bias.col_stride != 1 ||
          x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype != EG_F32))
