@@ -22,13 +22,14 @@ import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (1, 4), "f64": (2, 8), "f16": (3, 2), "bf16": (4, 2)}
-KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG TMA_F32 "
-         "TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD "
+KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG TMA_FEW TMA_64 TMA_SPLIT_128 "
+         "TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD "
          "MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
+WITH_TERMS = ("y", "y+pre", "recompute", "chain")  # products with an epilogue
 TO_A = ("d_a", "chain", "map+d_a", "backward")  # products whose result is as large as A
 MULTIPROCESSORS = 132
-MOST_SPLITS = 8  # EG_SMALL_MOST_SPLITS
+MOST_SPLITS = 8  # EG_MOST_SPLITS
 ROUNDS = 60
 LOOP_OF = {"STREAM_K": "TMA_256"}  # the same tile and mainloop: the same k-block
 NEAR = 1e-5  # of the loss: leaving the table by a factor of e
@@ -125,6 +126,17 @@ def product(dtype, shape, weight, operation):
     return x
 
 
+def parts(dtype, shape, weight, operation):
+    """A product alone, and the map that finishes it."""
+    whole = product(dtype, shape, weight, operation)
+    wide = dtype if dtype == "f64" else "f32"
+    alone, finish = Gemm.from_buffer_copy(whole), Gemm.from_buffer_copy(whole)
+    alone.out, alone.epilogue = matrix(wide, whole.rows, whole.cols), STORE
+    alone.second = alone.in_ = Matrix()
+    finish.left, finish.right, finish.depth = alone.out, Matrix(), 0
+    return alone, finish
+
+
 class Model:
     def __init__(self, lib):
         self.lib = lib
@@ -149,6 +161,8 @@ class Model:
         if name not in self.rows:
             return None  # a row that is no more
         row, kind = self.rows[name]
+        if operation in WITH_TERMS and name.startswith("cublaslt"):
+            return self.two_parts(dtype, shape, weight, operation, name)
         first = product(dtype, shape, weight, operation)
         if operation in ("map+d_a", "map+d_bias", "backward"):
             return None  # several kernels
@@ -159,6 +173,18 @@ class Model:
                 return None  # only by name: choose.c
         address = c.addressof(first)
         return kind, lambda keep=first: self.lib.eg_cuda_estimate(self.address, row, address, saved) + clear
+
+
+    def two_parts(self, dtype, shape, weight, operation, name):
+        """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
+        finisher, kind = self.rows["map_" + dtype]
+        alone, finish = parts(dtype, shape, weight, operation)
+        if finish.cols * DTYPES[dtype][1] % 16:
+            return None  # by another map
+        address, row = c.addressof(self.machine), self.rows[name][0]
+        return kind, lambda keep=(alone, finish): (
+            self.lib.eg_cuda_estimate(address, row, c.addressof(keep[0]), -1.0) +
+            self.lib.eg_cuda_estimate(address, finisher, c.addressof(keep[1]), -1.0))
 
 
 def bounded(name, value):

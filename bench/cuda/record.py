@@ -108,7 +108,7 @@ def is_for(name, operation, layer):
     if "act_grad" in name:
         return operation in ("map", "map+d_bias")
     if name.startswith("map_"):
-        return operation not in ("d_a", "d_b", "map+d_a", "backward")
+        return operation in ("map", "map+d_bias")  # what finishes a product has no time of its own
     if name.startswith(("column_sum", "copy", "pad")):
         return False
     if operation in ("map", "map+d_bias"):

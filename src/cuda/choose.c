@@ -5,6 +5,7 @@
 
 #include "compile.h"
 #include "core/error.h"
+#include "hopper.h"
 #include "layout.h"
 
 /* ---- What a row takes ----------------------------------------------------------------------------- */
@@ -30,8 +31,8 @@ static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols)
 }
 
 /* The library rounds some products of 16 bits before it adds them to what is there, or a bias to them, and
- * reads a bias as numbers of the result's type. Its activations are not held to our errors, nor to what we say
- * of NaN. */
+ * reads a bias as numbers of the result's type. Its activations are not held to our errors, nor to what we
+ * say of NaN. */
 static bool suits_library(const eg_cuda_gemm *x) {
     if (x->bias.data != 0 && x->bias.dtype != x->out.dtype) return false;
     if (x->epilogue == EG_CUDA_FORWARD &&
@@ -48,8 +49,9 @@ static bool has_row_stores(const eg_cuda_gemm *x) {
 
 /* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols). */
 static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right) || !eg_cuda_is_aligned(&x->in))
-        return false;
+    if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right)) return false;
+    if (row->family == EG_CUDA_TMA_SPLIT) return eg_cuda_has_vectors(row, x);
+    if (!eg_cuda_is_aligned(&x->in)) return false;
     if (row->family == EG_CUDA_TMA) return !eg_cuda_reads_out(x) || eg_cuda_is_aligned(&x->out);
     return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
 }
@@ -166,7 +168,7 @@ eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel
 eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c) {
     const eg_cuda_caps *caps = c->caps->detail;
     const bool clusters = (c->caps->features & EG_CUDA_SM90A) != 0;
-    return (eg_cuda_machine){caps->calibration, caps->multiprocessors, clusters ? EG_SMALL_MOST_SPLITS : 1};
+    return (eg_cuda_machine){caps->calibration, caps->multiprocessors, clusters ? EG_MOST_SPLITS : 1};
 }
 
 /* Counters are cleared by a map's kernel, or else before the first product. */

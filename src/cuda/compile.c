@@ -15,13 +15,14 @@ static double flops_of(const eg_op_list *list) {
     return 2.0 * (double)list->m * (double)list->k * (double)list->n * (double)list->batch;
 }
 
-/* The library splits long sums of small results: room for that, as far as it gains. Large layers of 16 bits
- * are mostly ours, and have memory to save. */
+/* The library splits long sums of small results: room for that, as far as it gains. With a byte less than 32
+ * MiB its heuristics hardly split f32. Large layers of 16 bits are mostly ours, and have memory to save. */
 static int64_t library_scratch(const eg_op_list *list) {
     const double flops = flops_of(list);
     const bool narrow = eg_size_of(list->dtype) == 2,
                large = flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
-    return flops < 1e6 ? 0 : (narrow && (flops < 1e9 || large) ? 4 << 20 : 32 << 20);
+    const int64_t aligning = 256; /* lost where the caller's workspace is not on 256 bytes (lt.c) */
+    return flops < 1e6 ? 0 : (narrow && (flops < 1e9 || large) ? 4 << 20 : 32 << 20) + aligning;
 }
 
 /* Whether products may have tails: partial tiles are not to take more room than the layer's weights, or half
@@ -289,7 +290,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
         detail.tma_cols = eg_cuda_tma_cols(row, &x);
         detail.clears = clears && detail.tail.tiles == 0;
     }
-    if (row->family == EG_CUDA_SPLIT) {
+    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT) {
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
         detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
     }

@@ -20,6 +20,11 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
 }
 
+static eg_cuda_kind kind_of_tma_split(const eg_cuda_kernel *row) {
+    if ((row->takes & EG_CUDA_FEW_ROWS) != 0) return EG_CUDA_KIND_TMA_FEW;
+    return row->tile_cols == 64 ? EG_CUDA_KIND_TMA_64 : EG_CUDA_KIND_TMA_SPLIT_128;
+}
+
 static eg_cuda_kind kind_of_split(const eg_cuda_kernel *row) {
     if ((row->takes & (EG_CUDA_FEW_ROWS | EG_CUDA_FEW_COLS)) != 0)
         return by_type(row, EG_CUDA_KIND_FEW_16, EG_CUDA_KIND_FEW_F32, EG_CUDA_KIND_FEW_F64);
@@ -32,6 +37,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return by_type(row, EG_CUDA_KIND_LIBRARY_16, EG_CUDA_KIND_LIBRARY_F32, EG_CUDA_KIND_LIBRARY_F64);
     case EG_CUDA_TMA:
         return kind_of_tma(row);
+    case EG_CUDA_TMA_SPLIT:
+        return kind_of_tma_split(row);
     case EG_CUDA_TMA_TILES:
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
     case EG_CUDA_VECTORS:
@@ -187,28 +194,29 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
            (double)x->items;
 }
 
-/* Of a tile's blocks each sums a part of the depth. All but the last tiles are finished while others are
- * summed. */
+/* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
+ * blocks have ended. Larger clusters do not fill it: all their blocks have to be on neighbours. */
 static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
     const double blocks = tiles_of(row, x) * splits;
     const double k_blocks = ceil_of((double)eg_ceil_div(x->depth, row->k_block) * (double)x->summed / splits);
-    const double waves = ceil_of(blocks / machine->multiprocessors);
-    const double rounds = ceil_of(blocks / (machine->multiprocessors * costs->resident));
+    const double places = machine->multiprocessors * costs->resident * (splits > 2 ? 0.92 : 1);
+    const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency);
     const double epilogue = costs->tile + terms_of(costs, x);
-    const double busy = products * k_blocks + (waves - 1) * epilogue;
-    return costs->launch + (splits > 1 ? costs->tail : 0) + epilogue +
+    const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
+    return costs->launch + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
            beside(busy, memory_time(machine, costs, x));
 }
 
-/* More parts than run at once gain nothing. */
+/* More parts than run at once gain little, and where a kernel waits for memory alone, equal shares of it. */
 static double least_of_splits(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                               const eg_cuda_costs *costs, const eg_cuda_gemm *x, int *best) {
     const double tiles = tiles_of(row, x), places = machine->multiprocessors * costs->resident;
     double least = estimate_split(machine, row, costs, x, 1);
     *best = 1;
-    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= 2 * places; splits *= 2) {
+    const double most = (row->family == EG_CUDA_TMA_SPLIT ? 8 : 2) * places;
+    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= most; splits *= 2) {
         const double time = estimate_split(machine, row, costs, x, splits);
         if (time < least) least = time, *best = splits;
     }
@@ -228,7 +236,8 @@ double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *ro
         return costs->launch + memory_time(machine, costs, x);
     int splits;
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
-    if (row->family == EG_CUDA_SPLIT) return least_of_splits(machine, row, costs, x, &splits);
+    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT)
+        return least_of_splits(machine, row, costs, x, &splits);
     return estimate_tiles(machine, row, costs, x, saved);
 }
 

@@ -18,7 +18,7 @@ typedef struct eg_cuda_costs {
     double second;   /* a second result; a library's: each further part of a split depth */
     double grad;     /* a gradient at the value */
     double chain;    /* a gradient at a saved matrix */
-    double tail;     /* of a stream-K tail, with its counters; of a split depth */
+    double tail;     /* of a stream-K tail, with its counters; of two parts of a depth */
     double reading, writing; /* bandwidth of memory that the kernel reaches: 1e6 bytes a microsecond; writing
                                 0: as reading, where little is written */
 } eg_cuda_costs;
@@ -32,6 +32,9 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_PINGPONG,
+    EG_CUDA_KIND_TMA_FEW, /* small tiles: of few rows, */
+    EG_CUDA_KIND_TMA_64,  /* of 64 x 64, */
+    EG_CUDA_KIND_TMA_SPLIT_128,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_FEW_16, /* few rows or columns, and small tiles */
@@ -80,7 +83,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved);
 
-/* In how many parts a row of small tiles does best to sum the depth. Pure. */
+/* In how many parts a row that can split the depth does best to sum the depth. Pure. */
 int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 
 /* Of the sums of `rows` rows of column sums. */

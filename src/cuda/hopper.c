@@ -61,6 +61,20 @@ int32_t eg_cuda_tma_cols(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return (int32_t)(x->cols / vector * vector);
 }
 
+bool eg_cuda_has_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 3 };
+    const eg_cuda_matrix *const all[ALL] = {&x->second, &x->out, &x->in};
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
+    for (int i = 0; i < ALL; i++) {
+        if (all[i]->data == 0) continue;
+        if (all[i]->col_stride != 1 || !eg_cuda_is_aligned(all[i])) return false;
+        if (all[i]->dtype != (int32_t)row->dtype && (i == 0 || all[i]->dtype != (int32_t)row->compute))
+            return false;
+    }
+    if (x->bias.data != 0 && (x->bias.data % 16 != 0 || x->bias.col_stride != 1)) return false;
+    return x->cols % each == 0;
+}
+
 /* The tensor map through which results are stored; none where threads store all of them. */
 static eg_status encode_result(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                const eg_cuda_hopper *hopper, const eg_cuda_matrix *x,
@@ -84,11 +98,23 @@ static eg_status prepare_tiles(const eg_cuda_device *device, const eg_cuda_kerne
                         by_column ? row->tile_cols : row->k_block, &hopper->right);
 }
 
+/* A line of a k-block has terms of one row of left or column of right; or it has 64 of those, of one term. */
+static eg_status prepare_split(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                               eg_cuda_hopper *hopper) {
+    const eg_cuda_gemm *x = &hopper->gemm;
+    const int64_t sources = x->summed > 1 ? x->summed : x->items;
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources,
+                        x->left.col_stride == 1 ? row->tile_rows : row->k_block, &hopper->left));
+    return encode_lines(device, row, &x->right, x->depth, x->cols, sources,
+                        x->right.col_stride == 1 ? row->k_block : row->tile_cols, &hopper->right);
+}
+
 eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                  eg_cuda_hopper *hopper, int64_t *blocks) {
     const eg_cuda_gemm *x = &hopper->gemm;
     *blocks = x->tiles;
     if (row->family == EG_CUDA_TMA_TILES) return prepare_tiles(device, row, hopper);
+    if (row->family == EG_CUDA_TMA_SPLIT) return prepare_split(device, row, hopper);
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     const bool right_cols = x->right.col_stride != 1;
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;

@@ -46,7 +46,8 @@ typedef enum eg_cuda_epilogue {
 typedef struct eg_cuda_gemm {
     eg_cuda_matrix left, right;
     eg_cuda_matrix out, second;
-    eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor */
+    eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor; of vector epilogues also what
+                            is   added to */
     eg_cuda_matrix bias; /* [cols] */
     uint64_t sums;       /* 0: not wanted */
     int64_t rows, cols, depth;

@@ -101,7 +101,30 @@ enum {
     EG_MMA_F64_SHARED = EG_STRIDED_SIDE * EG_STRIDED_PADDED_SIDE * 8 /* more than the stages take */
 };
 
-/* ---- Small tiles of any strides (kernels/small_tile.cuh) ---------------------------------------------- */
+/* ---- Tiles whose depth the blocks of a cluster share (kernels/split_tile.cuh) ------------------------- */
+
+enum { EG_MOST_SPLITS = 8 /* parts of a depth: blocks of a portable cluster; a power of two */ };
+
+/* ---- Such tiles of 16-bit matrices on Hopper (kernels/hopper_split.cuh) ------------------------------- */
+
+/* Stages of left and right, each 64 deep, as many as there is room for, and of low tiles for two blocks a
+ * multiprocessor; a full and an empty barrier of each; a barrier of what other blocks send, and room for
+ * that. The tile lies where the stages were. */
+enum { EG_TMA_SPLIT_THREADS = 256 };
+#define EG_TMA_SPLIT_BLOCKS(rows)      ((rows) > 64 ? 1 : 2)
+#define EG_TMA_SPLIT_ROOM(rows)        (200 * 1024 / EG_TMA_SPLIT_BLOCKS(rows))
+#define EG_TMA_SPLIT_STAGE(rows, cols) (((rows) + (cols)) * EG_HOPPER_DEPTH * 2)
+#define EG_TMA_SPLIT_STAGES(rows, cols)                                                                      \
+    ((EG_TMA_SPLIT_ROOM(rows) - (rows) * (cols)*4) / EG_TMA_SPLIT_STAGE(rows, cols))
+#define EG_TMA_SPLIT_BARRIERS_AT(rows, cols)                                                                 \
+    (EG_TMA_SPLIT_STAGES(rows, cols) * EG_TMA_SPLIT_STAGE(rows, cols))
+/* On 16 bytes; the barrier of what is received lies before it. */
+#define EG_TMA_SPLIT_RECEIVED_AT(rows, cols)                                                                 \
+    (EG_TMA_SPLIT_BARRIERS_AT(rows, cols) +                                                                  \
+     (2 * EG_TMA_SPLIT_STAGES(rows, cols) * EG_BARRIER_BYTES + EG_BARRIER_BYTES + 15) / 16 * 16)
+#define EG_TMA_SPLIT_SHARED(rows, cols) (EG_TMA_SPLIT_RECEIVED_AT(rows, cols) + (rows) * (cols)*4)
+
+/* ---- And of any strides (kernels/small_tile.cuh) ------------------------------------------------------ */
 
 /* A k-block is so many bytes of the depth, whatever the type: more where a tile has few rows or columns,
  * which is a long way to go. A line that is contiguous along the depth takes them and a padding; a term that
@@ -109,8 +132,7 @@ enum {
 enum {
     EG_SMALL_THREADS = 128,
     EG_SMALL_PADDING = 16,
-    EG_SMALL_ROOM = 72 * 1024, /* three blocks a multiprocessor */
-    EG_SMALL_MOST_SPLITS = 8   /* parts of a depth: blocks of a portable cluster */
+    EG_SMALL_ROOM = 72 * 1024 /* three blocks a multiprocessor */
 };
 #define EG_SMALL_K_BYTES(rows, cols)         ((rows) * (cols) <= 1024 ? 256 : 128)
 #define EG_SMALL_BY_TERM(bytes, lines)       ((lines) * ((bytes) + EG_SMALL_PADDING))

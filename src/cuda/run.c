@@ -87,10 +87,10 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
     gemm.multiprocessors = run->device->caps.multiprocessors;
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->main, row, tiles, &gemm);
-    if (row->family == EG_CUDA_SPLIT) {
-        gemm.splits = detail->splits;
+    gemm.splits = detail->splits;
+    if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
+    if (row->family == EG_CUDA_SPLIT)
         return enqueue_clusters(run, run->main, row, tiles, detail->splits, &gemm);
-    }
     eg_cuda_hopper hopper = {.gemm = gemm, .raster = detail->raster, .tma_cols = detail->tma_cols};
     int64_t blocks = 0;
     if (tail->tiles > 0) {
@@ -103,7 +103,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     }
     if (detail->clears) hopper.counts = eg_cuda_counters_of(&run->binding);
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
-    return enqueue(run, run->main, row, blocks, &hopper);
+    return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1, &hopper);
 }
 
 /* In portions whose column sums the workspace has room for. */
@@ -198,6 +198,7 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
     case EG_CUDA_STRIDED:
     case EG_CUDA_SPLIT:
     case EG_CUDA_TMA:
+    case EG_CUDA_TMA_SPLIT:
     case EG_CUDA_TMA_TILES:
         return run_gemm(run, step);
     case EG_CUDA_VECTORS:

@@ -77,6 +77,26 @@
      .threads = 128,                                                                                         \
      .shared = bytes},
 
+/* Small tiles, whose depth a cluster may share: kernels/hopper_split.cuh. */
+#define HOPPER_SPLIT(type, storage, rows, cols, also)                                                        \
+    {.name = "hopper_" #type "_split_" #rows "x" #cols,                                                      \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_TMA_SPLIT,                                                                            \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM90A,                                                                                 \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | (also),                                \
+     .tile_rows = rows,                                                                                      \
+     .tile_cols = cols,                                                                                      \
+     .k_block = EG_HOPPER_DEPTH,                                                                             \
+     .threads = EG_TMA_SPLIT_THREADS,                                                                        \
+     .shared = EG_TMA_SPLIT_SHARED(rows, cols)},
+#define HOPPER_16_SPLIT(type, storage)                                                                       \
+    HOPPER_SPLIT(type, storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS)                                \
+    HOPPER_SPLIT(type, storage, 64, 64, 0)                                                                   \
+    HOPPER_SPLIT(type, storage, 128, 128, 0)
+
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \
     {.name = label "_" #rows "x" #cols,                                                                      \
@@ -136,6 +156,7 @@ static const eg_cuda_kernel rows[] = {
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
+            HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

@@ -19,6 +19,8 @@ typedef enum eg_cuda_family {
     EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_SPLIT,     /* eg_cuda_gemm; any strides, and a cluster of blocks may share a tile's depth */
     EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
+    EG_CUDA_TMA_SPLIT, /* eg_cuda_hopper with tensor maps of left and right; a cluster may share a tile's
+                          depth */
     EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
     EG_CUDA_VECTORS,   /* eg_cuda_act_grad: rows of 16-byte vectors */
     EG_CUDA_SUMS       /* eg_cuda_column_sum */

@@ -10,9 +10,16 @@
 #ifndef EG_CUDA_DIALECT_CUH
 #define EG_CUDA_DIALECT_CUH
 
+#include <stdint.h>
+
 #include "epigrad/epigrad.h"
 
 #define EG_DEVICE static __device__ __forceinline__
+
+/* Instructions name shared memory by its address in the block's window. */
+EG_DEVICE uint32_t eg_shared_address(const void *shared) {
+    return (uint32_t)__cvta_generic_to_shared(shared);
+}
 
 EG_DEVICE float eg_fma(float a, float b, float c) { return fmaf(a, b, c); }
 EG_DEVICE double eg_fma(double a, double b, double c) { return fma(a, b, c); }

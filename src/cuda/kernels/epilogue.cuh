@@ -20,14 +20,19 @@ struct eg_tile {
 };
 
 /* Tiles are numbered down bands of 8 rows of tiles, so that blocks that run at once share operands in L2. */
+template <int ROWS, int COLS, typename I> EG_DEVICE eg_tile eg_tile_by(const eg_cuda_gemm &p, I index) {
+    const I down = (I)((p.rows + ROWS - 1) / ROWS), across = (I)((p.cols + COLS - 1) / COLS),
+            each = down * across;
+    const I item = index / each, in_item = index - item * each;
+    const I band = in_item / (8 * across), in_band = in_item - band * 8 * across;
+    const I left = down - band * 8, height = left < 8 ? left : 8;
+    const I across_band = in_band / height, chunk = band * 8 + in_band - across_band * height;
+    return {(int64_t)item, (int64_t)chunk * ROWS, (int64_t)across_band * COLS, (int64_t)chunk};
+}
+/* A division of 64-bit numbers is a loop of some 100 instructions, and small products wait for it. */
 template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
-    const int64_t down = (p.rows + ROWS - 1) / ROWS, across = (p.cols + COLS - 1) / COLS,
-                  each = down * across;
-    const int64_t item = index / each, in_item = index - item * each;
-    const int64_t band = in_item / (8 * across), in_band = in_item - band * 8 * across;
-    const int64_t left = down - band * 8, height = left < 8 ? left : 8;
-    const int64_t chunk = band * 8 + in_band % height;
-    return {item, chunk * ROWS, in_band / height * COLS, chunk};
+    if (p.tiles < 1LL << 31) return eg_tile_by<ROWS, COLS>(p, (uint32_t)index);
+    return eg_tile_by<ROWS, COLS>(p, index);
 }
 
 /* A matrix of the epilogue, as a thread with four neighbours reads and writes it. */

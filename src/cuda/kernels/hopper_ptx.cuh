@@ -9,10 +9,6 @@
 
 #include "matrix.cuh"
 
-EG_DEVICE uint32_t eg_shared_address(const void *shared) {
-    return (uint32_t)__cvta_generic_to_shared(shared);
-}
-
 /* ---- Barriers in shared memory (mbarrier) ---------------------------------------------------------- */
 
 EG_DEVICE void eg_barrier_init(uint32_t barrier, int arrivals) {
@@ -82,6 +78,9 @@ template <int THREADS> EG_DEVICE void eg_arrive_threads(int id) {
 EG_DEVICE void eg_sync_cluster() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
+/* Its halves: what was done before the arrival need not be visible after the wait. */
+EG_DEVICE void eg_cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+EG_DEVICE void eg_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 EG_DEVICE uint32_t eg_cluster_rank() {
     uint32_t rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -233,9 +232,11 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
 }
 
 /* clang-format off */
-#define EG_NAMES_64                                                                                          \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                 \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                       \
+#define EG_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define EG_NAMES_32 EG_NAMES_8 ", "                                                                          \
+    "%8, %9, %10, %11, %12, %13, %14, %15, "                                                                 \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define EG_NAMES_64 EG_NAMES_32 ", "                                                                         \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                       \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define EG_NAMES_128 EG_NAMES_64 ", "                                                                        \
@@ -243,11 +244,13 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                       \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "           \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define EG_ACC_8(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]),                      \
-                    "+f"(acc[i + 4]), "+f"(acc[i + 5]), "+f"(acc[i + 6]), "+f"(acc[i + 7])
-#define EG_ACC_32(i) EG_ACC_8(i), EG_ACC_8(i + 8), EG_ACC_8(i + 16), EG_ACC_8(i + 24)
-#define EG_ACC_64  EG_ACC_32(0), EG_ACC_32(32)
-#define EG_ACC_128 EG_ACC_64, EG_ACC_32(64), EG_ACC_32(96)
+#define EG_ACC_8_AT(i) "+f"(acc[i]), "+f"(acc[i + 1]), "+f"(acc[i + 2]), "+f"(acc[i + 3]),                   \
+                       "+f"(acc[i + 4]), "+f"(acc[i + 5]), "+f"(acc[i + 6]), "+f"(acc[i + 7])
+#define EG_ACC_32_AT(i) EG_ACC_8_AT(i), EG_ACC_8_AT(i + 8), EG_ACC_8_AT(i + 16), EG_ACC_8_AT(i + 24)
+#define EG_ACC_8   EG_ACC_8_AT(0)
+#define EG_ACC_32  EG_ACC_32_AT(0)
+#define EG_ACC_64  EG_ACC_32, EG_ACC_32_AT(32)
+#define EG_ACC_128 EG_ACC_64, EG_ACC_32_AT(64), EG_ACC_32_AT(96)
 
 /* acc = left(64 x 16) * right(16 x COLS), + acc where `add`. The numbers name the operands after acc. */
 #define EG_WGMMA(type, cols, count, l, r, add_, lt, rt)                                                      \
@@ -258,6 +261,16 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
                  : "l"(left), "l"(right), "r"(add), "n"(LEFT_MN_MAJOR), "n"(RIGHT_MN_MAJOR))
 
 /* *_MN_MAJOR: 1 where the operand is MN-major, 0 where it is K-major. */
+template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
+EG_DEVICE void eg_multiply(float (&acc)[8], uint64_t left, uint64_t right, int add) {
+    if (BF16) EG_WGMMA(bf16, 16, 8, 8, 9, 10, 11, 12);
+    else      EG_WGMMA(f16, 16, 8, 8, 9, 10, 11, 12);
+}
+template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
+EG_DEVICE void eg_multiply(float (&acc)[32], uint64_t left, uint64_t right, int add) {
+    if (BF16) EG_WGMMA(bf16, 64, 32, 32, 33, 34, 35, 36);
+    else      EG_WGMMA(f16, 64, 32, 32, 33, 34, 35, 36);
+}
 template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
 EG_DEVICE void eg_multiply(float (&acc)[64], uint64_t left, uint64_t right, int add) {
     if (BF16) EG_WGMMA(bf16, 128, 64, 64, 65, 66, 67, 68);

@@ -4,6 +4,8 @@
 #ifndef EG_CUDA_ORDER_CUH
 #define EG_CUDA_ORDER_CUH
 
+#include "../kernels.h"
+
 /* Waits until the kernels before this one have finished and their writes are visible. */
 static __device__ __forceinline__ void eg_wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900

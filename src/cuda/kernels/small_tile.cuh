@@ -6,11 +6,8 @@
  *     depth           part 0    part 1    part 2    part 3
  *                       |         |         |         |      partial tiles, in shared memory
  *     tile            block 0   block 1   block 2   block 3
- *                       |         |         |         |      each adds a quarter of all partial tiles, by
- *     a quarter each    v         v         v         v      their numbers, and has its epilogue
  *
- * The order of every sum follows from the number of parts, which the compiler chose. Without clusters (before
- * compute capability 9.0) there is one part.
+ * They become one in split_tile.cuh.
  *
  * cp.async loads k-blocks into a ring of stages. They lie there in the direction in which they are contiguous
  * in memory, [line][term] or [term][line], where lines are the rows of left or the columns of right. Lines
@@ -18,13 +15,10 @@
 #ifndef EG_CUDA_SMALL_TILE_CUH
 #define EG_CUDA_SMALL_TILE_CUH
 
-#include "../layout.h"
-#include "epilogue.cuh"
 #include "order.cuh"
+#include "split_tile.cuh"
 
 /* ---- K-blocks ------------------------------------------------------------------------------------------ */
-
-EG_DEVICE uint32_t eg_shared_address(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }
 
 /* Copies `bytes` of BYTES, and writes zeros for the others. */
 template <int BYTES> EG_DEVICE void eg_copy_async(uint32_t to, const void *from, int bytes) {
@@ -232,119 +226,14 @@ template <typename T, int ROWS, int COLS, int LD, int LAYERS> EG_DEVICE void eg_
     }
 }
 
-/* ---- The parts of a tile become one ---------------------------------------------------------------------
- */
-
-/* Waits for all threads of the cluster's blocks. What they wrote to shared memory before is seen after. */
-EG_DEVICE void eg_small_sync(int splits) {
-#if __CUDA_ARCH__ >= 900
-    if (splits > 1) {
-        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                         : "memory");
-        return;
-    }
-#endif
-    __syncthreads();
-}
-/* After it nobody reads this block's shared memory. A release would wait for what was stored. */
-EG_DEVICE void eg_small_part(int splits) {
-#if __CUDA_ARCH__ >= 900
-    if (splits > 1) {
-        asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-        return;
-    }
-#endif
-    __syncthreads();
-}
-
-/* A number of block `rank`'s shared memory, which lies there where `here` lies in this block's. */
-EG_DEVICE float eg_small_peek(const float *here, int rank) {
-    float x = *here;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %1, %2;\n"
-                 "ld.shared::cluster.f32 %0, [there];\n}"
-                 : "=f"(x)
-                 : "r"((uint32_t)__cvta_generic_to_shared(here)), "r"(rank)
-                 : "memory");
-#endif
-    return x;
-}
-EG_DEVICE double eg_small_peek(const double *here, int rank) {
-    double x = *here;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .u32 there;\n"
-                 "mapa.shared::cluster.u32 there, %1, %2;\n"
-                 "ld.shared::cluster.f64 %0, [there];\n}"
-                 : "=d"(x)
-                 : "r"((uint32_t)__cvta_generic_to_shared(here)), "r"(rank)
-                 : "memory");
-#endif
-    return x;
-}
-
-/* The groups of the tile that a block finishes. */
-struct eg_small_share {
-    int first, end;
-};
-template <int COUNT> EG_DEVICE eg_small_share eg_small_share_of(int rank, int splits) {
-    return {COUNT * rank / splits, COUNT * (rank + 1) / splits};
-}
-
-/* Adds what all blocks have for this block's share, in their order. */
-template <typename T, int ROWS, int COLS, int LD>
-EG_DEVICE void eg_small_gather(const eg_cuda_gemm &p, T *tile, const eg_small_share &share) {
-    const eg_groups<ROWS, COLS, LD> groups(p);
-    for (int group = share.first + (int)threadIdx.x; group < share.end; group += EG_SMALL_THREADS) {
-        T *to = tile + groups.at(group);
-        T total[4] = {};
-        for (int rank = 0; rank < p.splits; rank++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) total[i] += eg_small_peek(to + i * groups.step(), rank);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) to[i * groups.step()] = total[i];
-    }
-}
-
-/* Copies the other blocks' finished shares: the first one then has the whole tile. */
-template <typename T, int ROWS, int COLS, int LD>
-EG_DEVICE void eg_small_collect(const eg_cuda_gemm &p, T *tile) {
-    const eg_groups<ROWS, COLS, LD> groups(p);
-    for (int rank = 1; rank < p.splits; rank++) {
-        const eg_small_share share = eg_small_share_of<groups.COUNT>(rank, p.splits);
-        for (int group = share.first + (int)threadIdx.x; group < share.end; group += EG_SMALL_THREADS) {
-            T *to = tile + groups.at(group);
-#pragma unroll
-            for (int i = 0; i < 4; i++) to[i * groups.step()] = eg_small_peek(to + i * groups.step(), rank);
-        }
-    }
-}
-
-/* `tile`: a block's partial sums, ROWS rows of LD numbers. */
-template <typename T, int ROWS, int COLS, int LD>
-EG_DEVICE void eg_small_finish(const eg_cuda_gemm &p, const eg_tile &at, int rank, T *tile) {
-    const eg_small_share share = eg_small_share_of<ROWS * COLS / 4>(rank, p.splits);
-    eg_small_sync(p.splits);
-    if (p.splits > 1) eg_small_gather<T, ROWS, COLS, LD>(p, tile, share);
-    eg_finish_groups<T, ROWS, COLS, LD, EG_SMALL_THREADS>(p, at, tile, share.first, share.end);
-    if (p.sums == 0) return eg_small_part(p.splits);
-    eg_small_sync(p.splits);
-    if (rank == 0) {
-        eg_small_collect<T, ROWS, COLS, LD>(p, tile);
-        __syncthreads();
-        eg_sum_columns<T, ROWS, COLS, LD, EG_SMALL_THREADS>(p, at, tile);
-    }
-    eg_small_part(p.splits);
-}
-
 /* ---- A kernel -------------------------------------------------------------------------------------------
  */
 
 template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
     extern __shared__ __align__(128) unsigned char memory[];
+    typedef typename K::compute T;
     constexpr int LD = K::COLS + 4;
-    typename K::compute *const tile = (typename K::compute *)memory;
+    T *const tile = (T *)memory;
     const uint32_t splits = (uint32_t)p.splits;
     const int rank = splits > 1 ? (int)(blockIdx.x % splits) : 0;
     eg_let_successor_start();
@@ -356,7 +245,11 @@ template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
         eg_wait_for_predecessor();
         loop.run(k);
         k.template put<LD>(tile);
-        eg_small_finish<typename K::compute, K::ROWS, K::COLS, LD>(p, at, rank, tile);
+        eg_finish_parts<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(
+            p, at, rank, tile, [&](const eg_share &share) {
+                eg_finish_groups<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(p, at, tile, share.first,
+                                                                            share.end);
+            });
     }
 }
 
