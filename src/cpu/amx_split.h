@@ -181,6 +181,12 @@ EG_INLINE __m512i two_to_f16(__m512 first, __m512 second) {
                               _mm512_cvtps_ph(second, _MM_FROUND_TO_NEAREST_INT), 1);
 }
 
+/* 32 numbers as 16-bit ones. */
+EG_INLINE __m512i two_to(EG_T first, EG_T second, const eg_dtype dtype) {
+    return dtype == EG_BF16 ? two_to_bf16_amx((__m512)first, (__m512)second)
+                            : two_to_f16((__m512)first, (__m512)second);
+}
+
 EG_INLINE void store_line(char *to, __m512i line, bool non_temporal) {
     if (non_temporal) {
         _mm512_stream_si512((void *)to, line);
@@ -195,7 +201,7 @@ EG_INLINE void store_sum(char *to, const float *sums, int64_t cols, bool non_tem
     const uint32_t part = mask_below(cols);
     const __m512 left = _mm512_mul_ps(_mm512_load_ps(sums), _mm512_set1_ps(unscale)),
                  right = _mm512_mul_ps(_mm512_load_ps(sums + HALF_ROW), _mm512_set1_ps(unscale));
-    const __m512i words = dtype == EG_BF16 ? two_to_bf16_amx(left, right) : two_to_f16(left, right);
+    const __m512i words = two_to((EG_T)left, (EG_T)right, dtype);
     if (dtype != EG_F32 && whole) {
         store_line(to, words, non_temporal);
     } else if (dtype != EG_F32) {

@@ -13,10 +13,18 @@ static void EG_V(store_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64
     for (int64_t i = 0; i < rows; i++) EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols);
 }
 
-/* Numbers of another type are converted one by one, which takes longer than the caches do. */
+/* Non-temporal: rows begin with a cache line. Numbers of another type are converted one by one, which takes
+ * longer than the caches do. */
 static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t row_bytes, int64_t rows,
                                int64_t cols) {
-    EG_V(store_dense)(tile, dst, dtype, row_bytes, rows, cols);
+    const int64_t whole = dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32) ? cols / EG_LANES * EG_LANES : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const EG_R *from = tile + i * EG_NR;
+        char *to = dst + i * row_bytes;
+        for (int64_t j = 0; j < whole; j += EG_LANES)
+            EG_V(stream)((EG_R *)(void *)to + j, EG_V(load)(from + j));
+        EG_V(store_row)(to + (size_t)whole * eg_dtype_size(dtype), from + whole, dtype, 1, cols - whole);
+    }
 }
 
 typedef bool EG_V(part);

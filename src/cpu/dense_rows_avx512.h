@@ -133,5 +133,15 @@ static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int6
     }
     if (dtype != EG_F32) return;
 #endif
-    EG_V(store_dense)(tile, dst, dtype, row_bytes, rows, cols);
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j += EG_LANES) {
+            const EG_T x = EG_V(load)(tile + i * EG_NR + j);
+            EG_R *to = (EG_R *)(void *)(dst + i * row_bytes) + j;
+            if (cols - j < EG_LANES) {
+                EG_V(store_part)((char *)to, x, dtype, EG_V(part_of)(cols - j, 0));
+            } else {
+                EG_V(stream)(to, x);
+            }
+        }
+    }
 }

@@ -40,9 +40,8 @@ static void prepare_act(eg_epilogue *e, const eg_op *op) {
 }
 
 /* result = x, or result + x; the first only has to be stored */
-static void prepare_store(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) {
+static void prepare_store(eg_epilogue *e, const eg_op *op) {
     e->plain_store = !op->accumulate;
-    e->non_temporal = detail->non_temporal;
     e->elementwise =
         e->plain_store && !eg_cpu_is_amx(e->kernel) ? nothing_to_do : e->kernel->epilogue.act[EG_ACT_NONE];
     e->out = bind(e, &op->out, &e->result);
@@ -69,6 +68,19 @@ static void prepare_copy(eg_epilogue *e, const eg_op *op) {
     e->elementwise = e->kernel->epilogue.act_grad[EG_ACT_NONE];
     e->other = e->x;
     e->x = e->bias = NULL;
+}
+
+/* Whether the row's kernels for whole tile blocks can store there. */
+static bool is_in_rows(const eg_epilogue *e, const eg_operand *x) {
+    return x == NULL || (x->col_stride == 1 && x->dtype == e->kernel->dtype);
+}
+
+static void prepare_act_rows(eg_epilogue *e, const eg_op *op) {
+    const eg_term *act = eg_term_of(op, EG_TERM_ACT);
+    if (!e->is_deferred || e->other != NULL || e->out == NULL || !is_in_rows(e, e->out) ||
+        !is_in_rows(e, e->pre))
+        return;
+    e->act_rows = e->kernel->epilogue.act_rows[act != NULL ? act->activation : EG_ACT_NONE];
 }
 
 static bool packs_blocks(const eg_epilogue *e) { return e->blocks.left != NULL || e->blocks.right != NULL; }
@@ -104,9 +116,10 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
         e->out =
             op->kind == EG_COPY ? bind(e, &op->out, &e->result) : bind_term(e, op, EG_TERM_STORE, &e->stored);
     } else if (op->terms == 0) {
-        prepare_store(e, op, detail);
+        prepare_store(e, op);
     } else {
         prepare_act(e, op);
+        if (op->kind == EG_GEMM) prepare_act_rows(e, op);
     }
     prepare_packs(e, op, detail, at_value);
 }
@@ -118,6 +131,7 @@ void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epil
     e->is_deferred = eg_cpu_is_amx(e->kernel);
     e->width = eg_ceil_div(op->cols, e->kernel->micro.nr) * e->kernel->micro.nr;
     e->sums = eg_cpu_region(run, detail->sums);
+    e->non_temporal = detail->non_temporal;
     prepare(e, op, detail);
 }
 
@@ -167,26 +181,35 @@ static void source(eg_rows *rows, const eg_epilogue *e, const eg_operand *x, con
     }
 }
 
-/* Rows to write an operand to: where it is, or `spare`, from which `deliver` copies it. */
+/* Rows to write an operand to: where it is, or `spare`, from which `deliver` copies it. Element-wise, columns
+ * of vectors are finished one after the other: non-temporal stores, by whole lines, come afterwards. */
 static void target(eg_rows *rows, const eg_epilogue *e, const eg_operand *x, const eg_tile *tile,
                    void *spare) {
     rows->at = NULL;
     if (x == NULL) return;
-    if (in_place(e, x, tile)) {
+    if (!e->non_temporal && in_place(e, x, tile)) {
         memory_rows(rows, x, tile);
     } else {
         tile_rows(rows, e, spare, 1);
     }
 }
 
+/* Stores rows of a tile by non-temporal stores. */
+static void stream(const eg_epilogue *e, const eg_operand *x, const eg_tile *tile, const char *values,
+                   int64_t row, int64_t rows) {
+    if (x == NULL || rows <= 0) return;
+    e->kernel->epilogue.stream(values + (size_t)row * size_of(e, e->kernel->micro.nr),
+                               eg_cpu_at(x, tile->item, tile->row + row, tile->col), x->dtype, x->row_stride,
+                               rows, tile->cols);
+}
+
 static void deliver(const eg_epilogue *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
     const bool is_there = x != NULL && in_place(e, x, tile) && e->elementwise != nothing_to_do;
-    if (x == NULL || is_there) return;
-    if (e->non_temporal && x == e->out) {
-        e->kernel->epilogue.stream(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype,
-                                   x->row_stride, tile->rows, tile->cols);
+    if (e->non_temporal) {
+        if (!e->is_deferred) stream(e, x, tile, spare, 0, tile->rows); /* else each step does its own */
         return;
     }
+    if (x == NULL || is_there) return;
     e->kernel->epilogue.store(spare, eg_cpu_at(x, tile->item, tile->row, tile->col), x->dtype, x->row_stride,
                               x->col_stride, tile->rows, tile->cols);
 }
@@ -250,7 +273,13 @@ static void elementwise_rows(eg_tile_epilogue *t, int64_t row, int64_t rows) {
 
 static void elementwise_all(eg_tile_epilogue *t) { t->of->elementwise(&t->elementwise); }
 
-static void elementwise_some(eg_tile_epilogue *t) { elementwise_rows(t, t->step * STORED_ROWS, STORED_ROWS); }
+static void elementwise_some(eg_tile_epilogue *t) {
+    const int64_t row = (int64_t)t->step * STORED_ROWS, rows = eg_least(STORED_ROWS, t->tile.rows - row);
+    elementwise_rows(t, row, STORED_ROWS);
+    if (!t->of->non_temporal) return;
+    stream(t->of, t->of->pre, &t->tile, t->tile.spare, row, rows);
+    stream(t->of, t->of->out, &t->tile, t->tile.values, row, rows);
+}
 
 /* Three steps a slice: rows of the upper half, the rows 16 below them, and packing both. */
 static void elementwise_to_blocks(eg_tile_epilogue *t) {
@@ -284,6 +313,10 @@ static void grad_rows(eg_tile_epilogue *t) {
     }
     if (row < HALF) kernel->pack.prefetch_write(&t->block, row, rows);
     t->of->grad_rows(&t->grad_rows, row);
+}
+
+static void act_rows(eg_tile_epilogue *t) {
+    t->of->act_rows(&t->act_rows, (int64_t)t->step * t->of->kernel->epilogue.rows_a_step);
 }
 
 static void take_steps(eg_tile_epilogue *t, void (*take)(eg_tile_epilogue *t), int steps) {
@@ -328,6 +361,22 @@ static void begin_grad_rows(eg_tile_epilogue *t, const eg_epilogue *e, const eg_
     take_steps(t, grad_rows, (EG_AMX_BLOCK + HALF) / e->kernel->epilogue.rows_a_step);
 }
 
+static void begin_act_rows(eg_tile_epilogue *t, const eg_epilogue *e, const eg_tile *tile) {
+    eg_act_rows *a = &t->act_rows;
+    eg_rows out, pre = {.at = NULL};
+    memory_rows(&out, e->out, tile);
+    if (e->pre != NULL) memory_rows(&pre, e->pre, tile);
+    bias_numbers((float *)t->bias, e, tile);
+    *a = (eg_act_rows){.tile = tile->values,
+                       .bias = (const float *)t->bias,
+                       .pre = pre.at,
+                       .out = out.at,
+                       .pre_step = pre.step,
+                       .out_step = out.step,
+                       .non_temporal = e->non_temporal};
+    take_steps(t, act_rows, EG_AMX_BLOCK / e->kernel->epilogue.rows_a_step);
+}
+
 /* A column-major result is stored as its row-major transpose, when all its sums are there. */
 static void store_turned(const eg_tile_epilogue *t) {
     const eg_epilogue *e = t->of;
@@ -355,6 +404,8 @@ void eg_cpu_epilogue_begin(eg_tile_epilogue *t, const eg_epilogue *e, const eg_t
         take_steps(t, NULL, 0);
     } else if (e->grad_rows != NULL && tile->rows == EG_AMX_BLOCK && tile->cols == EG_AMX_BLOCK) {
         begin_grad_rows(t, e, tile);
+    } else if (e->act_rows != NULL && tile->rows == EG_AMX_BLOCK && tile->cols == EG_AMX_BLOCK) {
+        begin_act_rows(t, e, tile);
     } else {
         begin_elementwise(t, e, tile);
     }

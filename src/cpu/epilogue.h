@@ -18,7 +18,8 @@ typedef struct eg_epilogue {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     void (*elementwise)(const eg_elementwise *of);
-    void (*grad_rows)(const eg_grad_rows *of, int64_t row); /* for whole AMX tile blocks, rather than that */
+    void (*grad_rows)(const eg_grad_rows *of, int64_t row); /* for whole AMX tile blocks, rather than that, */
+    void (*act_rows)(const eg_act_rows *of, int64_t row);   /* or this; NULL: none */
     const eg_operand *x, *bias, *other, *pre, *out;  /* as in eg_elementwise: one of the next line's, or */
     eg_operand left, bias_row, term, stored, result; /* the tile itself */
     int64_t rows;                                    /* of the result */
@@ -51,7 +52,8 @@ struct eg_tile_epilogue {
     const eg_epilogue *of; /* NULL: none is under way */
     eg_tile tile;
     eg_elementwise elementwise; /* for steps of that kind, */
-    eg_grad_rows grad_rows;     /* and of this kind */
+    eg_grad_rows grad_rows;     /* of this kind, */
+    eg_act_rows act_rows;       /* and of this */
     eg_cpu_packs block;
     void (*take)(eg_tile_epilogue *epilogue); /* runs step number `step`, of `steps` */
     int step, steps;

@@ -208,6 +208,14 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     counts->of[EG_CPU_COST_FAR] += of_result * far;
 }
 
+double eg_cpu_bytes_stored(const eg_op *op) {
+    const eg_term *stored = eg_term_of(op, EG_TERM_STORE);
+    double bytes = numbers_of(&op->out, op->items) * (double)eg_size_of(op->out.dtype);
+    if (stored != NULL)
+        bytes += numbers_of(&stored->view, op->items) * (double)eg_size_of(stored->view.dtype);
+    return bytes;
+}
+
 void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                         const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
                         eg_cpu_counts *counts) {
@@ -219,8 +227,7 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
-    if (non_temporal)
-        tiles.of[EG_CPU_COST_STREAM] = numbers_of(&op->out, op->items) * (double)eg_size_of(op->out.dtype);
+    if (non_temporal) tiles.of[EG_CPU_COST_STREAM] = eg_cpu_bytes_stored(op);
     if (!non_temporal) tiles.of[EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
     tiles.of[EG_CPU_COST_WRITTEN] = 0;
     for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];

@@ -101,6 +101,8 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
 void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                         const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
                         eg_cpu_counts *counts);
+/* Bytes of the result, and of what else a product stores for its caller. */
+double eg_cpu_bytes_stored(const eg_op *op);
 /* x as its caller has it. */
 void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
                        int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts);

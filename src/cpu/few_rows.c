@@ -349,6 +349,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     } else {
         run_epilogue(job, item, col, cols, totals, spare);
     }
+    if (job->epilogue.non_temporal) eg_cpu_order_stores();
 }
 
 static eg_op transpose_of(const eg_op *op) {

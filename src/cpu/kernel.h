@@ -128,6 +128,15 @@ typedef struct eg_grad_rows {
     bool propagate;    /* act'(NaN) is NaN, not 0 */
 } eg_grad_rows;
 
+/* The epilogue that turns a whole AMX tile block of a product into act(product + bias), row by row. */
+typedef struct eg_act_rows {
+    const float *tile, *bias;
+    char *pre;                  /* of the layer's type, product + bias is stored here; NULL: nowhere */
+    char *out;                  /* and the result */
+    int64_t pre_step, out_step; /* bytes from row to row */
+    bool non_temporal;          /* rows are whole cache lines, and bypass the caches */
+} eg_act_rows;
+
 /* ---- A row of the table ------------------------------------------------------------------------- */
 
 /* Tiles are mr x nr, row by row, in the compute type. */
@@ -207,6 +216,7 @@ typedef struct eg_epilogue_kernels {
                        bool non_temporal);
     /* AMX: `rows_a_step` rows, from `row` on. */
     void (*grad_rows[EG_ACTIVATIONS])(const eg_grad_rows *of, int64_t row);
+    void (*act_rows[EG_ACTIVATIONS])(const eg_act_rows *of, int64_t row);
     int rows_a_step;
 } eg_epilogue_kernels;
 

@@ -57,6 +57,37 @@ EG_INLINE void grad_rows(const eg_grad_rows *of, int64_t row, EG_T (*act_grad)(E
     EG_V(store)(of->sums + EG_LANES, sum[1]);
 }
 
+/* A row of a tile as numbers of `dtype`. */
+EG_INLINE void store_row(char *to, const EG_T x[2], const eg_dtype dtype, bool non_temporal) {
+    if (dtype == EG_F32) {
+        store_line(to, (__m512i)x[0], non_temporal);
+        store_line(to + 64, (__m512i)x[1], non_temporal);
+    } else {
+        store_line(to, two_to(x[0], x[1], dtype), non_temporal);
+    }
+}
+
+/* `rows` rows of a whole tile from `row` on: act(product + bias). */
+EG_INLINE void act_rows(const eg_act_rows *of, int64_t row, EG_T (*act)(EG_T), const bool is_identity,
+                        const int bf16_terms, const eg_dtype dtype, const int rows) {
+    const EG_T bias[2] = {EG_V(load)(of->bias), EG_V(load)(of->bias + EG_LANES)};
+    const float *tile = of->tile + row * EG_AMX_BLOCK;
+    char *out = of->out + row * of->out_step, *pre = of->pre;
+    if (pre != NULL) pre += row * of->pre_step;
+    for (int i = 0; i < rows; i++, tile += EG_AMX_BLOCK, out += of->out_step) {
+        EG_T x[2];
+        EG_UNROLL(2)
+        for (int j = 0; j < 2; j++) {
+            x[j] = EG_V(load)(tile + j * EG_LANES);
+            x[j] = (bf16_terms > 1 ? x[j] * UNSCALE(bf16_terms) : x[j]) + bias[j];
+        }
+        if (pre != NULL) store_row(pre, x, dtype, of->non_temporal), pre += of->pre_step;
+        EG_UNROLL(2)
+        for (int j = 0; j < 2 && !is_identity; j++) x[j] = EG_V(unless_nan)(x[j], act(x[j]), ~(EG_I){0});
+        store_row(out, x, dtype, of->non_temporal);
+    }
+}
+
 /* Between the few dots of a kernel of one product there is no time for many short steps. */
 enum { ROWS_A_STEP_OF_BF16 = 4, ROWS_A_STEP = 1 };
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
@@ -68,6 +99,15 @@ enum { ROWS_A_STEP_OF_BF16 = 4, ROWS_A_STEP = 1 };
     }                                                                                                        \
     static void grad_rows_f32_##name(const eg_grad_rows *of, int64_t row) {                                  \
         grad_rows(of, row, EG_V(act_grad_##name), 3, EG_F32, ROWS_A_STEP);                                   \
+    }                                                                                                        \
+    static void act_rows_bf16_##name(const eg_act_rows *of, int64_t row) {                                   \
+        act_rows(of, row, EG_V(act_##name), (value) == EG_ACT_NONE, 1, EG_BF16, ROWS_A_STEP_OF_BF16);        \
+    }                                                                                                        \
+    static void act_rows_f16_##name(const eg_act_rows *of, int64_t row) {                                    \
+        act_rows(of, row, EG_V(act_##name), (value) == EG_ACT_NONE, 2, EG_F16, ROWS_A_STEP);                 \
+    }                                                                                                        \
+    static void act_rows_f32_##name(const eg_act_rows *of, int64_t row) {                                    \
+        act_rows(of, row, EG_V(act_##name), (value) == EG_ACT_NONE, 3, EG_F32, ROWS_A_STEP);                 \
     }
 EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_ROW
@@ -149,8 +189,11 @@ static double peak_x6(int64_t turns) { return peak(turns, 6); }
              .split = split_##terms,                                                                         \
              .prefetch_write = prefetch_write_##terms}
 #define GRAD_ROWS_BF16(NAME, name, value, from_y, text) [value] = grad_rows_bf16_##name,
+#define ACT_ROWS_BF16(NAME, name, value, from_y, text)  [value] = act_rows_bf16_##name,
 #define GRAD_ROWS_F16(NAME, name, value, from_y, text)  [value] = grad_rows_f16_##name,
+#define ACT_ROWS_F16(NAME, name, value, from_y, text)   [value] = act_rows_f16_##name,
 #define GRAD_ROWS_F32(NAME, name, value, from_y, text)  [value] = grad_rows_f32_##name,
+#define ACT_ROWS_F32(NAME, name, value, from_y, text)   [value] = act_rows_f32_##name,
 
 /* A micro-panel of kc k is 64 * kc bytes for each bf16 term of a number: 32 KiB of L1 for bf16 itself, and
  * half of that with fused packing. The block's accumulators and its micro-panels of the left operand share
@@ -175,7 +218,8 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1,
-                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
+                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)},
+                 .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
 };
 
 #define ROW_OF_TWO_TERMS(products)                                                                           \
@@ -195,7 +239,8 @@ const eg_cpu_kernel eg_cpu_amx_f16x4_32x32 = {
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
     ROW_OF_TWO_TERMS(4),
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2,
-                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F16)}, .rows_a_step = ROWS_A_STEP},
+                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F16)},
+                 .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_F16)}, .rows_a_step = ROWS_A_STEP},
 };
 
 const eg_cpu_kernel eg_cpu_amx_f32x3_32x32 = {
@@ -206,7 +251,8 @@ const eg_cpu_kernel eg_cpu_amx_f32x3_32x32 = {
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
     ROW_OF_TWO_TERMS(3),
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2,
-                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
+                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)},
+                 .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
 };
 
 const eg_cpu_kernel eg_cpu_amx_f32x6_32x32 = {
@@ -226,5 +272,6 @@ const eg_cpu_kernel eg_cpu_amx_f32x6_32x32 = {
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_3,
-                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
+                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F32)},
+                 .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_F32)}, .rows_a_step = ROWS_A_STEP},
 };

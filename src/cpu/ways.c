@@ -51,13 +51,25 @@ static bool is_whole_lines(const eg_view *x) {
     return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
 }
 
+static bool is_whole_matrix(const eg_view *x) { return x->space == EG_OPERAND && is_whole_lines(x); }
+
+/* Whether the epilogue is an activation of the product, whose stores may bypass the caches, `pre` included.
+ * An operand that it reads has brought the lines of memory that the result may share with it. */
+static bool is_activation(const eg_op *op) {
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        const bool is_stored = term->kind == EG_TERM_STORE && is_whole_matrix(&term->view);
+        if (term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT && !is_stored) return false;
+    }
+    return is_whole_matrix(&op->out);
+}
+
 /* A non-temporal store does not read the line first, and evicts nothing from the caches. */
 bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int streams, int threads) {
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
-    if (op->terms > 0 || op->accumulate) return false;
-    const double bytes =
-        (double)op->items * (double)op->rows * (double)op->cols * (double)eg_size_of(out.dtype);
+    if ((op->terms > 0 && !is_activation(op)) || op->accumulate) return false;
+    const double bytes = eg_cpu_bytes_stored(op);
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
