@@ -228,7 +228,9 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                      .nc = 256,                                                                              \
                      .kc = 256,                                                                              \
                      .kc_single_pass = 512,                                                                  \
+                     .kc_fused = 256,                                                                        \
                      .kc_multiple = EG_AMX_BLOCK,                                                            \
+                     .fused_max_rows = 384,                                                                  \
                      .non_temporal_below = INT_MAX}
 
 const eg_cpu_kernel eg_cpu_amx_f16x4_32x32 = {
