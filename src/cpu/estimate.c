@@ -198,9 +198,11 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     }
     if (by_columns) /* its sums are transposed, a number at a time */
         counts->of[EG_CPU_COST_STORE_TURNED] += (double)op->items * (double)rows * (double)cols;
-    if (eg_cpu_is_amx(row)) /* its tiles are configured, and the few rows laid out */
-        counts->of[EG_CPU_COST_BLOCK] +=
-            products * (double)eg_ceil_div(cols, by_columns ? blocks->mc : blocks->nc);
+    if (eg_cpu_is_amx(row)) { /* its tiles are configured, and the few rows laid out */
+        const double times = products * (double)eg_ceil_div(cols, by_columns ? blocks->mc : blocks->nc);
+        counts->of[EG_CPU_COST_BLOCK] += times;
+        counts->of[EG_CPU_COST_PACK] += times * (double)rows * (double)op->depth;
+    }
     counts->of[EG_CPU_COST_FEW_TILE] += (double)op->items * (double)eg_ceil_div(op->rows, row->micro.mr) *
                                         (double)eg_ceil_div(op->cols, row->micro.nr);
     counts->of[EG_CPU_COST_WIDEN] += widened(row, &streamed, products * (double)op->depth * (double)cols);

@@ -30,9 +30,15 @@ static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg
     return can_be_streamed(op, x) && (!eg_cpu_is_amx(kernel) || (x->dtype == kernel->dtype && k_stride == 1));
 }
 
+/* The matrix unit has room for a tile block of rows. Of more than others have, it is to keep the bits of the
+ * tile loop, which a single pass does. */
+static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (eg_cpu_is_amx(kernel) && op->summed <= 1 && op->depth <= EG_AMX_FEW_DEPTH) return EG_AMX_BLOCK;
+    return is_gathered(&op->left) ? eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) : EG_CPU_FEW_ROWS;
+}
+
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const int64_t most =
-        is_gathered(&op->left) ? eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) : EG_CPU_FEW_ROWS;
+    const int64_t most = most_rows(kernel, op);
     return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
            (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
 }
@@ -48,16 +54,17 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
                                          (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
-/* Columns of a block. Where they are neighbours, a block is as wide as its sums fit L1 with some of the right
- * operand: wide blocks read long pieces of each row. Else, and from a pack, it is one micro-panel, which is
+/* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
+ * where columns are neighbours, a block is as wide as its sums fit L1 with some of the right operand: wide
+ * blocks read long pieces of each row. Where they are not, and from a pack, it is one micro-panel, which is
  * read from end to end. */
 static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 4 };
+    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 16 };
     const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
-    if (eg_cpu_is_amx(kernel)) return nr * AMX_PANELS;
+    const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
+    if (eg_cpu_is_amx(kernel)) return nr * eg_least(AMX_PANELS, even);
     if (op->right.space == EG_PACKED_B || op->right.col_stride != 1) return nr;
     const int64_t most = SUMS / op->rows / nr > 0 ? SUMS / op->rows / nr : 1;
-    const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
     return nr * eg_least(most, even);
 }
 
@@ -217,7 +224,8 @@ static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t 
     char *at = to;
     for (int64_t end = k + depth; k < end; k += EG_AMX_BLOCK, at += EG_AMX_TERM_BYTES) {
         if (job->left != NULL) {
-            kernel->pack.turn_few(at, job->left + item * job->left_item + k * job->left_k);
+            kernel->pack.turn_few(at, job->left + item * job->left_item + k * job->left_k,
+                                  rows > EG_AMX_BLOCK / 2);
             continue;
         }
         const eg_cpu_packs packs = {.left = job->part.by_columns ? NULL : at,

@@ -177,8 +177,9 @@ typedef struct eg_packing {
      * bf16. */
     bool (*split)(const eg_rows *from, int64_t first, int64_t count, int64_t rows, int64_t cols,
                   const eg_cpu_packs *to);
-    /* A `left` block of a matrix of up to 16 rows as its `right_t` block; NULL: bf16 terms are several. */
-    void (*turn_few)(char *to, const char *from);
+    /* A `left` block as its `right_t` block, with `wide` all 32 rows, else 16; NULL: bf16 terms are several.
+     */
+    void (*turn_few)(char *to, const char *from, bool wide);
     /* Prefetches for writing the lines that `split` will store those rows to. */
     void (*prefetch_write)(const eg_cpu_packs *to, int64_t first, int64_t count);
 } eg_packing;

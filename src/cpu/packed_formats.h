@@ -42,7 +42,7 @@
 #include "core/sizes.h"
 
 enum { EG_AMX_BLOCK = 32, EG_AMX_TERM_BYTES = EG_AMX_BLOCK * EG_AMX_BLOCK * 2 };
-enum { EG_AMX_FEW_DEPTH = 512 }; /* k of a pass of few rows, at most */
+enum { EG_AMX_FEW_DEPTH = 16 << 10 }; /* k of a pass of few rows, at most: 1 MiB, a part of L2 */
 #define EG_AMX_MAX_DEPTH ((int64_t)1 << 26)
 
 /* Addresses of the packed layouts of a matrix, or of one of its AMX tile blocks; NULL: not wanted. */
