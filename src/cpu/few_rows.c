@@ -56,14 +56,15 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
 
 /* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
  * where columns are neighbours, a block is as wide as its sums fit L1 with some of the right operand: wide
- * blocks read long pieces of each row. Where they are not, and from a pack, it is one micro-panel, which is
- * read from end to end. */
+ * blocks read long pieces of each row. Where they are not, it is one micro-panel, whose columns are read from
+ * end to end; from a pack some, as a core reads several streams of memory faster than one. */
 static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 16 };
+    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
     const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
     const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
     if (eg_cpu_is_amx(kernel)) return nr * eg_least(AMX_PANELS, even);
-    if (op->right.space == EG_PACKED_B || op->right.col_stride != 1) return nr;
+    if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
+    if (op->right.col_stride != 1) return nr;
     const int64_t most = SUMS / op->rows / nr > 0 ? SUMS / op->rows / nr : 1;
     return nr * eg_least(most, even);
 }
@@ -197,6 +198,7 @@ static void find_right(few_rows_job *job) {
         job->b = eg_cpu_bind(job->run->call, view);
         job->part.by_columns = eg_cpu_is_amx(kernel) || view->col_stride != 1;
         job->part.k_bytes = view->row_stride * size;
+        job->part.panel_bytes = nr * size;
         job->part.col_bytes = view->col_stride * size;
         return;
     }
@@ -214,6 +216,7 @@ static void find_right(few_rows_job *job) {
     job->right_item = view->batch_stride != 0 ? panels.panels * job->right_panel : 0;
     job->part.k_bytes = nr * size;
     job->part.col_bytes = size;
+    job->part.panel_bytes = job->right_panel;
 }
 
 /* A block of 32 k after the other. */

@@ -38,10 +38,9 @@ EG_INLINE void EG_V(add_panels)(const eg_few_rows *x, int64_t k, const char *rig
     const int64_t group = eg_div(k, EG_NR);
     const EG_R *left = (const EG_R *)x->left + group * x->left_group + (k - group * EG_NR);
     EG_R *sums = x->sums;
-    for (int64_t col = 0; col < x->cols; col += EG_NR, sums += x->rows * EG_NR) {
+    for (int64_t col = 0; col < x->cols; col += EG_NR, sums += x->rows * EG_NR, right += x->panel_bytes) {
         const int64_t cols = x->cols - col < EG_NR ? x->cols - col : EG_NR;
-        EG_V(add_few)
-        (x, left, right + col * (int64_t)eg_dtype_size(dtype), dtype, k_bytes, count, cols, sums, ahead);
+        EG_V(add_few)(x, left, right, dtype, k_bytes, count, cols, sums, ahead);
     }
 }
 

@@ -311,7 +311,6 @@ static upcoming upcoming_right(const product *x, const block *b, const pass *pas
                                int64_t col) {
     const eg_part next = part_after(x, b, pass, &item, col, x->nr);
     const int64_t line = x->nr * (int64_t)x->size;
-    if (!x->fused && x->right.in_place) return (upcoming){.length = 0};
     if (!x->fused)
         return (upcoming){.list = side_at(&x->right, item, next.col, next.k),
                           .lists = 1,

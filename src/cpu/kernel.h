@@ -87,7 +87,8 @@ typedef struct eg_few_rows {
     const char *right;
     eg_dtype dtype;             /* of the right operand */
     bool by_columns;            /* its k are neighbours, else its columns are */
-    int64_t k_bytes, col_bytes; /* from k to k, and from column to column of it */
+    int64_t k_bytes, col_bytes; /* from k to k, and from column to column of it, */
+    int64_t panel_bytes;        /* and from nr columns to the next, where those of a row are neighbours */
     int64_t rows, cols, depth;
     void *sums; /* micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
