@@ -68,9 +68,9 @@ static bool is_activation(const eg_op *op) {
 bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int streams, int threads) {
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
-    if ((op->terms > 0 && !is_activation(op)) || op->accumulate) return false;
-    const double bytes = eg_cpu_bytes_stored(op);
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
+    if ((op->terms > 0 && !(by_lines && is_activation(op))) || op->accumulate) return false;
+    const double bytes = eg_cpu_bytes_stored(op);
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
     return (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
