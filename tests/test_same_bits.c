@@ -69,6 +69,54 @@ static void large_results_have_the_same_bits_on_whole_lines(void **state) {
     for (int i = 0; i < 2; i++) eg_close(contexts[i]);
 }
 
+/* y, and pre or none, on whole lines, where large results take non-temporal stores, and between them. False
+ * where the context's one kernel does not compute such a layer. */
+static bool check_activation(eg_context *context, eg_layer layer, bool saves_pre) {
+    fixture f;
+    fixture_make(&f, layer);
+    result y[2], pre[2];
+    bool computes = true;
+    for (int i = 0; i < 2; i++) {
+        eg_forward_args args = f.forward;
+        y[i] = make_result(layer.m, layer.n, layer.dtype, i == 0);
+        pre[i] = make_result(layer.m, layer.n, layer.dtype, i == 0);
+        args.y = y[i].at;
+        args.pre = saves_pre ? pre[i].at : (eg_matrix){0};
+        computes = computes && eg_forward(context, &layer, &args) == EG_OK;
+    }
+    if (computes) assert_same(&y[0], &y[1]);
+    if (computes) assert_same(&pre[0], &pre[1]);
+    for (int i = 0; i < 2; i++) free(y[i].memory), free(pre[i].memory);
+    fixture_free(&f);
+    return computes;
+}
+
+/* By every kernel row; by the tile loop and as outer products. */
+static void large_activations_have_the_same_bits_on_whole_lines(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{613, 100, 1010}, {1203, 33, 1010}, {4300, 3, 1010}};
+    eg_context *all = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(all, i, &row) == EG_OK; i++) {
+        if (!row.usable) continue;
+        const eg_open_info info = {.size = sizeof info, .kernel = row.name, .threads = 1 + i % 2};
+        eg_context *context;
+        int computed = 0;
+        assert_ok(eg_open(&info, &context));
+        for (size_t j = 0; j < LENGTH(sizes) * LENGTH(dtypes); j++) {
+            const int64_t *size = sizes[j % LENGTH(sizes)];
+            eg_layer layer = small_layer();
+            layer.dtype = dtypes[j / LENGTH(sizes)], layer.math = EG_MATH_FAST, layer.batch = 1;
+            layer.activation = j % 2 == 0 ? EG_ACT_GELU : EG_ACT_NONE;
+            layer.m = size[0], layer.k = size[1], layer.n = size[2];
+            computed += check_activation(context, layer, j / 2 % 2 == 0);
+        }
+        assert_int_not_equal(computed, 0);
+        eg_close(context);
+    }
+    eg_close(all);
+}
+
 /* ---- Column-major results ------------------------------------------------------------------------ */
 
 static void assert_transposed(const result *x, const result *y, size_t size) {
@@ -258,6 +306,44 @@ static eg_context *open_only(int threads, eg_cpu_calibration *only, eg_cpu_way l
     return context;
 }
 
+/* The matrix unit takes a tile block of rows, by which the sums are those of its tile loop. */
+static void rows_of_a_tile_block_have_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t rows[] = {17, 24, 32}, sizes[][2] = {{300, 333}, {1100, 64}, {32, 31}, {1056, 544}};
+    static eg_cpu_calibration streams, packs;
+    eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
+               *tiles = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+    if ((few->caps.features & EG_CPU_AMX) == 0) {
+        eg_close(few), eg_close(tiles);
+        skip();
+    }
+    few->caps.only_kernel = tiles->caps.only_kernel = "amx_bf16x1_32x32";
+    for (size_t i = 0; i < 2 * LENGTH(rows) * LENGTH(sizes); i++) {
+        eg_layer layer = small_layer();
+        layer.dtype = EG_BF16, layer.m = rows[i / 2 % LENGTH(rows)];
+        layer.k = sizes[i / 2 / LENGTH(rows)][0], layer.n = sizes[i / 2 / LENGTH(rows)][1];
+        fixture x, y;
+        char plan[4096];
+        fixture_make(&x, layer), fixture_make(&y, layer);
+        unsigned char *const memory = turned(&layer, &x.forward.b);
+        y.forward.b = x.backward.b = y.backward.b = x.forward.b;
+        eg_packed *pack = NULL;
+        if (i % 2 == 1) assert_ok(eg_pack_b(few, &layer, &x.forward.b, &pack));
+        x.forward.packed_b = x.backward.packed_b = pack;
+        assert_ok(eg_forward_plan(few, &layer, &x.forward, plan, sizeof plan));
+        assert_non_null(strstr(plan, "few rows"));
+        assert_ok(eg_forward(few, &layer, &x.forward));
+        assert_ok(eg_backward(few, &layer, &x.backward));
+        assert_ok(eg_forward(tiles, &layer, &y.forward));
+        assert_ok(eg_backward(tiles, &layer, &y.backward));
+        assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+        eg_packed_free(few, pack);
+        free(memory);
+        fixture_free(&x), fixture_free(&y);
+    }
+    eg_close(few), eg_close(tiles);
+}
+
 /* Whole blocks of rows and parts of one; vectors and parts; items of a batch; one pass and several. */
 static void few_columns_have_the_same_bits(void **state) {
     (void)state;
@@ -338,10 +424,12 @@ static void outer_products_have_the_same_bits(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
+        cmocka_unit_test(large_activations_have_the_same_bits_on_whole_lines),
         cmocka_unit_test(column_major_results_have_the_same_bits),
         cmocka_unit_test(a_pack_of_b_changes_no_bit),
         cmocka_unit_test(so_it_is_with_many_threads),
         cmocka_unit_test(few_rows_have_the_same_bits),
+        cmocka_unit_test(rows_of_a_tile_block_have_the_same_bits),
         cmocka_unit_test(few_columns_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),
     };
