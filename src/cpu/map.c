@@ -11,41 +11,53 @@ typedef struct map_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     eg_epilogue epilogue;
-    int64_t rows, cols, chunks, panels;
+    int64_t rows, cols, chunks, segments;
+    int64_t segment; /* columns */
 } map_job;
 
-/* One chunk of rows of one micro-panel. */
-static void map_chunk(void *arg, int64_t index, int thread) {
+/* One chunk of rows of a segment: long pieces of rows, which the hardware prefetches, tile after tile. */
+static void map_segment(void *arg, int64_t index, int thread) {
     const map_job *job = arg;
     const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t mr = kernel->micro.mr, nr = kernel->micro.nr;
     char *scratch = eg_cpu_scratch(job->run, thread);
-    eg_tile tile = {.item = index / (job->chunks * job->panels),
-                    .col = index % job->panels * kernel->micro.nr,
+    eg_tile tile = {.item = index / (job->chunks * job->segments),
                     .values = scratch,
-                    .spare = scratch +
-                             (size_t)(kernel->micro.mr * kernel->micro.nr) * eg_dtype_size(kernel->compute)};
-    tile.cols = eg_least(kernel->micro.nr, job->cols - tile.col);
-    const int64_t first = index / job->panels % job->chunks * EG_CPU_CHUNK;
+                    .spare = scratch + (size_t)(mr * nr) * eg_dtype_size(kernel->compute)};
+    const int64_t col = index % job->segments * job->segment, cols = eg_least(job->segment, job->cols - col);
+    const int64_t first = index / job->segments % job->chunks * EG_CPU_CHUNK;
     const int64_t end = eg_least(first + EG_CPU_CHUNK, job->rows);
-    for (tile.row = first; tile.row < end; tile.row += kernel->micro.mr) {
-        tile.rows = eg_least(kernel->micro.mr, end - tile.row);
-        eg_tile_epilogue t;
-        eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
-        eg_cpu_epilogue_finish(&t);
+    for (tile.row = first; tile.row < end; tile.row += mr) {
+        tile.rows = eg_least(mr, end - tile.row);
+        for (tile.col = col; tile.col < col + cols; tile.col += nr) {
+            eg_tile_epilogue t;
+            tile.cols = eg_least(nr, col + cols - tile.col);
+            eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
+            eg_cpu_epilogue_finish(&t);
+        }
     }
+}
+
+/* Micro-panels of a segment: many, or as few as give every thread its part. */
+static int64_t segment_of(int64_t panels, int64_t bands, int threads) {
+    enum { LONG = 16, PARTS_A_THREAD = 4 };
+    const int64_t even = threads > 1 ? panels * bands / (PARTS_A_THREAD * threads) : panels;
+    return even < 1 ? 1 : eg_least(LONG, even);
 }
 
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
     const eg_op *op = &run->program->list.op[step->op];
     const eg_cpu_kernel *kernel = eg_cpu_detail(step)->kernel;
+    const int64_t nr = kernel->micro.nr, chunks = eg_cpu_chunks(op->rows), bands = op->items * chunks;
     map_job job = {.run = run,
                    .kernel = kernel,
                    .rows = op->rows,
                    .cols = op->cols,
-                   .chunks = eg_cpu_chunks(op->rows),
-                   .panels = eg_ceil_div(op->cols, kernel->micro.nr)};
+                   .chunks = chunks,
+                   .segment = nr * segment_of(eg_ceil_div(op->cols, nr), bands, step->threads)};
+    job.segments = eg_ceil_div(op->cols, job.segment);
     eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    eg_cpu_parallel(run->threads, step->threads, op->items * job.chunks * job.panels, map_chunk, &job);
+    eg_cpu_parallel(run->threads, step->threads, bands * job.segments, map_segment, &job);
 }
 
 /* ---- Column sums -------------------------------------------------------------------------------- */
