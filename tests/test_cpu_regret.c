@@ -22,9 +22,9 @@ typedef struct level {
 #if defined(__x86_64__)
 static const level levels[] = {
     {"portable", 0, 1.4, 6, 1.8},
-    {"avx2", EG_CPU_AVX2, 1.6, 8, 1.4},
-    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 4.1, 22, 3.3},
-    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 5.2, 26, 4.4},
+    {"avx2", EG_CPU_AVX2, 1.5, 7.5, 1.3},
+    {"avx512", EG_CPU_AVX2 | EG_CPU_AVX512, 3.7, 21, 2.8},
+    {"amx", EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX, 4.7, 25, 3.8},
 };
 #else
 static const level levels[] = {{"portable", 0, 1.4, 6, 1.8}};

@@ -82,8 +82,10 @@ EG_INLINE void act_rows(const eg_act_rows *of, int64_t row, EG_T (*act)(EG_T), c
             x[j] = (bf16_terms > 1 ? x[j] * UNSCALE(bf16_terms) : x[j]) + bias[j];
         }
         if (pre != NULL) store_row(pre, x, dtype, of->non_temporal), pre += of->pre_step;
-        EG_UNROLL(2)
-        for (int j = 0; j < 2 && !is_identity; j++) x[j] = EG_V(unless_nan)(x[j], act(x[j]), ~(EG_I){0});
+        if (!is_identity) {
+            EG_UNROLL(2)
+            for (int j = 0; j < 2; j++) x[j] = EG_V(unless_nan)(x[j], act(x[j]), ~(EG_I){0});
+        }
         store_row(out, x, dtype, of->non_temporal);
     }
 }
