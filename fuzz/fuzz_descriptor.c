@@ -228,6 +228,8 @@ static eg_backward_args choose_backward(operands *o) {
         if (choose(s, 4) == 1) choose_chain_up(o, &args.chain_up);
     }
     if (choose(s, 4) > 1) choose_gated(o, &args);
+    if (choose(s, 4) == 1) args.residual = choose_matrix(o, l->m, l->k, true);
+    if (choose(s, 4) == 1) args.accumulate_into = choose(s, 256);
     return args;
 }
 

@@ -11,7 +11,7 @@
 /* ---- Decks -------------------------------------------------------------------------------------- */
 
 /* SALT picks one of the many ways to shuffle: one in which tests/test_cases finds every value. */
-enum { LARGEST_DECK = 256, SALT = 80 };
+enum { LARGEST_DECK = 256, SALT = 396 };
 
 typedef enum deck {
     DECK_CALL,
@@ -29,7 +29,8 @@ typedef enum deck {
     DECK_LIMIT,
     DECK_ALIGNED,
     DECK_GATE,
-    DECK_GATED_CALL
+    DECK_GATED_CALL,
+    DECK_INTO
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -221,6 +222,19 @@ static unsigned needed_by_gated(const check_case *c) {
     return inputs;
 }
 
+enum { ALL_BUT_D_A = 2 * EG_INTO_CHAIN_UP_D_BIAS - 1 - EG_INTO_D_A };
+
+bool check_adds_to(const check_case *c, check_operand output) {
+    static const eg_into into[CHECK_OPERANDS] = {[CHECK_D_A] = EG_INTO_D_A,
+                                                 [CHECK_D_B] = EG_INTO_D_B,
+                                                 [CHECK_D_BIAS] = EG_INTO_D_BIAS,
+                                                 [CHECK_D_BIAS_BELOW] = EG_INTO_CHAIN_D_BIAS,
+                                                 [CHECK_D_B_UP] = EG_INTO_D_B_UP,
+                                                 [CHECK_D_BIAS_UP] = EG_INTO_D_BIAS_UP,
+                                                 [CHECK_D_BIAS_UP_BELOW] = EG_INTO_CHAIN_UP_D_BIAS};
+    return ((c->into | (c->accumulate ? (unsigned)ALL_BUT_D_A : 0)) & (unsigned)into[output]) != 0;
+}
+
 unsigned check_needed(const check_case *c) {
     if (c->gated && c->backward) return needed_by_gated(c);
     if (c->gated) return CHECK_BIT(CHECK_A) | CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP) | CHECK_BIT(CHECK_Y);
@@ -291,6 +305,22 @@ static void deal_forward(unsigned flags, check_case *c) {
     if (c->in_place) c->shared &= ~CHECK_BIT(CHECK_RESIDUAL);
 }
 
+/* What is added: to some of the sums, or to d_a; or to d_a what another matrix has, maybe where it is. */
+static void deal_added(int index, check_case *c) {
+    enum { NOTHING, SOME_SUMS, INTO_D_A, INTO_ALL, RESIDUAL, RESIDUAL_IN_PLACE, WAYS };
+    const int way = deal(DECK_INTO, index, WAYS);
+    const bool chain = wants(c, CHECK_BELOW);
+    if (way == SOME_SUMS) c->into = deal_mask(index, 8) & ALL_BUT_D_A;
+    if (way == INTO_ALL) c->into = ALL_BUT_D_A;
+    if ((way == INTO_ALL || way == INTO_D_A) && !chain) c->into |= EG_INTO_D_A;
+    if (way < RESIDUAL || !wants(c, CHECK_D_A)) return;
+    c->present |= CHECK_BIT(CHECK_D_A_RESIDUAL);
+    c->d_a_in_place = way == RESIDUAL_IN_PLACE;
+    const bool shared = (c->shared & CHECK_BIT(CHECK_D_A)) != 0;
+    if (shared) c->shared |= CHECK_BIT(CHECK_D_A_RESIDUAL);
+    if (!shared && c->d_a_in_place) c->shared &= ~CHECK_BIT(CHECK_D_A_RESIDUAL);
+}
+
 void check_make(eg_dtype compute, int index, check_case *out) {
     check_case calls[LARGEST_DECK];
     const bool gated = index >= count_plain(compute);
@@ -309,6 +339,7 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->present |= (flags & 1) != 0 ? CHECK_BIT(CHECK_BIAS) : 0;
     if (out->backward) {
         deal_backward(index, flags, out);
+        deal_added(index, out);
     } else {
         deal_forward(flags, out);
     }
@@ -335,10 +366,10 @@ static void put(line *to, const char *text) {
 }
 
 static const char *const operand_names[CHECK_OPERANDS] = {
-    "a",         "b",           "bias",       "residual", "grad",           "saved",  "below",
-    "b_up",      "bias_up",     "grad_up",    "saved_up", "below_up",       "y",      "pre",
-    "d_a",       "d_b",         "d_bias",     "grad_pre", "d_bias_below",   "pre_up", "d_b_up",
-    "d_bias_up", "grad_pre_up", "d_up_below", "y_below",  "d_bias_up_below"};
+    "a",      "b",         "bias",        "residual",   "grad",     "saved",          "below",
+    "b_up",   "bias_up",   "grad_up",     "saved_up",   "below_up", "d_a_residual",   "y",
+    "pre",    "d_a",       "d_b",         "d_bias",     "grad_pre", "d_bias_below",   "pre_up",
+    "d_b_up", "d_bias_up", "grad_pre_up", "d_up_below", "y_below",  "d_bias_up_below"};
 
 static void put_set(line *to, const char *label, unsigned set, unsigned present) {
     if ((set & present) == 0) return;
@@ -377,8 +408,13 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     put_set(&to, "; offset", c->offset, c->present);
     put(&to, c->aligned ? "; aligned" : "");
     put(&to, c->accumulate ? "; accumulate" : "; overwrite");
+    if (c->into != 0) {
+        snprintf(head, sizeof head, " into %u", c->into);
+        put(&to, head);
+    }
     put(&to, c->wide ? ", f32 gradients" : "");
     put(&to, c->in_place ? ", in place" : "");
+    put(&to, c->d_a_in_place ? ", d_a in place" : "");
     put(&to, c->own_workspace ? ", own workspace" : "");
     put(&to, limits[c->limit]);
     put(&to, packs[c->pack]);

@@ -48,7 +48,7 @@ static oracle_result *output(const job *j, check_operand which) {
 }
 
 static const double *before(const job *j, check_operand which) {
-    return j->c->accumulate ? j->set.of[which].values : NULL;
+    return check_adds_to(j->c, which) ? j->set.of[which].values : NULL;
 }
 
 /* Matrix units of CPUs read bf16 so, and f32 and f16 scaled; devices may do so everywhere but in f64. */
@@ -96,6 +96,7 @@ static bool expect_forward(job *j, const oracle_layer *layer) {
 
 static bool expect_backward(job *j, const oracle_layer *layer) {
     const check_case *c = j->c;
+    const check_operand added = check_adds_to(c, CHECK_D_A) ? CHECK_D_A : CHECK_D_A_RESIDUAL;
     return oracle_backward(layer, &(oracle_backward_args){
                                       .a = input(j, CHECK_A),
                                       .b = input(j, CHECK_B),
@@ -108,6 +109,7 @@ static bool expect_backward(job *j, const oracle_layer *layer) {
                                       .below_activation = c->below_activation,
                                       .d_a_shared = j->set.of[CHECK_D_A].batch_stride == 0,
                                       .d_b_shared = j->set.of[CHECK_D_B].batch_stride == 0,
+                                      .d_a_before = input(j, added),
                                       .d_b_before = before(j, CHECK_D_B),
                                       .d_bias_before = before(j, CHECK_D_BIAS),
                                       .d_bias_below_before = before(j, CHECK_D_BIAS_BELOW),
@@ -379,7 +381,9 @@ static eg_backward_args backward_args(const job *j) {
                              .chain_up = {.saved = matrix_of(j, CHECK_BELOW_UP),
                                           .d_up = matrix_of(j, CHECK_D_UP_BELOW),
                                           .y = matrix_of(j, CHECK_Y_BELOW),
-                                          .d_bias = vector_of(j, CHECK_D_BIAS_UP_BELOW)}};
+                                          .d_bias = vector_of(j, CHECK_D_BIAS_UP_BELOW)},
+                             .residual = matrix_of(j, CHECK_D_A_RESIDUAL),
+                             .accumulate_into = c->into};
     if (c->source == EG_SOURCE_PRE) args.pre = matrix_of(j, CHECK_SAVED);
     if (c->source == EG_SOURCE_PRE) args.pre_up = matrix_of(j, CHECK_SAVED_UP);
     if (c->source == EG_SOURCE_Y) args.y = matrix_of(j, CHECK_SAVED);

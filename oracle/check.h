@@ -32,8 +32,9 @@ typedef enum check_operand {
     CHECK_BIAS_UP,
     CHECK_GRAD_UP,
     CHECK_SAVED_UP,
-    CHECK_BELOW_UP, /* chain_up.saved */
-    CHECK_Y,        /* outputs from here on */
+    CHECK_BELOW_UP,     /* chain_up.saved */
+    CHECK_D_A_RESIDUAL, /* of the backward pass */
+    CHECK_Y,            /* outputs from here on */
     CHECK_PRE,
     CHECK_D_A,
     CHECK_D_B,
@@ -114,10 +115,12 @@ typedef struct check_case {
     bool gated;   /* CHECK_GRAD_UP is present: a chain has made the gradients */
     bool aligned; /* distances are multiples of 16 bytes, which the fastest kernels ask for */
 
-    bool accumulate;
-    bool wide;     /* d_b and d_bias in f32 for a 16-bit layer */
-    bool in_place; /* y on residual, grad_pre on grad */
-    bool repeated; /* the second run has to leave the bits of the first */
+    bool accumulate;   /* into all sums but d_a, */
+    unsigned into;     /* and into those of eg_into */
+    bool wide;         /* d_b and d_bias in f32 for a 16-bit layer */
+    bool in_place;     /* y on residual, grad_pre on grad, */
+    bool d_a_in_place; /* and d_a on its residual */
+    bool repeated;     /* the second run has to leave the bits of the first */
     bool own_workspace;
     size_t more_workspace; /* bytes beyond what own_workspace needs, a multiple of 64 */
     check_limit limit;
@@ -136,8 +139,11 @@ int check_count(eg_dtype compute);
 int check_round(eg_dtype compute); /* of them, in which every kind of call comes up once */
 void check_make(eg_dtype compute, int index, check_case *out);
 
+/* Whether the output is added to what it holds. */
+bool check_adds_to(const check_case *c, check_operand output);
+
 /* The operands without which the case cannot be called, given its wanted gradients: the inputs, and y. Others
- * that are given, chain and residual excepted, are filled with NaN. */
+ * that are given, chain and residuals excepted, are filled with NaN. */
 unsigned check_needed(const check_case *c);
 
 /* "backward f32 gelu recompute 65x7x129 batch 3 ..." */

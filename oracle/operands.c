@@ -26,6 +26,7 @@ static const struct {
     [CHECK_GRAD_UP] = {"grad_up", DIM_M, DIM_N},
     [CHECK_SAVED_UP] = {"pre_up", DIM_M, DIM_N},
     [CHECK_BELOW_UP] = {"chain_up.saved", DIM_M, DIM_K},
+    [CHECK_D_A_RESIDUAL] = {"residual", DIM_M, DIM_K},
     [CHECK_Y] = {"y", DIM_M, DIM_N},
     [CHECK_PRE] = {"pre", DIM_M, DIM_N},
     [CHECK_D_A] = {"d_a", DIM_M, DIM_K},
@@ -78,6 +79,7 @@ static bool in(unsigned set, check_operand which) { return (set & CHECK_BIT(whic
 static check_operand layout_of(const check_case *c, check_operand which) {
     if (c->in_place && which == CHECK_RESIDUAL) return CHECK_Y;
     if (c->in_place && which == CHECK_GRAD) return CHECK_GRAD_PRE;
+    if (c->d_a_in_place && which == CHECK_D_A_RESIDUAL) return CHECK_D_A;
     return which;
 }
 
@@ -106,6 +108,7 @@ static void lay_out_by_sets(const check_case *c, check_operand which, operand *x
     const check_operand like = layout_of(c, which);
     x->home = c->in_place && which == CHECK_Y          ? CHECK_RESIDUAL
               : c->in_place && which == CHECK_GRAD_PRE ? CHECK_GRAD
+              : c->d_a_in_place && which == CHECK_D_A  ? CHECK_D_A_RESIDUAL
                                                        : which;
     if (!in(c->present, x->home)) x->home = which;
     x->dtype = is_sum(which) && c->wide ? EG_F32 : c->dtype;
@@ -281,7 +284,7 @@ static void fill(const check_case *c, check_operand which, operand *x) {
 
 /* Outputs stay poisoned, but for those that are added to. */
 static void put_image(const check_case *c, check_operand which, operand *x) {
-    if (operand_is_output(which) && !(c->accumulate && is_sum(which))) return;
+    if (operand_is_output(which) && !check_adds_to(c, which)) return;
     for (int64_t i = 0; i < operand_count(x); i++) {
         oracle_put(x->image + operand_at(x, i), 0, x->dtype, x->values[i]);
     }

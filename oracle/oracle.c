@@ -266,6 +266,11 @@ static view item_or_shared(oracle_matrix matrix, int64_t index, int64_t elements
     return exact(batch_item(matrix, index, elements), row, col);
 }
 
+/* What the sum of an item begins with; NULL: nothing. */
+static const double *before_of(oracle_matrix matrix, int64_t index, int64_t elements) {
+    return matrix.data != NULL ? batch_item(matrix, index, elements) : NULL;
+}
+
 static void clear(sum *totals, int64_t count, const double *before) {
     for (int64_t i = 0; i < count; i++) {
         const double start = before != NULL ? before[i] : 0;
@@ -276,11 +281,12 @@ static void clear(sum *totals, int64_t count, const double *before) {
 static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
                      const oracle_result *grad_pre, const oracle_result *grad_pre_up) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
-    const int64_t terms = n * (args->d_a_shared ? layer->batch : 1) * (args->gated ? 2 : 1);
-    clear(totals, m * k, NULL);
+    const int64_t products = n * (args->d_a_shared ? layer->batch : 1) * (args->gated ? 2 : 1);
+    const int64_t terms = products + (args->d_a_before.data != NULL);
+    clear(totals, m * k, before_of(args->d_a_before, 0, m * k));
     if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
     for (int64_t b = 0; b < layer->batch; b++) {
-        if (!args->d_a_shared) clear(totals, m * k, NULL);
+        if (!args->d_a_shared) clear(totals, m * k, before_of(args->d_a_before, b, m * k));
         add_product(layer, totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
                     item_or_shared(args->b, b, k * n, 1, n));
         if (args->gated)

@@ -88,6 +88,7 @@ typedef struct oracle_backward_args {
     eg_activation below_activation;
 
     bool d_a_shared, d_b_shared;
+    oracle_matrix d_a_before; /* or the residual; data may be NULL */
     const double *d_b_before, *d_bias_before, *d_bias_below_before;
     oracle_result *d_a, *d_b, *d_bias, *grad_pre, *d_bias_below;
 

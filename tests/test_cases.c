@@ -11,6 +11,7 @@ typedef struct coverage {
     int aligned[2], accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int ragged[5];
+    int into[7], d_a_residual[8], limited_into[4];
     int gated[5][ACTIVATIONS][3], gated_wanted[16], gated_below[4], made;
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
@@ -27,6 +28,20 @@ static void count_limited(coverage *all, const check_case *c) {
     if (has(c, CHECK_D_A) && c->batch > 1) all->limited_d_a[(c->shared & CHECK_BIT(CHECK_D_A)) != 0]++;
     if (has(c, CHECK_D_B))
         all->limited_sums[c->accumulate + 2 * shared_d_b + 4 * has(c, CHECK_D_BIAS) + 8 * rounded]++;
+}
+
+/* Sums that are added to one by one; and a residual of d_a: in place, under a chain, summed over the batch.
+ */
+static void count_added(coverage *all, const check_case *c) {
+    static const check_operand sums[] = {
+        CHECK_D_A,    CHECK_D_B,       CHECK_D_BIAS,         CHECK_D_BIAS_BELOW,
+        CHECK_D_B_UP, CHECK_D_BIAS_UP, CHECK_D_BIAS_UP_BELOW};
+    for (size_t i = 0; i < LENGTH(sums); i++)
+        all->into[i] += has(c, sums[i]) && !c->accumulate && check_adds_to(c, sums[i]);
+    if (has(c, CHECK_D_A_RESIDUAL))
+        all->d_a_residual[c->d_a_in_place + 2 * has(c, CHECK_BELOW) + 4 * c->gated]++;
+    if (c->limit != CHECK_LIMIT_NONE && has(c, CHECK_D_B) && has(c, CHECK_D_BIAS))
+        all->limited_into[check_adds_to(c, CHECK_D_B) + 2 * check_adds_to(c, CHECK_D_BIAS)]++;
 }
 
 static void count_backward(coverage *all, const check_case *c) {
@@ -76,6 +91,7 @@ static void count_gated(coverage *all, const check_case *c) {
 
 static void count_case(coverage *all, const check_case *c) {
     count_gated(all, c);
+    count_added(all, c);
     if (c->gated) return;
     all->calls[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
     all->packs[c->pack]++;
@@ -143,6 +159,9 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.ragged, LENGTH(all.ragged), "ragged result");
     assert_each(all.accumulate, 2, "accumulate");
     assert_each(all.in_place, 2, "in place");
+    assert_each(all.into, LENGTH(all.into), "sum that is added to");
+    assert_each(all.limited_into, LENGTH(all.limited_into), "sums that are added to, with a limit");
+    assert_each(all.d_a_residual, LENGTH(all.d_a_residual), "residual of d_a");
     assert_each(all.own_workspace, 2, "own workspace");
     assert_each(all.d_bias_below, 2, "chain.d_bias");
     assert_each(all.limits, CHECK_LIMITS, "limit");

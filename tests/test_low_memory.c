@@ -209,7 +209,11 @@ static void check_chunks_find_room(eg_caps caps, eg_low_memory *chunks) {
         for (int64_t row = 0; row < chunks->problem.m; row += chunks->rows) {
             const eg_chunk chunk = eg_chunk_at(chunks, item, row);
             eg_program program;
-            eg_chunk_ops(chunks, &chunk, item + row > 0, &program.list);
+            eg_chunk_ops(chunks, &chunk,
+                         row > 0    ? EG_BEGUN_ITEM
+                         : item > 0 ? EG_BEGUN_SHARED
+                                    : EG_BEGUN_NOTHING,
+                         &program.list);
             assert_ok(eg_compile(&caps, &program));
             assert_true(program.workspace <= chunks->chunk.bytes);
         }

@@ -140,6 +140,35 @@ static void what_is_empty_is_left_out(void **state) {
     assert_shape(&list.op[0], EG_GEMM, M, K, 0);
 }
 
+/* What is added to d_a is a term of its product: of the call's residual, or of d_a itself. Where a chain
+ * needs the sum, it waits in d_a, or in a buffer of the compute type. The other sums are added to one by one.
+ */
+static void what_is_added_to_d_a_is_a_term(void **state) {
+    (void)state;
+    eg_layer layer = layer_of(1, EG_ACT_NONE);
+    eg_backward_args args = everything(1);
+    args.accumulate_into = EG_INTO_D_A | EG_INTO_D_BIAS;
+    eg_op_list list = lower_backward(&layer, &args);
+    assert_int_equal(list.ops, 4);
+    const eg_op *d_a = list.op[1].out.id == EG_OP_D_A ? &list.op[1] : &list.op[0];
+    assert_true(!d_a->accumulate && d_a->out.id == EG_OP_D_A);
+    assert_int_equal(eg_term_of(d_a, EG_TERM_ADD)->view.id, EG_OP_D_A_RESIDUAL);
+    for (int i = 0; i < list.ops; i++)
+        assert_int_equal(list.op[i].accumulate, list.op[i].out.id == EG_OP_D_BIAS);
+    args.accumulate_into = 0, args.residual = matrix(7, 0);
+    args.chain = (eg_chain){.saved = matrix(8, 0), .source = EG_SOURCE_PRE, .activation = EG_ACT_GELU};
+    args.d_b.data = args.d_bias.data = NULL;
+    for (int narrow = 0; narrow < 2; narrow++) {
+        layer.dtype = narrow ? EG_F16 : EG_F32;
+        list = lower_backward(&layer, &args);
+        assert_true(list.ops == 2 && list.buffers == narrow);
+        assert_shape(&list.op[0], EG_GEMM, M, K, N);
+        assert_shape(&list.op[1], EG_MAP, M, K, 0);
+        assert_int_equal(eg_term_of(&list.op[0], EG_TERM_ADD)->view.id, EG_OP_D_A_RESIDUAL);
+        assert_int_equal(list.op[1].left.id, narrow ? EG_BUFFER : EG_OP_D_A);
+    }
+}
+
 /* Both gradients are temporaries; d_a is the sum of two products, rounded once: in place where it
  * is of the compute type. */
 static void a_gated_unit_is_generic_operations(void **state) {
@@ -177,6 +206,7 @@ int main(void) {
         cmocka_unit_test(a_saved_pre_is_a_map),
         cmocka_unit_test(a_batch_is_rows_or_summed),
         cmocka_unit_test(what_is_empty_is_left_out),
+        cmocka_unit_test(what_is_added_to_d_a_is_a_term),
         cmocka_unit_test(a_gated_unit_is_generic_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,21 @@ static void *last_address(void) {
       "pre is given", "EG_SOURCE_RECOMPUTE", "or no pre")                                                    \
     X(b_accumulate, f->backward.accumulate = 2, "accumulate", "2", "expected 0 or 1")                        \
     X(b_accumulate_negative, f->backward.accumulate = -1, "accumulate", "-1", "expected 0 or 1")             \
+    X(b_into_wild, f->backward.accumulate_into = 128, "accumulate_into", "128", "expected EG_INTO_ bits")    \
+    X(b_into_huge, f->backward.accumulate_into = UINT64_MAX, "accumulate_into", "18446744073709551615",      \
+      "127 at most")                                                                                         \
+    X(b_into_d_a_and_residual, (f->backward.accumulate_into = EG_INTO_D_A, f->backward.residual = f->below), \
+      "residual is given", "EG_INTO_D_A (1)", "expected one of them")                                        \
+    X(b_residual_without_d_a, (f->backward.residual = f->below, f->backward.d_a.data = NULL),                \
+      "residual is given", "without d_a", "expected both")                                                   \
+    X(b_residual_dtype, (f->backward.residual = f->below, f->backward.residual.dtype = EG_F64),              \
+      "residual.dtype", "f64", "expected the layer's")                                                       \
+    X(b_residual_ld, (f->backward.residual = f->below, f->backward.residual.ld = 6), "residual.ld", "6",     \
+      "expected at least 7")                                                                                 \
+    X(b_residual_of_a_sum, (f->backward.residual = f->below, f->backward.d_a.batch_stride = 0),              \
+      "residual.batch_stride", "summed over the batch", "expected 0")                                        \
+    X(c_into_d_a, (CHAIN(.source = EG_SOURCE_PRE), f->backward.accumulate_into = EG_INTO_D_A),               \
+      "accumulate_into", "chain.saved", "expected d_a as residual")                                          \
     X(b_d_a_dtype, f->backward.d_a.dtype = EG_F16, "d_a.dtype", "f16", "expected the layer's, f32")          \
     X(b_d_b_dtype, f->backward.d_b.dtype = EG_F64, "d_b.dtype", "f64", "expected the layer's, f32")          \
     X(b_d_bias_dtype, f->backward.d_bias.dtype = EG_BF16, "d_bias.dtype", "bf16", "expected the layer's")    \
@@ -221,6 +236,10 @@ static void *last_address(void) {
     X(b_grad_pre_over_grad,                                                                                  \
       (f->backward.grad_pre.data = f->backward.grad.data, f->backward.grad_pre.layout = EG_COL_MAJOR),       \
       "grad_pre at", "overlaps grad", "expected separate")                                                   \
+    X(b_residual_shifted_from_d_a,                                                                           \
+      (f->backward.residual = f->backward.d_a,                                                               \
+       f->backward.residual.data = SHIFTED(f->backward.d_a.data, 4)),                                        \
+      "d_a at", "overlaps residual", "d_a and residual, may be the same")                                    \
     X(b_grad_pre_is_pre, (fixture_set_source(f, EG_SOURCE_PRE), f->backward.grad_pre.data = f->saved.data),  \
       "grad_pre at", "overlaps pre", "expected separate")                                                    \
     X(c_d_a_is_saved, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = f->below.data), "d_a at",      \

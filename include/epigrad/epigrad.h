@@ -366,9 +366,21 @@ typedef struct eg_data_parallel {
                       the layer's, sends half as much and rounds at every addition */
 } eg_data_parallel;
 
+/* Sums that a backward call adds to what they hold: bits of accumulate_into. Those of absent ones are not
+ * read. */
+typedef enum eg_into {
+    EG_INTO_D_A = 1, /* not with a chain: what d_a holds is then its residual, or has had act' */
+    EG_INTO_D_B = 2,
+    EG_INTO_D_BIAS = 4,
+    EG_INTO_CHAIN_D_BIAS = 8,
+    EG_INTO_D_B_UP = 16,
+    EG_INTO_D_BIAS_UP = 32,
+    EG_INTO_CHAIN_UP_D_BIAS = 64
+} eg_into;
+
 /* With grad = dLoss/dY:
  *     grad_pre = grad ⊙ act'(pre)                        [batch, M, N]
- *     d_a      = grad_pre · Bᵀ                           [batch, M, K], or [M, K] summed over the batch
+ *     d_a      = grad_pre · Bᵀ (+ residual)              [batch, M, K], or [M, K] summed over the batch
  *     d_b      = Aᵀ · grad_pre                           [batch, K, N], or [K, N] summed over the batch
  *     d_bias   = Σ over batch and M of grad_pre          [N]
  * Outputs that are absent are not computed. Inputs that the wanted outputs do not need may be absent. */
@@ -385,7 +397,7 @@ typedef struct eg_backward_args {
     eg_matrix d_b;      /* [K, N] */
     eg_vector d_bias;   /* [N] */
     eg_matrix grad_pre; /* [M, N]. May be the same memory as grad, element for element. */
-    int accumulate;     /* 1: d_b, d_bias and chain.d_bias are added to what they hold */
+    int accumulate;     /* 1: all of eg_into but d_a are added to what they hold */
     eg_chain chain;
     const eg_packed *packed_b; /* optional: eg_pack_b of b */
     eg_workspace workspace;
@@ -414,6 +426,12 @@ typedef struct eg_backward_args {
     eg_matrix grad_pre_up; /* [M, N]: d_up */
     const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
     eg_chain_up chain_up;
+    /* [M, K], optional: a gradient that is added to d_a, such as that of the other branch where A feeds two;
+     * before what a chain makes of the sum. One for the whole batch where d_a is summed over it. May be the
+     * same memory as d_a, element for element. */
+    eg_matrix residual;
+    uint64_t
+        accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */
@@ -430,13 +448,13 @@ EG_CONSTRUCTOR eg_backward_args eg_backward_of(eg_matrix a, eg_matrix b, eg_vect
 
 /* ---- The operation ------------------------------------------------------------------------------ */
 
-/* Outputs must not overlap inputs or each other, but for two pairs that may be the same memory, element for
- * element: y and residual, grad_pre and grad. Elements count, not the gaps between them: operands may
- * interleave in one buffer in any way, such as the windows of [T, 3, heads, d]. Whether they overlap is
- * decided exactly, and only where that takes too long (two operands of which all rows and items lie apart, by
- * four strides in no proportion to each other, thousands of each) the call is refused with "may overlap".
- * Each element is rounded to its storage type once, at the end. The same call on the same device gives the
- * same bits. */
+/* Outputs must not overlap inputs or each other, but for three pairs that may be the same memory, element for
+ * element: y and residual, grad_pre and grad, d_a and residual. Elements count, not the gaps between them:
+ * operands may interleave in one buffer in any way, such as the windows of [T, 3, heads, d]. Whether they
+ * overlap is decided exactly, and only where that takes too long (two operands of which all rows and items
+ * lie apart, by four strides in no proportion to each other, thousands of each) the call is refused with "may
+ * overlap". Each element is rounded to its storage type once, at the end. The same call on the same device
+ * gives the same bits. */
 EG_API eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args);
 EG_API eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args);
 

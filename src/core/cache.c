@@ -122,11 +122,11 @@ static void sign_header(signature *key, const eg_context *context, purpose purpo
 static void sign_call(signature *key, const eg_context *context, const eg_problem *p, purpose purpose,
                       size_t limit) {
     sign_header(key, context, purpose, limit, p->packed_b, p->packed_b_up);
-    add(key, (uint64_t)p->backward | (uint64_t)p->propagate << 1 | (uint64_t)p->accumulate << 2 |
-                 (uint64_t)p->gated << 3 | (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 |
-                 (uint64_t)p->dtype << 8 | (uint64_t)p->math << 12 | (uint64_t)p->source << 16 |
-                 (uint64_t)p->below_source << 20 | (uint64_t)p->activation << 24 |
-                 (uint64_t)p->below_activation << 32);
+    add(key, (uint64_t)p->backward | (uint64_t)p->propagate << 1 | (uint64_t)p->gated << 3 |
+                 (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 | (uint64_t)p->dtype << 8 |
+                 (uint64_t)p->math << 12 | (uint64_t)p->source << 16 | (uint64_t)p->below_source << 20 |
+                 (uint64_t)p->activation << 24 | (uint64_t)p->below_activation << 32 |
+                 (uint64_t)p->accumulate << 40);
     add(key, (uint64_t)p->m);
     add(key, (uint64_t)p->k);
     add(key, (uint64_t)p->n);

@@ -147,8 +147,8 @@ static void shorten_views(eg_op *op, int64_t rows) {
     }
 }
 
-/* An operation with fewer rows. `adds`: to what chunks before it made. */
-static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, bool adds, eg_op *op) {
+/* An operation with fewer rows. */
+static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, eg_begun begun, eg_op *op) {
     if (op->kind == EG_REDUCE) {
         op->depth = c->rows * c->items;
     } else {
@@ -159,7 +159,8 @@ static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, boo
         shorten_views(op, c->rows);
     }
     if (!eg_sums_rows(op)) return;
-    op->accumulate = adds;
+    op->accumulate =
+        op->accumulate || begun >= (eg_is_per_item(x, &x->whole.op[index]) ? EG_BEGUN_ITEM : EG_BEGUN_SHARED);
     if (x->sum[index].bytes > 0) op->out = workspace_sums(x, index);
 }
 
@@ -193,7 +194,7 @@ static void read_pack(const eg_low_memory *x, const eg_chunk *c, eg_op_list *lis
     list->packed_b = &x->packed;
 }
 
-void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, bool adds, eg_op_list *list) {
+void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, eg_begun begun, eg_op_list *list) {
     *list = x->whole;
     list->m = c->rows;
     list->batch = c->items;
@@ -207,7 +208,7 @@ void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, bool adds, eg_op_li
         list->buffer[i].rows = c->rows;
         list->buffer[i].items = fewer(list->buffer[i].items, x, c);
     }
-    for (int i = 0; i < list->ops; i++) shorten_op(x, i, c, adds, &list->op[i]);
+    for (int i = 0; i < list->ops; i++) shorten_op(x, i, c, begun, &list->op[i]);
     if (x->pack.bytes > 0) read_pack(x, c, list);
     if (x->in_result != EG_NO_OP) leave_out_parts(x, c, list);
 }
@@ -227,12 +228,12 @@ static eg_op_list list_of(const eg_low_memory *x, const eg_op *op) {
 }
 
 /* Rows of the left operand, or columns of the right, by the other. */
-eg_op_list eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_result, bool adds) {
+eg_op_list eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_result, eg_begun begun) {
     const int64_t first = in_result ? x->workspace_lines : 0,
                   count = in_result ? eg_result_lines(x) : x->workspace_lines;
     eg_op op = x->whole.op[x->in_result];
     op.right = gradient_of(x, c->rows);
-    shorten_op(x, x->in_result, c, adds, &op);
+    shorten_op(x, x->in_result, c, begun, &op);
     op.out = in_result ? result_sums(x) : workspace_sums(x, x->in_result);
     if (lines_are_rows(eg_split_result(x))) {
         op.rows = count;
@@ -269,16 +270,6 @@ void eg_move_lines(const eg_low_memory *x, int64_t first, int64_t count, bool be
     const eg_view transit = dense_at(out, EG_TRANSIT, out.dtype);
     move[0] = copy_of(x, 1, before ? out : sums, transit);
     move[1] = copy_of(x, 1, transit, before ? sums : out);
-}
-
-/* A product of nothing. */
-eg_op_list eg_clear_result(const eg_low_memory *x, int index, int64_t item) {
-    const eg_chunk c = eg_chunk_at(x, item, 0);
-    eg_op op = x->whole.op[index];
-    shorten_op(x, index, &c, false, &op);
-    op.depth = 0;
-    op.left = op.right = (eg_view){.space = EG_ABSENT};
-    return list_of(x, &op);
 }
 
 eg_problem eg_pack_of_items(const eg_low_memory *x, int64_t item) {

@@ -65,11 +65,19 @@ int64_t eg_gradient_stride(const eg_low_memory *call);
 
 /* ---- Operations ------------------------------------------------------------------------------------- */
 
-/* Those of a chunk. `adds`: to what chunks before it made. */
-void eg_chunk_ops(const eg_low_memory *call, const eg_chunk *chunk, bool adds, eg_op_list *list);
+/* What chunks before have begun, each of these more than the one before it: sums over them are added to. */
+typedef enum eg_begun {
+    EG_BEGUN_NOTHING,
+    EG_BEGUN_SHARED, /* results that the batch shares */
+    EG_BEGUN_ITEM,   /* and those of the chunk's own items */
+    EG_BEGUN_STATES
+} eg_begun;
+
+/* Those of a chunk. */
+void eg_chunk_ops(const eg_low_memory *call, const eg_chunk *chunk, eg_begun begun, eg_op_list *list);
 
 /* What a chunk adds to the sums in the result's memory, or to those in the workspace. */
-eg_op_list eg_chunk_part(const eg_low_memory *call, const eg_chunk *chunk, bool in_result, bool adds);
+eg_op_list eg_chunk_part(const eg_low_memory *call, const eg_chunk *chunk, bool in_result, eg_begun begun);
 
 /* What a result holds before, to where it is added up; or the sum, rounded, to the result. */
 eg_op_list eg_copy_sums(const eg_low_memory *call, int op, int64_t item, bool before);
@@ -77,9 +85,6 @@ eg_op_list eg_copy_sums(const eg_low_memory *call, int op, int64_t item, bool be
 /* Lines of the part in the result's memory to their sums (`before`), or back: both are in one place, so they
  * go through the workspace, in the type of the result. */
 void eg_move_lines(const eg_low_memory *call, int64_t first, int64_t count, bool before, eg_op_list move[2]);
-
-/* The result of some items, made 0. */
-eg_op_list eg_clear_result(const eg_low_memory *call, int op, int64_t item);
 
 /* B of the items that begin at `item`, as eg_pack_b has it. */
 eg_problem eg_pack_of_items(const eg_low_memory *call, int64_t item);

@@ -82,12 +82,13 @@ static eg_status take_list(const eg_caps *caps, const eg_op_list *list, size_t *
  * the size of the workspace is asked for: there is room for either number of lines. */
 static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item, int64_t row, size_t *room) {
     const eg_chunk c = eg_chunk_at(x, item, row);
-    for (int adds = 0; adds < 2; adds++) {
-        eg_chunk_ops(x, &c, adds != 0, &x->program.list);
+    for (int begun = 0; begun < EG_BEGUN_STATES; begun++) {
+        if (begun == EG_BEGUN_SHARED && x->items >= x->problem.batch) continue;
+        eg_chunk_ops(x, &c, (eg_begun)begun, &x->program.list);
         EG_TRY(take_room(caps, &x->program, room));
         for (int i = 0; i < 4 && x->in_result != EG_NO_OP; i++) {
             x->workspace_lines = eg_workspace_lines(eg_split_result(x), i >= 2);
-            x->part.list = eg_chunk_part(x, &c, i % 2 == 0, adds != 0);
+            x->part.list = eg_chunk_part(x, &c, i % 2 == 0, (eg_begun)begun);
             EG_TRY(take_room(caps, &x->part, room));
         }
     }
@@ -116,10 +117,6 @@ static eg_status take_moves(const eg_caps *caps, const eg_low_memory *x, bool be
 static eg_status take_other_room(const eg_caps *caps, const eg_low_memory *x, size_t *room) {
     for (int i = 0; i < x->whole.ops; i++) {
         const eg_op *op = &x->whole.op[i];
-        if (eg_sums_rows(op) && eg_is_per_item(x, op)) {
-            const eg_op_list clear = eg_clear_result(x, i, 0);
-            EG_TRY(take_list(caps, &clear, room));
-        }
         for (int before = op->accumulate; x->sum[i].bytes > 0 && before >= 0; before--) {
             const eg_op_list copy = eg_copy_sums(x, i, 0, before);
             EG_TRY(take_list(caps, &copy, room));

@@ -53,15 +53,6 @@ static eg_status pack(runner *r, int64_t item) {
     return r->context->ops->pack(r->context, &b, &r->x->packed);
 }
 
-/* Whether later items add to something that the first one began. */
-static bool carries(const eg_low_memory *x) {
-    for (int i = 0; i < x->whole.ops; i++) {
-        const eg_op *op = &x->whole.op[i];
-        if (eg_sums_rows(op) && !eg_is_per_item(x, op)) return true;
-    }
-    return false;
-}
-
 /* The sums in the result's memory are made from its lines, some at once, from the first ones on; and become
  * lines again from the last ones on: what lines are written over has gone before. */
 static eg_status move_part(runner *r, bool before) {
@@ -94,25 +85,13 @@ static eg_status copy_sums(runner *r, bool of_items, int64_t item, bool before) 
     return EG_OK;
 }
 
-/* Where later items add to shared sums, all operations of a chunk add: what an item begins is made 0 before.
- */
-static eg_status clear_items(runner *r, int64_t item) {
-    bind(r, item, 0);
-    for (int i = 0; i < r->x->whole.ops; i++) {
-        const eg_op *op = &r->x->whole.op[i];
-        if (!eg_sums_rows(op) || !eg_is_per_item(r->x, op) || op->accumulate) continue;
-        const eg_op_list clear = eg_clear_result(r->x, i, item);
-        EG_TRY(run_list(r, &clear));
-    }
-    return EG_OK;
-}
-
-static eg_status run_chunk(runner *r, const eg_chunk *c, bool adds) {
+static eg_status run_chunk(runner *r, const eg_chunk *c) {
+    const eg_begun begun = c->row > 0 ? EG_BEGUN_ITEM : c->item > 0 ? EG_BEGUN_SHARED : EG_BEGUN_NOTHING;
     eg_op_list list;
-    eg_chunk_ops(r->x, c, adds, &list);
+    eg_chunk_ops(r->x, c, begun, &list);
     if (list.ops > 0) EG_TRY(run_list(r, &list));
     for (int part = 0; part < 2 && r->x->in_result != EG_NO_OP; part++) {
-        list = eg_chunk_part(r->x, c, part != 0, adds);
+        list = eg_chunk_part(r->x, c, part != 0, begun);
         EG_TRY(run_list(r, &list));
     }
     return EG_OK;
@@ -120,22 +99,20 @@ static eg_status run_chunk(runner *r, const eg_chunk *c, bool adds) {
 
 static eg_status run_items(runner *r, int64_t item) {
     eg_low_memory *x = r->x;
-    const bool accumulate = x->problem.accumulate, carried = item > 0 && carries(x);
-    if (accumulate) EG_TRY(copy_sums(r, true, item, true));
-    if (carried) EG_TRY(clear_items(r, item));
+    EG_TRY(copy_sums(r, true, item, true));
     if (x->pack.bytes > 0 && (item == 0 || x->problem.operands[EG_OP_B].batch_stride != 0))
         EG_TRY(pack(r, item));
     for (int64_t row = 0; row < x->problem.m; row += x->rows) {
         const eg_chunk c = eg_chunk_at(x, item, row);
         bind(r, item, row);
-        EG_TRY(run_chunk(r, &c, accumulate || carried || row > 0));
+        EG_TRY(run_chunk(r, &c));
     }
     return copy_sums(r, true, item, false);
 }
 
 static eg_status run_chunks(runner *r) {
     const eg_low_memory *x = r->x;
-    if (x->problem.accumulate) EG_TRY(copy_sums(r, false, 0, true));
+    EG_TRY(copy_sums(r, false, 0, true));
     for (int64_t item = 0; item < x->problem.batch; item += x->items) EG_TRY(run_items(r, item));
     return copy_sums(r, false, 0, false);
 }

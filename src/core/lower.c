@@ -193,7 +193,7 @@ static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_
                        .depth = rows_of_batch(p),
                        .left = x.sums,
                        .out = x.gradient.sent,
-                       .accumulate = p->accumulate && p->comm == NULL};
+                       .accumulate = eg_adds_to(p, out) && p->comm == NULL};
     return x;
 }
 
@@ -278,14 +278,15 @@ static void lower_gated_chain(const eg_problem *p, eg_op_list *list, eg_view d_y
     eg_add_op(list, &d_gate);
 }
 
-/* d_a = d_gate · Bᵀ + d_up · B_upᵀ: the first product waits in the compute type, so that the sum is rounded
- * once. So does a sum that the chain has more than one step for. */
+/* d_a = d_gate · Bᵀ + residual + d_up · B_upᵀ: the first product waits in the compute type, so that the sum
+ * is rounded once. So does a sum that the chain has a step of its own for. */
 static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
                              const eg_view *sums_up) {
     const eg_view d_a = eg_operand_view(p, EG_OP_D_A);
     const bool chain = eg_wants(p, EG_OP_BELOW), in_result = d_a.dtype == list->compute;
     eg_op gate = product_for_d_a(p, x->gate, EG_OP_B);
     gate.out = in_result ? d_a : buffer(list, "d_a sum", gate.items, p->m, p->k);
+    add_view_term(&gate, EG_TERM_ADD, eg_operand_view(p, EG_OP_D_A_RESIDUAL));
     eg_add_op(list, &gate);
     if (eg_is_present(&x->up)) {
         eg_op up = product_for_d_a(p, x->up, EG_OP_B_UP);
@@ -305,15 +306,27 @@ static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradie
     }
 }
 
-/* d_a = grad_pre · Bᵀ, and with a chain that times act' of the layer below */
+/* d_a = grad_pre · Bᵀ + residual; or, with a chain, grad_pre · Bᵀ times act' of the layer below */
 static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, const eg_view *sums) {
     eg_op op = product_for_d_a(p, grad_pre, EG_OP_B);
     op.out = eg_operand_view(p, EG_OP_D_A);
+    add_view_term(&op, EG_TERM_ADD, eg_operand_view(p, EG_OP_D_A_RESIDUAL));
     if (eg_wants(p, EG_OP_BELOW)) {
         add_term(&op, below_term(p));
         add_view_term(&op, EG_TERM_COLUMN_SUMS, *sums);
     }
     eg_add_op(list, &op);
+}
+
+static void lower_any_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
+                          const eg_view *sums_up) {
+    const bool summed = eg_wants(p, EG_OP_BELOW) && eg_wants(p, EG_OP_D_A_RESIDUAL);
+    if (!eg_wants(p, EG_OP_D_A)) return;
+    if (p->gated || eg_wants(p, EG_OP_BELOW_UP) || summed) {
+        lower_summed_d_a(p, list, x, sums, sums_up);
+    } else {
+        lower_d_a(p, list, x->gate, sums);
+    }
 }
 
 /* d_b = Aᵀ · grad_pre */
@@ -325,7 +338,7 @@ static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, e
                 .rows = p->k,
                 .cols = p->n,
                 .depth = p->m,
-                .accumulate = p->accumulate && p->comm == NULL};
+                .accumulate = eg_adds_to(p, id) && p->comm == NULL};
     sum_over_batch(&op, p, id);
     op.left = eg_transposed(eg_operand_view(p, EG_OP_A));
     op.right = grad_pre;
@@ -407,12 +420,14 @@ static gradients lower_gradients(const eg_problem *p, eg_op_list *list, const eg
 /* What is summed over processes comes first, so that the sums are under way while d_a is computed. */
 static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_view grad_pre,
                                     const bias_gradient *here, const bias_gradient *below) {
+    const eg_view none = {.space = EG_ABSENT};
+    const gradients x = {.gate = grad_pre, .up = none};
     const eg_gradient d_b = eg_gradient_of(p, list, EG_OP_D_B, p->k, p->n);
     eg_add_op(list, &here->reduce);
     eg_lower_sum(p, list, &here->gradient);
     if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, EG_OP_D_B, d_b.sent);
     eg_lower_sum(p, list, &d_b);
-    if (eg_wants(p, EG_OP_D_A)) lower_d_a(p, list, grad_pre, &below->sums);
+    lower_any_d_a(p, list, &x, &below->sums, &none);
     eg_add_op(list, &below->reduce);
     eg_lower_sum(p, list, &below->gradient);
     eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
@@ -441,11 +456,7 @@ static void lower_backward(const eg_problem *p, eg_op_list *list) {
         lower_products_and_sums(p, list, x.gate, &here, &below);
         return;
     }
-    if (eg_wants(p, EG_OP_D_A) && (p->gated || eg_wants(p, EG_OP_BELOW_UP))) {
-        lower_summed_d_a(p, list, &x, &below.sums, &below_up.sums);
-    } else if (eg_wants(p, EG_OP_D_A)) {
-        lower_d_a(p, list, x.gate, &below.sums);
-    }
+    lower_any_d_a(p, list, &x, &below.sums, &below_up.sums);
     lower_d_b(p, list, x.gate, EG_OP_D_B, eg_operand_view(p, EG_OP_D_B));
     lower_d_b(p, list, x.up, EG_OP_D_B_UP, eg_operand_view(p, EG_OP_D_B_UP));
     eg_add_op(list, &here.reduce);
@@ -463,7 +474,8 @@ static bool begins_where(const eg_problem *p, eg_operand_id input, eg_operand_id
 }
 
 bool eg_in_place(const eg_problem *p) {
-    return begins_where(p, EG_OP_GRAD, EG_OP_GRAD_PRE) || begins_where(p, EG_OP_RESIDUAL, EG_OP_Y);
+    return begins_where(p, EG_OP_GRAD, EG_OP_GRAD_PRE) || begins_where(p, EG_OP_RESIDUAL, EG_OP_Y) ||
+           begins_where(p, EG_OP_D_A_RESIDUAL, EG_OP_D_A);
 }
 
 /* The lists are not cleared as a whole: that would take as long as the lowering. */

@@ -41,7 +41,7 @@ eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id 
     x.sent = x.received = x.result;
     if (p->comm == NULL || !eg_is_present(&x.result)) return x;
     if (x.result.batch_stride != 0) x.items = p->batch;
-    const bool ready = is_dense(&x) && x.result.dtype == by->sums && !p->accumulate;
+    const bool ready = is_dense(&x) && x.result.dtype == by->sums && !eg_adds_to(p, id);
     const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
                   mine = x.by_rows ? x.result.rows : x.result.cols;
     const eg_view whole = {.rows = rows, .cols = cols};
@@ -96,5 +96,5 @@ void eg_lower_delivery(const eg_problem *p, eg_op_list *list, const eg_gradient 
                              .summed = 1,
                              .left = from,
                              .out = to,
-                             .accumulate = p->accumulate});
+                             .accumulate = eg_adds_to(p, (eg_operand_id)x->result.id)});
 }

@@ -22,7 +22,8 @@ typedef enum eg_operand_id {
     EG_OP_GRAD_UP,
     EG_OP_SAVED_UP,
     EG_OP_BELOW_UP,
-    EG_OP_Y, /* outputs from here on */
+    EG_OP_D_A_RESIDUAL, /* what d_a gets added; d_a itself where that accumulates */
+    EG_OP_Y,            /* outputs from here on */
     EG_OP_PRE,
     EG_OP_D_A,
     EG_OP_D_B,
@@ -99,8 +100,8 @@ typedef struct eg_problem {
     eg_math math;
     eg_activation activation;
     eg_source source;
-    bool propagate;  /* act'(NaN) = NaN */
-    bool accumulate; /* into d_b and d_bias */
+    bool propagate;      /* act'(NaN) = NaN */
+    unsigned accumulate; /* eg_into bits, but that of d_a */
     eg_activation below_activation;
     eg_source below_source;
     const eg_packed *packed_b, *packed_b_up;
@@ -122,6 +123,9 @@ static inline bool eg_wants_up(const eg_problem *problem) {
     return eg_wants(problem, EG_OP_D_A) || eg_wants(problem, EG_OP_D_B_UP) ||
            eg_wants(problem, EG_OP_D_BIAS_UP) || eg_wants(problem, EG_OP_GRAD_PRE_UP);
 }
+
+/* Whether the sum is added to what the operand holds. */
+bool eg_adds_to(const eg_problem *problem, eg_operand_id sum);
 
 static inline bool eg_has_elements(const eg_operand *x) { return x->rows > 0 && x->cols > 0; }
 

@@ -29,6 +29,7 @@ static const struct {
     [EG_OP_GRAD_UP] = {"grad_up", DIM_M, DIM_N, false, false},
     [EG_OP_SAVED_UP] = {"pre_up", DIM_M, DIM_N, false, false},
     [EG_OP_BELOW_UP] = {"chain_up.saved", DIM_M, DIM_K, false, false},
+    [EG_OP_D_A_RESIDUAL] = {"residual", DIM_M, DIM_K, false, false},
     [EG_OP_Y] = {"y", DIM_M, DIM_N, true, false},
     [EG_OP_PRE] = {"pre", DIM_M, DIM_N, true, false},
     [EG_OP_D_A] = {"d_a", DIM_M, DIM_K, true, false},
@@ -294,15 +295,16 @@ static bool same_elements(const eg_problem *problem, const eg_operand *x, const 
 
 static bool may_alias(eg_operand_id input, eg_operand_id output) {
     return (input == EG_OP_RESIDUAL && output == EG_OP_Y) ||
-           (input == EG_OP_GRAD && output == EG_OP_GRAD_PRE);
+           (input == EG_OP_GRAD && output == EG_OP_GRAD_PRE) ||
+           (input == EG_OP_D_A_RESIDUAL && output == EG_OP_D_A);
 }
 
 static eg_status fail_overlap(const eg_problem *problem, int out, int other, eg_overlap_verdict verdict) {
     const eg_operand *written = &problem->operands[out], *touched = &problem->operands[other];
     return eg_fail(
         EG_ERR_ARGUMENT,
-        "%s at %p %s %s at %p; expected separate memory (only y and residual, or grad_pre and "
-        "grad, may be the same, element for element)",
+        "%s at %p %s %s at %p; expected separate memory (only y and residual, grad_pre and grad, or d_a and "
+        "residual, may be the same, element for element)",
         eg_operand_name(problem, (eg_operand_id)out), (void *)((char *)written->data + written->offset),
         verdict == EG_OVERLAP ? "overlaps" : "may overlap (its strides are too irregular to tell)",
         eg_operand_name(problem, (eg_operand_id)other), (void *)((char *)touched->data + touched->offset));
@@ -521,6 +523,54 @@ static eg_status require_inputs(const eg_problem *problem) {
     return d_a ? require_b(problem, "for d_a") : EG_OK;
 }
 
+/* ---- What is added ------------------------------------------------------------------------------ */
+
+bool eg_adds_to(const eg_problem *problem, eg_operand_id sum) {
+    static const eg_into into[EG_OPERANDS] = {[EG_OP_D_B] = EG_INTO_D_B,
+                                              [EG_OP_D_BIAS] = EG_INTO_D_BIAS,
+                                              [EG_OP_D_BIAS_BELOW] = EG_INTO_CHAIN_D_BIAS,
+                                              [EG_OP_D_B_UP] = EG_INTO_D_B_UP,
+                                              [EG_OP_D_BIAS_UP] = EG_INTO_D_BIAS_UP,
+                                              [EG_OP_D_BIAS_UP_BELOW] = EG_INTO_CHAIN_UP_D_BIAS};
+    return (problem->accumulate & (unsigned)into[sum]) != 0;
+}
+
+/* A d_a that accumulates is its own residual. With a chain that would be another thing than to add d_a with
+ * act' to what is there, so the caller has to say which is meant. */
+static eg_status take_accumulated_d_a(eg_problem *problem) {
+    if (eg_wants(problem, EG_OP_BELOW))
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "accumulate_into has EG_INTO_D_A (%d) with chain.saved; expected d_a as residual, "
+                       "which is added before act' of the chain, or no chain",
+                       (int)EG_INTO_D_A);
+    if (eg_wants(problem, EG_OP_D_A_RESIDUAL))
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "residual is given with EG_INTO_D_A (%d) in accumulate_into; expected one of them",
+                       (int)EG_INTO_D_A);
+    problem->operands[EG_OP_D_A_RESIDUAL] = problem->operands[EG_OP_D_A];
+    return EG_OK;
+}
+
+/* A sum over the batch takes one residual, not one for each item. */
+static eg_status take_added(const eg_backward_args *args, eg_problem *problem) {
+    const uint64_t all = 2 * (uint64_t)EG_INTO_CHAIN_UP_D_BIAS - 1;
+    const eg_operand *residual = &problem->operands[EG_OP_D_A_RESIDUAL], *d_a = &problem->operands[EG_OP_D_A];
+    EG_TRY(eg_validate_enum("accumulate", args->accumulate, 1, "0 or 1"));
+    if (args->accumulate_into > all)
+        return eg_fail(EG_ERR_ARGUMENT, "accumulate_into is %llu; expected EG_INTO_ bits, %llu at most",
+                       (unsigned long long)args->accumulate_into, (unsigned long long)all);
+    problem->accumulate =
+        (unsigned)(args->accumulate_into | (args->accumulate != 0 ? all : 0)) & ~(unsigned)EG_INTO_D_A;
+    EG_TRY(take_matrix(problem, EG_OP_D_A_RESIDUAL, &args->residual));
+    if (residual->data != NULL && d_a->data == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "residual is given without d_a; expected both");
+    if (residual->data != NULL && problem->batch > 1 && d_a->batch_stride == 0 && residual->batch_stride != 0)
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "residual.batch_stride is %lld with a d_a that is summed over the batch; expected 0",
+                       (long long)residual->batch_stride);
+    return (args->accumulate_into & EG_INTO_D_A) != 0 ? take_accumulated_d_a(problem) : EG_OK;
+}
+
 eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *given,
                                eg_problem *problem) {
     eg_backward_args copy;
@@ -531,8 +581,6 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     const eg_backward_args *args = known;
     problem->backward = true;
     problem->packed_b = args->packed_b;
-    EG_TRY(eg_validate_enum("accumulate", args->accumulate, 1, "0 or 1"));
-    problem->accumulate = args->accumulate != 0;
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
     EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
@@ -545,6 +593,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(take_gated_backward(args, problem));
     EG_TRY(take_chain(&args->chain, problem));
     EG_TRY(take_chain_up(&args->chain_up, problem));
+    EG_TRY(take_added(args, problem));
     EG_TRY(eg_take_data_parallel(args, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 
@@ -559,30 +608,4 @@ eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, cons
     if (b->batch_stride == 0) problem->batch = 1; /* which then fits any batch */
     EG_TRY(take_matrix(problem, EG_OP_B, b));
     return require(problem, EG_OP_B, "to pack");
-}
-
-eg_status eg_validate_open(const eg_open_info *info) {
-    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
-#define EG_ROW(NAME, name) +1
-    const int backends = 0 EG_BACKEND_TABLE(EG_ROW);
-#undef EG_ROW
-#define EG_ROW(NAME, name) " EG_BACKEND_" #NAME
-    EG_TRY(eg_validate_enum("info.backend", (int)info->backend, backends - 1,
-                            "one of" EG_BACKEND_TABLE(EG_ROW)));
-#undef EG_ROW
-    if (info->threads < 0 || info->threads > 4096) {
-        return eg_fail(EG_ERR_ARGUMENT, "info.threads is %d; expected 0 (all) to 4096", info->threads);
-    }
-    if (info->device < 0) {
-        return eg_fail(EG_ERR_ARGUMENT, "info.device is %d; expected 0 or more", info->device);
-    }
-    if ((info->allocator.alloc == NULL) != (info->allocator.free == NULL)) {
-        return eg_fail(EG_ERR_ARGUMENT,
-                       "info.allocator has only one of alloc and free; expected both or neither");
-    }
-    if (info->parallel_for == NULL && info->parallel_user != NULL) {
-        return eg_fail(EG_ERR_ARGUMENT, "info.parallel_user is set and info.parallel_for is NULL; expected a "
-                                        "parallel_for, or neither");
-    }
-    return EG_OK;
 }

@@ -265,7 +265,7 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
 
 /* ---- Parts of an operation ------------------------------------------------------------------------ */
 
-/* y may be in the residual's memory, and grad_pre in that of grad; pre and d_a are in no input's. */
+/* y and d_a may be in their residual's memory, and grad_pre in that of grad; pre is in no input's. */
 bool eg_cuda_has_unfinished(const eg_op_list *list, const eg_op *op) {
     const bool has_pre = eg_term_of(op, EG_TERM_STORE) != NULL, adds = eg_term_of(op, EG_TERM_ADD) != NULL;
     if (list->dtype != list->compute || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return true;

@@ -93,7 +93,7 @@ AT(eg_chain_up, d_up, 40);
 AT(eg_chain_up, y, 80);
 AT(eg_chain_up, d_bias, 120);
 
-SIZE(eg_backward_args, 928);
+SIZE(eg_backward_args, 976);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -121,6 +121,8 @@ AT(eg_backward_args, d_bias_up, 712);
 AT(eg_backward_args, grad_pre_up, 736);
 AT(eg_backward_args, packed_b_up, 776);
 AT(eg_backward_args, chain_up, 784);
+AT(eg_backward_args, residual, 928);
+AT(eg_backward_args, accumulate_into, 968);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

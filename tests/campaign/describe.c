@@ -37,6 +37,9 @@ ASK(is_limited, c->call.limit != CHECK_LIMIT_NONE)
 ASK(has_workspace, c->call.own_workspace)
 ASK(accumulates, c->call.accumulate)
 ASK(is_in_place, c->call.in_place)
+ASK(adds_to_some, c->call.into != 0)
+ASK(adds_to_d_a, campaign_has(&c->call, CHECK_D_A) && (c->call.into & EG_INTO_D_A) != 0)
+ASK(has_d_a_residual, campaign_has(&c->call, CHECK_D_A_RESIDUAL))
 ASK(has_windows, c->windows)
 ASK(has_windows_by_item, c->windows && c->by_item)
 ASK(has_row, c->row != 0)
@@ -96,6 +99,9 @@ static const struct {
     {"workspace_limit", is_limited},
     {"workspace of the caller's", has_workspace},
     {"accumulate", accumulates},
+    {"accumulate_into", adds_to_some},
+    {"likewise, d_a", adds_to_d_a},
+    {"residual of d_a", has_d_a_residual},
     {"d_b in f32 of 16-bit layers", has_wide_sums},
     {"y on residual, grad_pre on grad", is_in_place},
     {"windows of one memory", has_windows},

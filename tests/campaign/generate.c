@@ -175,6 +175,17 @@ static void draw_gated(oracle_random *random, check_case *c) {
     if (c->source == EG_SOURCE_PRE) c->present |= CHECK_BIT(CHECK_SAVED) | CHECK_BIT(CHECK_SAVED_UP);
 }
 
+/* What is added, and to what: of a stream of its own, too. */
+static void draw_added(oracle_random *random, check_case *c) {
+    const unsigned all = 2 * EG_INTO_CHAIN_UP_D_BIAS - 1;
+    if (!c->backward) return;
+    if (campaign_chance(random, 40)) c->into = (unsigned)oracle_random_bits(random) & all;
+    if (campaign_has(c, CHECK_BELOW)) c->into &= ~(unsigned)EG_INTO_D_A;
+    if (!campaign_has(c, CHECK_D_A) || (c->into & EG_INTO_D_A) != 0 || !campaign_chance(random, 30)) return;
+    c->present |= CHECK_BIT(CHECK_D_A_RESIDUAL);
+    c->d_a_in_place = campaign_chance(random, 40);
+}
+
 static void draw_operands(oracle_random *random, bool summed, check_case *c) {
     if (campaign_chance(random, 60)) c->present |= CHECK_BIT(CHECK_BIAS);
     if (c->backward) {
@@ -239,6 +250,8 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     draw_operands(&random, chosen == SUMMED, c);
     oracle_random gates = {~seed ^ (index + 1) * 0x9e3779b97f4a7c15U};
     draw_gated(&gates, c);
+    oracle_random added = {seed ^ ~(index + 1) * 0x9e3779b97f4a7c15U};
+    draw_added(&added, c);
     draw_data(&random, c);
     draw_pack(&random, chosen == MIDDLE, c);
     draw_memory(&random, chosen == TALL || chosen == SUMMED, c);

@@ -35,6 +35,7 @@ static sizes sizes_of(const check_case *c, check_operand which) {
     case CHECK_A:
     case CHECK_BELOW:
     case CHECK_BELOW_UP:
+    case CHECK_D_A_RESIDUAL:
     case CHECK_D_A:
     case CHECK_D_UP_BELOW:
     case CHECK_Y_BELOW:
@@ -59,10 +60,12 @@ static sizes sizes_of(const check_case *c, check_operand which) {
 
 /* The input that an output is written over takes part in its place. */
 static bool is_written_over(const check_case *c, check_operand which) {
+    if (which == CHECK_D_A_RESIDUAL) return c->d_a_in_place;
     return c->in_place && which == (c->backward ? CHECK_GRAD : CHECK_RESIDUAL);
 }
 
 static bool writes_over(const check_case *c, check_operand which) {
+    if (which == CHECK_D_A) return c->d_a_in_place;
     return c->in_place && which == (c->backward ? CHECK_GRAD_PRE : CHECK_Y);
 }
 
@@ -85,7 +88,7 @@ static eg_dtype draw_dtype(const drawing *d, check_operand which) {
 static bool draw_shared(const drawing *d, check_operand which) {
     const check_case *c = &d->out->call;
     if (is_vector(which)) return true;
-    if (is_written_over(c, which)) return false;
+    if (is_written_over(c, which) && which != CHECK_D_A_RESIDUAL) return false;
     switch (which) {
     case CHECK_B:
     case CHECK_B_UP:
@@ -94,6 +97,7 @@ static bool draw_shared(const drawing *d, check_operand which) {
     case CHECK_D_B_UP:
         return chance(d, 55);
     case CHECK_D_A:
+    case CHECK_D_A_RESIDUAL:
         return !campaign_has(c, CHECK_BELOW) && chance(d, 20);
     case CHECK_A:
     case CHECK_RESIDUAL:
@@ -256,10 +260,10 @@ static void draw_windows(drawing *d) {
 static void draw_aliases(const drawing *d) {
     const check_case *c = &d->out->call;
     const unsigned needed =
-        check_needed(c) |
-        (c->present & (CHECK_BIT(CHECK_BELOW) | CHECK_BIT(CHECK_BELOW_UP) | CHECK_BIT(CHECK_RESIDUAL)));
+        check_needed(c) | (c->present & (CHECK_BIT(CHECK_BELOW) | CHECK_BIT(CHECK_BELOW_UP) |
+                                         CHECK_BIT(CHECK_RESIDUAL) | CHECK_BIT(CHECK_D_A_RESIDUAL)));
     if (c->data == CHECK_DATA_INTEGERS || !chance(d, 12)) return; /* whose sums are to stay exact */
-    const check_operand over = (check_operand)between(d, CHECK_B, CHECK_BELOW_UP);
+    const check_operand over = (check_operand)between(d, CHECK_B, CHECK_D_A_RESIDUAL);
     const check_operand under = (check_operand)between(d, CHECK_A, (int64_t)over - 1);
     const unsigned both = CHECK_BIT(over) | CHECK_BIT(under);
     if ((needed & both) != both || (d->placed & both) != 0) return;
@@ -285,6 +289,9 @@ void campaign_lay_out(oracle_random *random, bool addresses, campaign_case *out)
         const check_operand input = c->backward ? CHECK_GRAD : CHECK_RESIDUAL;
         out->places[c->backward ? CHECK_GRAD_PRE : CHECK_Y] = out->places[input];
     }
+    if (c->d_a_in_place) out->places[CHECK_D_A] = out->places[CHECK_D_A_RESIDUAL];
+    if (c->batch > 1 && out->places[CHECK_D_A].batch_stride == 0)
+        out->places[CHECK_D_A_RESIDUAL].batch_stride = 0; /* one for the sum over the batch */
     for (int i = 0; addresses && i < CHECK_OPERANDS; i++) {
         check_place *place = &out->places[i];
         if (chance(&d, 50)) place->in_pointer = place->offset;
@@ -292,11 +299,33 @@ void campaign_lay_out(oracle_random *random, bool addresses, campaign_case *out)
 }
 
 void campaign_describe_places(const campaign_case *c, char *text, size_t capacity) {
-    static const char *const names[CHECK_OPERANDS] = {
-        "a",         "b",           "bias",          "residual",   "grad",           "saved",  "chain.saved",
-        "b_up",      "bias_up",     "grad_up",       "saved_up",   "chain_up.saved", "y",      "pre",
-        "d_a",       "d_b",         "d_bias",        "grad_pre",   "chain.d_bias",   "pre_up", "d_b_up",
-        "d_bias_up", "grad_pre_up", "chain_up.d_up", "chain_up.y", "chain_up.d_bias"};
+    static const char *const names[CHECK_OPERANDS] = {"a",
+                                                      "b",
+                                                      "bias",
+                                                      "residual",
+                                                      "grad",
+                                                      "saved",
+                                                      "chain.saved",
+                                                      "b_up",
+                                                      "bias_up",
+                                                      "grad_up",
+                                                      "saved_up",
+                                                      "chain_up.saved",
+                                                      "d_a residual",
+                                                      "y",
+                                                      "pre",
+                                                      "d_a",
+                                                      "d_b",
+                                                      "d_bias",
+                                                      "grad_pre",
+                                                      "chain.d_bias",
+                                                      "pre_up",
+                                                      "d_b_up",
+                                                      "d_bias_up",
+                                                      "grad_pre_up",
+                                                      "chain_up.d_up",
+                                                      "chain_up.y",
+                                                      "chain_up.d_bias"};
     size_t used = 0;
     text[0] = '\0';
     for (int i = 0; i < CHECK_OPERANDS && used < capacity; i++) {

@@ -65,6 +65,15 @@ pub type eg_reduction = c_int;
 pub const EG_REDUCTION_SUM: eg_reduction = 0;
 pub const EG_REDUCTION_MEAN: eg_reduction = 1;
 
+pub type eg_into = c_int;
+pub const EG_INTO_D_A: eg_into = 1;
+pub const EG_INTO_D_B: eg_into = 2;
+pub const EG_INTO_D_BIAS: eg_into = 4;
+pub const EG_INTO_CHAIN_D_BIAS: eg_into = 8;
+pub const EG_INTO_D_B_UP: eg_into = 16;
+pub const EG_INTO_D_BIAS_UP: eg_into = 32;
+pub const EG_INTO_CHAIN_UP_D_BIAS: eg_into = 64;
+
 pub type eg_sharding = c_int;
 pub const EG_SHARDING_NONE: eg_sharding = 0;
 pub const EG_SHARDING_LINES: eg_sharding = 1;
@@ -226,6 +235,8 @@ pub struct eg_backward_args {
     pub grad_pre_up: eg_matrix,
     pub packed_b_up: *const eg_packed,
     pub chain_up: eg_chain_up,
+    pub residual: eg_matrix,
+    pub accumulate_into: u64,
 }
 
 #[repr(C)]

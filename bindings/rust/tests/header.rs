@@ -53,6 +53,7 @@ fn rust_type(c: &str) -> String {
     let base = match c.trim_end_matches(['*', ' ']) {
         "size_t" => "usize",
         "int64_t" => "i64",
+        "uint64_t" => "u64",
         "int" => "c_int",
         "double" => "f64",
         "char" => "c_char",
