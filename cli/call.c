@@ -34,9 +34,7 @@ static bool is_output(const call *c, operand op) {
 }
 
 /* What an output holds before the call matters only to one that is added to. */
-static bool is_read(const call *c, operand op) {
-    return !is_output(c, op) || (c->accumulate && operand_is_main_gradient(op));
-}
+static bool is_read(const call *c, operand op) { return !is_output(c, op) || (c->into & 1U << op) != 0; }
 
 int call_upload(call *c, eg_context *context) {
     c->context = context;
@@ -113,6 +111,17 @@ static eg_forward_args forward_args(const call *c) {
                              .pre_up = matrix(c, OP_PRE_UP)};
 }
 
+static uint64_t accumulate_into(const call *c) {
+    static const eg_into bits[OPERANDS] = {[OP_D_A] = EG_INTO_D_A,
+                                           [OP_D_B] = EG_INTO_D_B,
+                                           [OP_D_BIAS] = EG_INTO_D_BIAS,
+                                           [OP_D_B_UP] = EG_INTO_D_B_UP,
+                                           [OP_D_BIAS_UP] = EG_INTO_D_BIAS_UP};
+    uint64_t into = 0;
+    for (operand op = OP_D_A; op < OPERANDS; op++) into |= (c->into & 1U << op) != 0 ? (uint64_t)bits[op] : 0;
+    return into;
+}
+
 static eg_backward_args backward_args(const call *c) {
     return (eg_backward_args){.size = sizeof(eg_backward_args),
                               .a = matrix(c, OP_A),
@@ -126,14 +135,14 @@ static eg_backward_args backward_args(const call *c) {
                               .d_b = matrix(c, OP_D_B),
                               .d_bias = vector(c, OP_D_BIAS),
                               .grad_pre = matrix(c, OP_GRAD_PRE),
-                              .accumulate = c->accumulate,
                               .workspace_limit = c->workspace_limit,
                               .b_up = matrix(c, OP_B_UP),
                               .bias_up = vector(c, OP_BIAS_UP),
                               .pre_up = matrix(c, OP_PRE_UP),
                               .d_b_up = matrix(c, OP_D_B_UP),
                               .d_bias_up = vector(c, OP_D_BIAS_UP),
-                              .grad_pre_up = matrix(c, OP_GRAD_PRE_UP)};
+                              .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
+                              .accumulate_into = accumulate_into(c)};
 }
 
 /* ---- Calls -------------------------------------------------------------------------------------- */

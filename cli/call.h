@@ -11,7 +11,7 @@ typedef struct call {
     bool b_is_nk;
     eg_layer layer;
     eg_source mode;
-    bool accumulate;
+    unsigned into; /* outputs that are added to what they hold, a bit each */
     size_t workspace_limit;
     bool batched;             /* some input is 3-D, and so y is */
     bool present[OPERANDS];   /* which of them the call reads or writes */

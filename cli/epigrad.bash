@@ -33,7 +33,7 @@ _epigrad() { # _epigrad PROGRAM ...
     if [[ $option == -o || $option == --output ]]; then
         _epigrad_offer_files "$current"
     elif words=$("${ask[@]}" "$command" "$option" 2>/dev/null); then
-        [[ $option != --want || $current != *,* ]] || before=${current%,*}, # the last one of a list
+        [[ $option != --want && $option != --accumulate-into || $current != *,* ]] || before=${current%,*}, # the last one of a list
         [[ -z $words ]] || _epigrad_offer "$current" "$before" <<<"$words"
     elif [[ $current == -* ]]; then
         _epigrad_offer "$current" '' < <("${ask[@]}" "$command" 2>/dev/null)

@@ -13,7 +13,7 @@ static void begin_call(call *c, const options *o, bool backward) {
                 .gated = o->gated,
                 .b_is_nk = o->b_is_nk,
                 .mode = o->mode,
-                .accumulate = backward && o->accumulate,
+                .into = backward ? o->into : 0,
                 .workspace_limit = o->workspace_limit};
     c->layer = (eg_layer){.size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite};
 }
@@ -97,7 +97,7 @@ static int load(operand op, const tensor_source *source, bool with_data, bool *f
     if (*found || is_optional(op)) return CLI_OK;
     const char *why = op == OP_PRE || op == OP_PRE_UP || op == OP_Y ? ", which --mode asks for"
                       : op == OP_B_UP                               ? ", which --gated asks for"
-                      : operand_is_main_gradient(op)                ? ", which --accumulate adds to"
+                      : op >= OP_D_A                                ? ", which --accumulate adds to"
                                                                     : "";
     return cli_fail(CLI_BAD_INPUT, "%s has no tensor %s%s", source->path, cli_operand_name(op), why);
 }
@@ -135,7 +135,7 @@ static int set_output(call *c, const options *o, operand op, const tensor_source
     if (t->name == NULL) return cli_out_of_memory();
     t->dtype = c->layer.dtype;
     if (operand_is_main_gradient(op) && o->out_dtype != EG_DTYPE_DEFAULT) t->dtype = o->out_dtype;
-    if (operand_is_main_gradient(op) && c->accumulate && source != NULL) {
+    if ((c->into & 1U << op) != 0 && source != NULL) {
         return load_accumulated(c, op, o, source, with_data);
     }
     return tensor_measure(t);

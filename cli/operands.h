@@ -26,10 +26,11 @@ typedef enum operand {
     OPERANDS
 } operand;
 
-/* A gradient that can be added to, and be f32 for a layer of 16 bits. */
-static inline bool operand_is_main_gradient(operand op) {
-    return op == OP_D_B || op == OP_D_BIAS || op == OP_D_B_UP || op == OP_D_BIAS_UP;
-}
+/* Those that --accumulate adds to. */
+enum { MAIN_GRADIENTS = 1U << OP_D_B | 1U << OP_D_BIAS | 1U << OP_D_B_UP | 1U << OP_D_BIAS_UP };
+
+/* A gradient that can be f32 for a layer of 16 bits. */
+static inline bool operand_is_main_gradient(operand op) { return (MAIN_GRADIENTS & 1U << op) != 0; }
 
 /* "d_a" */
 const char *cli_operand_name(operand op);

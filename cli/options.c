@@ -20,6 +20,7 @@ static const char *const MODES[] = {"recompute", "pre", "y", NULL};
 static const char *const NONFINITES[] = {"zero", "propagate", NULL};
 static const char *const OUTPUTS[] = {"d_a",    "d_b",       "d_bias",      "grad_pre",
                                       "d_b_up", "d_bias_up", "grad_pre_up", NULL};
+static const char *const SUMS[] = {"d_a", "d_b", "d_bias", "d_b_up", "d_bias_up", NULL};
 #define EG_ROW(NAME, name, value, from_y, text) #name,
 static const char *const ACTIVATIONS[] = {EG_ACTIVATION_TABLE(EG_ROW) NULL};
 #undef EG_ROW
@@ -100,22 +101,41 @@ static int set_nonfinite(options *o, const char *value) {
     return CLI_OK;
 }
 
-static int set_want(options *o, const char *value) {
-    static const operand values[] = {OP_D_A,    OP_D_B,       OP_D_BIAS,     OP_GRAD_PRE,
-                                     OP_D_B_UP, OP_D_BIAS_UP, OP_GRAD_PRE_UP};
-    o->want = 0;
+static bool is_word(const char *word, const char *at, size_t length) {
+    return strlen(word) == length && strncmp(word, at, length) == 0;
+}
+
+static operand find_output(const char *at, size_t length) {
+    operand op = OP_D_A;
+    while (op < OPERANDS && !is_word(cli_operand_name(op), at, length)) op++;
+    return op;
+}
+
+/* A list of outputs, as a bit each. */
+static int parse_outputs(const char *name, const char *value, const char *expected, unsigned *set) {
+    unsigned outputs = 0;
     for (const char *at = value;; at++) {
         const size_t length = strcspn(at, ",");
-        operand found = OPERANDS;
-        for (int i = 0; OUTPUTS[i] != NULL; i++) {
-            if (strlen(OUTPUTS[i]) == length && strncmp(OUTPUTS[i], at, length) == 0) found = values[i];
-        }
-        if (found == OPERANDS)
-            return wrong("want", value, "some of d_a,d_b,d_bias,grad_pre,d_b_up,d_bias_up,grad_pre_up");
-        o->want |= 1U << found;
+        const operand found = find_output(at, length);
+        if (found == OPERANDS) return wrong(name, value, expected);
+        outputs |= 1U << found;
         at += length;
-        if (*at == '\0') return CLI_OK;
+        if (*at == '\0') break;
     }
+    *set = outputs;
+    return CLI_OK;
+}
+
+static int set_want(options *o, const char *value) {
+    return parse_outputs("want", value, "some of d_a,d_b,d_bias,grad_pre,d_b_up,d_bias_up,grad_pre_up",
+                         &o->want);
+}
+
+static int set_accumulate_into(options *o, const char *value) {
+    const char *const expected = "some of d_a,d_b,d_bias,d_b_up,d_bias_up";
+    CLI_TRY(parse_outputs("accumulate-into", value, expected, &o->into));
+    const bool sums = (o->into & ~(MAIN_GRADIENTS | 1U << OP_D_A)) == 0;
+    return sums ? CLI_OK : wrong("accumulate-into", value, expected);
 }
 
 static int set_threads(options *o, const char *value) {
@@ -247,6 +267,7 @@ static const struct {
     {"mode", required_argument, BACKWARDS | COMMAND_BENCH, set_mode, MODES},
     {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
     {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
+    {"accumulate-into", required_argument, BACKWARDS, set_accumulate_into, SUMS},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
     {"gated", no_argument, CALLS, set_gated, NULL},
     {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
@@ -303,6 +324,9 @@ static int check_gated(const options *o) {
     const unsigned up = 1U << OP_D_B_UP | 1U << OP_D_BIAS_UP | 1U << OP_GRAD_PRE_UP;
     if (!o->gated && (o->want & up) != 0)
         return cli_fail(CLI_BAD_INPUT, "--want names a result of a gated unit; expected --gated with it");
+    if (!o->gated && (o->into & up) != 0)
+        return cli_fail(CLI_BAD_INPUT,
+                        "--accumulate-into names a result of a gated unit; expected --gated with it");
     if (o->gated && o->mode == EG_SOURCE_Y)
         return cli_fail(CLI_BAD_INPUT, "--mode is y with --gated; expected recompute or pre");
     return CLI_OK;
@@ -335,6 +359,7 @@ int options_parse(command which, int argc, char **argv, options *o) {
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
     CLI_TRY(check_gated(o));
+    if (o->accumulate) o->into |= o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
     return check_files(o, argv[0]);
 }
 

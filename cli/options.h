@@ -38,6 +38,7 @@ typedef struct options {
     eg_source mode;
     unsigned want; /* bits 1 << operand; 0 where not given */
     bool accumulate, save_pre;
+    unsigned into; /* outputs that are added to what is found in IN, a bit each */
     eg_nonfinite nonfinite;
     size_t workspace_limit; /* bytes; 0: none */
     int threads;

@@ -35,10 +35,10 @@ static int run_from(const options *o, const tensor_source *source) {
 }
 
 /* Four tensors to read, those that options ask for, and what run_on does. A gated unit has b_up and bias_up,
- * and two of what is saved and of what is added to. */
+ * and two of what is saved. */
 static int count_steps(const options *o) {
     const int halves = o->gated ? 2 : 1;
-    return 4 + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) + 2 * halves * o->accumulate + 3;
+    return 4 + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) + __builtin_popcount(o->into) + 3;
 }
 
 int command_run(const options *o) {

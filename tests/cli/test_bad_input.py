@@ -52,6 +52,8 @@ def test_backward(tmp_path, layer, name, replaced, says):
         (["--mode", "pre"], {"pre": zeros(5, 7)}, ["pre has shape [5, 7]", "[M, N]"]),
         (["--mode", "y"], {"y": zeros(4, 3)}, ["y has shape [4, 3]", "[M, N]"]),
         (["--accumulate"], {}, ["has no tensor d_b", "--accumulate"]),
+        (["--accumulate-into", "d_a"], {}, ["has no tensor d_a", "--accumulate adds to"]),
+        (["--accumulate-into", "d_a"], {"d_a": zeros(3, 7)}, ["d_a has shape [3, 7]", "[M, K]"]),
         (["--accumulate"], {"d_b": zeros(7, 3)}, ["has no tensor d_bias", "--accumulate"]),
         (["--accumulate"], {"d_b": zeros(3, 7), "d_bias": zeros(3)}, ["d_b has shape [3, 7]", "[K, N]"]),
         (["--accumulate"], {"d_b": zeros(2, 7, 3), "d_bias": zeros(3)}, ["d_b has shape [2, 7, 3]", "shape of b"]),

@@ -85,6 +85,10 @@ def test_a_list():
     assert complete("backward", "--want", "=", "d_a,d_b,g") == ["d_a,d_b,grad_pre", "d_a,d_b,grad_pre_up"]
 
 
+def test_a_list_of_sums():
+    assert complete("backward", "--accumulate-into", "d_a,d_b_") == ["d_a,d_b_up"]
+
+
 def test_files(tmp_path):
     for name in ("a layer.safetensors", "a.txt", "b.safetensors"):
         (tmp_path / name).touch()

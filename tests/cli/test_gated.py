@@ -198,6 +198,8 @@ def test_refused(tmp_path, unit):
     refused("forward", x | {"bias_up": x["bias"][:5]}, "--gated", says="bias_up has shape [5]; expected [N]")
     refused("forward", x | {"b_up": x["b_up"].astype("f8")}, "--gated", says="b_up is f64 and a is f32")
     refused("forward", x | {"residual": x["grad"]}, "--gated", says="residual is given for a gated unit")
+    refused("backward", x, "--accumulate-into", "d_b_up", says="--accumulate-into names a result of a gated unit")
+    refused("backward", x, "--accumulate-into", "d_a,grad_pre", says=["--accumulate-into", "some of d_a,d_b,d_bias"])
     sums = {"d_b": x["b"], "d_bias": x["bias"], "d_bias_up": x["bias"]}
     refused("backward", x | sums, "--gated", "--accumulate", says="no tensor d_b_up, which --accumulate adds to")
     sums["d_b_up"] = x["b"][None].repeat(2, 0)

@@ -209,6 +209,16 @@ def test_accumulate_into_main_gradients(tmp_path, inputs, random, options, kind)
         check(results[name], plus(expected[name], started, "bf16"), kind, name)
 
 
+@pytest.mark.parametrize("names", ["d_a", "d_bias", "d_a,d_b", "d_b,d_bias,d_a"])
+def test_accumulate_into(tmp_path, inputs, random, names):
+    x = inputs("f32")
+    before = {"d_a": draw(random, "f32", *x["a"].shape), "d_b": draw(random, "f32", K, N), "d_bias": draw(random, "f32", N)}
+    results = call(tmp_path, "backward", x | before, "--accumulate-into", names, "--activation", "gelu")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="gelu")
+    expected |= {name: plus(expected[name], wide(before[name]), "f32") for name in names.split(",")}
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+
+
 # ---- Layouts and batches ---------------------------------------------------------------------------------
 
 
