@@ -2,12 +2,13 @@
 """The two functions of the package, over any array library."""
 from __future__ import annotations
 
-from typing import Any, Literal, Optional, Sequence, overload
+from collections.abc import Iterable
+from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from . import _library
 from ._arrays import Torch, kind_of, refuse_grad, shape_of
 from ._library import ArgumentError
-from ._options import ACTIVATION, FROM_Y, MATH, NONFINITE, number
+from ._options import ACTIVATION, FROM_Y, INTO, MATH, NONFINITE, number
 
 _SAVE = {"pre": 1, "y": 2}
 
@@ -132,7 +133,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
     return y, ((pre, pre_up) if gated else pre)
 
 
-_RESULTS = ("d_x", "d_w", "d_bias", "d_w_up", "d_bias_up")
+_RESULTS = tuple(INTO)
 _OUT = tuple(f"out[{i}]" for i in range(len(_RESULTS)))
 
 
@@ -144,11 +145,28 @@ def _take_members(name, value, count, default):
     return members
 
 
+def _take_into(accumulate, need, given):
+    """The library's bits of the results that are added to."""
+    names = _RESULTS[:len(given)]
+    if isinstance(accumulate, str) or not (isinstance(accumulate, Iterable) or accumulate in (True, False)):
+        raise ArgumentError(f"accumulate is {accumulate!r}; expected a truth, or names of {', '.join(names)}")
+    chosen = list(accumulate) if isinstance(accumulate, Iterable) else list(names[1:]) if accumulate else []
+    for name in chosen:
+        if name not in names:
+            raise ArgumentError(f"accumulate has {name!r}; expected names of {', '.join(names)}")
+    lacking = [name for name, wanted, array in zip(names, need, given) if name in chosen and wanted and array is None]
+    if lacking:
+        raise ArgumentError(f"accumulate is {accumulate!r}, and out lacks {' and '.join(lacking)}; "
+                            "expected arrays to add to")
+    return sum(INTO[name] for name in set(chosen))
+
+
 @overload
 def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none",
                     saved: Optional[Array] = None, save: Literal["pre", "y"] = "pre",
                     need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
-                    w_up: None = None, bias_up: None = None, accumulate: bool = False,
+                    w_up: None = None, bias_up: None = None, residual: Optional[Array] = None,
+                    accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
                     stream: Optional[int] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
@@ -158,7 +176,8 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
 def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none",
                     saved: Optional[Sequence[Array]] = None, save: Literal["pre", "y"] = "pre",
                     need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
-                    w_up: Array, bias_up: Optional[Array] = None, accumulate: bool = False,
+                    w_up: Array, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
+                    accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
                     stream: Optional[int] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
@@ -166,21 +185,21 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
 
 
 def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
-                    w_up=None, bias_up=None, accumulate=False, math="default", nonfinite="zero", workspace_limit=0,
-                    stream=None):
+                    w_up=None, bias_up=None, residual=None, accumulate=False, math="default", nonfinite="zero",
+                    workspace_limit=0, stream=None):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
 
         grad_pre = grad * act'(pre)
-        d_x      = grad_pre @ w
+        d_x      = grad_pre @ w (+ residual)
         d_w      = grad_pre.T @ x        summed over all rows; of a (batch, N, K) w, item by item
         d_bias   = grad_pre summed over all rows
 
     and of a gated unit, where w_up is given::
 
         grad_pre = grad * pre_up * act'(pre)        grad_up   = grad * act(pre)
-        d_x      = grad_pre @ w + grad_up @ w_up
+        d_x      = grad_pre @ w + grad_up @ w_up (+ residual)
         d_w      = grad_pre.T @ x                   d_w_up    = grad_up.T @ x
         d_bias   = grad_pre summed over all rows    d_bias_up = grad_up summed likewise
 
@@ -195,7 +214,10 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         out: an array for each result, to be written, or None where it is to be made. All but d_x may be float32 where x
             is float16 or bfloat16.
         w_up, bias_up: as in the forward pass.
-        accumulate: all but d_x are added to what `out` holds. d_x is always overwritten.
+        residual: ``(..., K)``, added to d_x, such as the gradient of x by another way; may be the array that `out` has
+            for d_x.
+        accumulate: the names of the results that are added to what `out` holds, such as ("d_x", "d_w"). True: all but
+            d_x.
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
 
@@ -217,12 +239,9 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     if gated:
         there += True, bias_up is not None or given[4] is not None
     need = _take_members("need", need, count, there)
-    lacking = accumulate and [name for name, wanted, array in zip(_RESULTS[1:], need[1:], given[1:])
-                              if wanted and array is None]
-    if lacking:
-        raise ArgumentError(f"accumulate is True, and out lacks {' and '.join(lacking)}; expected arrays to add to")
+    into = _take_into(accumulate, need, given)
     refuse_grad(grad=grad, x=x, w=w, bias=bias, w_up=w_up, bias_up=bias_up, saved=pre, saved_up=pre_up,
-                **dict(zip(_OUT, given)))
+                residual=residual, **dict(zip(_OUT, given)))
     results = [None] * len(_RESULTS)
     for i in range(count):
         if need[i] and given[i] is None:
@@ -234,9 +253,10 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     if stream is None:
         stream, scratch = kind.stream(x), kind.scratch(x)
     again = saved is None
-    arrays = (x, w, bias if again else None, w_up, bias_up if again else None, grad, pre, pre_up, *results)
+    arrays = (x, w, bias if again else None, w_up, bias_up if again else None, grad, pre, pre_up,
+              residual, *results)
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
-                      bool(accumulate), value, number(MATH, "math", math),
+                      into, value, number(MATH, "math", math),
                       number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))

@@ -151,14 +151,30 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     return finish(done, views, ARRAYS);
 }
 
-/* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, d_x, d_w, d_bias, d_w_up, d_bias_up, source,
- * accumulate, activation, ..., scratch) */
+/* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, residual, d_x, d_w, d_bias, d_w_up, d_bias_up,
+ * source, eg_into bits, activation, ..., scratch) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    enum { X, W, BIAS, W_UP, BIAS_UP, GRAD, SAVED, SAVED_UP, D_X, D_W, D_BIAS, D_W_UP, D_BIAS_UP, ARRAYS };
-    enum { SOURCE = ARRAYS, ACCUMULATE, FIXED };
-    static const char *const names[ARRAYS] = {"x",      "w",      "bias",     "w_up", "bias_up",
-                                              "grad",   "saved",  "saved_up", "d_x",  "d_w",
-                                              "d_bias", "d_w_up", "d_bias_up"};
+    enum {
+        X,
+        W,
+        BIAS,
+        W_UP,
+        BIAS_UP,
+        GRAD,
+        SAVED,
+        SAVED_UP,
+        RESIDUAL,
+        D_X,
+        D_W,
+        D_BIAS,
+        D_W_UP,
+        D_BIAS_UP,
+        ARRAYS
+    };
+    enum { SOURCE = ARRAYS, INTO, FIXED };
+    static const char *const names[ARRAYS] = {"x",    "w",      "bias",     "w_up",     "bias_up",
+                                              "grad", "saved",  "saved_up", "residual", "d_x",
+                                              "d_w",  "d_bias", "d_w_up",   "d_bias_up"};
     (void)self;
     if (count != FIXED + OPTIONS)
         return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments", FIXED + OPTIONS), NULL;
@@ -166,7 +182,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
     eg_backward_args a = {.size = sizeof a};
     call_options options;
     a.source = (eg_source)PyLong_AsLongLong(args[SOURCE]);
-    a.accumulate = PyLong_AsLongLong(args[ACCUMULATE]) != 0;
+    a.accumulate_into = (uint64_t)PyLong_AsLongLong(args[INTO]);
     if (!take_options(args + FIXED, &options)) return NULL;
     const eg_py_operand operands[ARRAYS] = {
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
@@ -177,6 +193,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         {.kind = EG_PY_Y, .view = &views[GRAD], .place = &a.grad},
         {.kind = EG_PY_Y, .view = &views[SAVED], .place = a.source == EG_SOURCE_Y ? &a.y : &a.pre},
         {.kind = EG_PY_Y, .view = &views[SAVED_UP], .place = &a.pre_up},
+        {.kind = EG_PY_X, .view = &views[RESIDUAL], .place = &a.residual},
         {.kind = EG_PY_X, .output = true, .view = &views[D_X], .place = &a.d_a},
         {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W], .place = &a.d_b},
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},

@@ -35,8 +35,8 @@ def backward(grad, x, w, bias, w_up, bias_up, pre, pre_up, activation, need, mat
     """d_x, d_w, d_bias, d_w_up, d_bias_up, or None for what is not needed."""
     made = _make_gradients(x, w, w_up, need)
     source = 0 if pre is None else 1
-    call(_library.backward, (x, w, bias, w_up, bias_up, grad, pre, pre_up, *made),
-         (source, False, ACTIVATION[activation], MATH[math], 0, 0))
+    call(_library.backward, (x, w, bias, w_up, bias_up, grad, pre, pre_up, None, *made),
+         (source, 0, ACTIVATION[activation], MATH[math], 0, 0))
     return made
 
 

@@ -7,7 +7,7 @@ import os
 import torch
 
 from .. import _library
-from .._options import ACTIVATION, MATH, number
+from .._options import ACTIVATION, INTO, MATH, number
 
 _SAVED_Y = ("relu", "sigmoid", "tanh")  # of "none" nothing need be saved
 _SOURCE = {"recompute": 0, "pre": 1, "y": 2}
@@ -66,8 +66,8 @@ def backward(grad, x, w, bias, saved, activation, source, need, math):
     d_x = x.new_empty(x.shape) if need[0] else None  # not empty_like: x may be expanded
     d_w = gradient_of(w) if need[1] else None
     d_bias = x.new_empty((w.shape[-2],)) if need[2] else None
-    call(_library.backward, (x, w, bias, None, None, grad, saved, None, d_x, d_w, d_bias, None, None),
-         (_SOURCE[source], False, ACTIVATION[activation], MATH[math], 0, 0))
+    call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, d_x, d_w, d_bias, None, None),
+         (_SOURCE[source], 0, ACTIVATION[activation], MATH[math], 0, 0))
     return d_x, d_w, d_bias
 
 
@@ -194,8 +194,8 @@ def _add_to_main_grad(ctx, grad, x, w, bias, saved):
                     (need[0], need[1] and sums[0] is None, need[2] and sums[1] is None), ctx.math)
     added = [total if wanted else None for total, wanted in zip(sums, need[1:3])]
     if added[0] is not None or added[1] is not None:
-        call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, *added, None, None),
-             (_SOURCE[ctx.source], True, ACTIVATION[ctx.activation], MATH[ctx.math], 0, 0))
+        call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, None, *added, None, None),
+             (_SOURCE[ctx.source], INTO["d_w"] | INTO["d_bias"], ACTIVATION[ctx.activation], MATH[ctx.math], 0, 0))
     for parameter, total in zip(ctx.parameters, added):
         if total is not None:
             parameter.grad_added_to_main_grad = True  # as Megatron's optimisers ask

@@ -132,6 +132,21 @@ def test_out_and_accumulate(rng):
     assert np.allclose(d_w, 1 + expected[3]) and np.allclose(d_bias, 1 + expected[4])
 
 
+def test_what_is_added(rng):
+    x, w, bias, grad = arrays(rng, np.float32)
+    sums = [np.ones((5, 7), "f"), np.ones((3, 7), "f"), np.ones(3, "f")]
+    expected = reference(x, w, bias, grad, "relu")[2:]
+    for names in (["d_x"], ("d_x", "d_bias"), {"d_w"}, []):
+        got = epigrad.linear_backward(grad, x, w, bias, activation="relu", out=[one.copy() for one in sums], accumulate=names)
+        for name, one, value in zip(("d_x", "d_w", "d_bias"), got, expected):
+            assert np.allclose(one, value + (name in names), atol=1e-5)
+    residual = rng.standard_normal((5, 7)).astype("f")
+    assert np.allclose(epigrad.linear_backward(grad, x, w, residual=residual)[0], grad @ w + residual, atol=1e-5)
+    d_x = residual.copy()
+    assert epigrad.linear_backward(grad, x, w, residual=d_x, out=(d_x, None, None))[0] is d_x
+    assert np.allclose(d_x, grad @ w + residual, atol=1e-5)
+
+
 def test_need(rng):
     x, w, bias, grad = arrays(rng, np.float32)
     d_x, d_w, d_bias = epigrad.linear_backward(grad, x, w, bias, need=(False, True, False))
@@ -237,7 +252,7 @@ def test_scratch_of_the_arrays_library(rng):
         start = -made[-1].ctypes.data % 64 // 4
         return made[-1][start:start + count]
 
-    call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, d_x, d_w, None, None, None,
+    call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, None, d_x, d_w, None, None, None,
                                              0, 0, 2, 0, 0, 0, None, scratch)
     call(scratch)
     wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
@@ -267,6 +282,10 @@ def test_refused_backward(rng):
              {"saved": grad, "save": "y", "activation": "gelu"}),
             (wrong, r"^out has 2", (grad, x, w), {"out": (None, None)}),
             (wrong, r"^accumulate is True, and out lacks", (grad, x, w), {"accumulate": True}),
+            (wrong, r"^accumulate is \('d_x',\), and out lacks d_x", (grad, x, w), {"accumulate": ("d_x",)}),
+            (wrong, r"^accumulate has 'd_w_up'; expected names of d_x, d_w, d_bias$", (grad, x, w), {"accumulate": ["d_w_up"]}),
+            (wrong, r"^accumulate is 'd_x'; expected a truth, or names", (grad, x, w), {"accumulate": "d_x"}),
+            (wrong, r"^residual.shape is \(5, 3\)", (grad, x, w), {"residual": grad}),
             (wrong, r"^d_w.shape", (grad, x, w), {"out": (None, np.empty((7, 3), "f"), None)}),
             (TypeError, r"^d_w has elements of f64; expected f32", (grad, x, w),
              {"out": (None, np.empty((3, 7)), None)}),
