@@ -3,6 +3,7 @@
  * that end with their last element, so that the address sanitizer sees one touched outside. */
 #include <stdbool.h>
 #include <stdint.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,6 +166,8 @@ static eg_layer choose_layer(source *s) {
     layer.activation = (eg_activation)choose_enum(s, 12);
     layer.math = (eg_math)choose_enum(s, 3);
     layer.nonfinite = (eg_nonfinite)choose_enum(s, 2);
+    static const double scales[] = {0, 0, 0, 0.125, -3, 1e300, (double)NAN, 1e-300};
+    layer.scale = scales[choose(s, sizeof scales / sizeof *scales)];
     return layer;
 }
 

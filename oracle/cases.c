@@ -30,7 +30,8 @@ typedef enum deck {
     DECK_ALIGNED,
     DECK_GATE,
     DECK_GATED_CALL,
-    DECK_INTO
+    DECK_INTO,
+    DECK_SCALE
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -321,6 +322,18 @@ static void deal_added(int index, check_case *c) {
     if (!shared && c->d_a_in_place) c->shared &= ~CHECK_BIT(CHECK_D_A_RESIDUAL);
 }
 
+double check_scale(int index) {
+    static const double scales[CHECK_SCALES] = {0, 0.125, -2, 1, (double)0.0883883461F, (double)-1.7F, 200};
+    return scales[index];
+}
+
+/* Half of the cases have none. */
+static void deal_scale(int index, check_case *c) {
+    const int scale = deal(DECK_SCALE, index, 2 * CHECK_SCALES);
+    const int kinds = c->data == CHECK_DATA_INTEGERS ? CHECK_EXACT_SCALES : CHECK_SCALES;
+    if (scale < CHECK_SCALES) c->scale = check_scale(scale % kinds);
+}
+
 void check_make(eg_dtype compute, int index, check_case *out) {
     check_case calls[LARGEST_DECK];
     const bool gated = index >= count_plain(compute);
@@ -334,6 +347,7 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->nonfinite = (eg_nonfinite)(options % 2);
     deal_shape(index, out);
     deal_layout(index, out);
+    deal_scale(index, out);
     out->shared &= ~(CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE) |
                      CHECK_BIT(CHECK_PRE_UP) | CHECK_BIT(CHECK_GRAD_PRE_UP));
     out->present |= (flags & 1) != 0 ? CHECK_BIT(CHECK_BIAS) : 0;
@@ -406,6 +420,10 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     put_set(&to, "; gapped", c->gapped, c->present);
     put_set(&to, "; interleaved", c->interleaved, c->present);
     put_set(&to, "; offset", c->offset, c->present);
+    if (c->scale != 0) {
+        snprintf(head, sizeof head, "; scale %.9g", c->scale);
+        put(&to, head);
+    }
     put(&to, c->aligned ? "; aligned" : "");
     put(&to, c->accumulate ? "; accumulate" : "; overwrite");
     if (c->into != 0) {

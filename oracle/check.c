@@ -66,6 +66,7 @@ static oracle_layer layer_of(const job *j) {
         .batch = c->batch,
         .activation = c->activation,
         .nonfinite = c->nonfinite,
+        .scale = c->scale == 0 ? 1 : c->scale,
         .dtype = c->dtype,
         .reduced_products = c->math == EG_MATH_FAST && c->dtype == EG_F32,
         .rounds_grad_pre = j->rounds_grad_pre && half,
@@ -191,7 +192,8 @@ static eg_layer public_layer(const check_case *c) {
                       .dtype = c->dtype,
                       .activation = c->activation,
                       .math = c->math,
-                      .nonfinite = c->nonfinite};
+                      .nonfinite = c->nonfinite,
+                      .scale = c->scale};
 }
 
 /* Overwrites b on the device, where it lies alone. */

@@ -100,6 +100,7 @@ typedef struct check_case {
     eg_math math;
     eg_nonfinite nonfinite;
     int64_t m, k, n, batch;
+    double scale; /* of the products, a number of f32; 0: none */
 
     /* Sets of operands, as CHECK_BITs: */
     unsigned present;
@@ -132,6 +133,11 @@ typedef struct check_case {
     check_data data;
     uint64_t seed;
 } check_case;
+
+/* Scales for cases, 0 among them. Those before CHECK_EXACT_SCALES are powers of two, which leave sums of
+ * small integers exact. */
+enum { CHECK_EXACT_SCALES = 4, CHECK_SCALES = 7 };
+double check_scale(int index);
 
 /* How many cases cover a kernel that computes in `compute`, and which is the index-th. A pure function:
  * every value of every field is taken, each within its own round of cases. */

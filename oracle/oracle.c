@@ -39,17 +39,23 @@ static double error_of(double value, double bound, double factor) {
 }
 
 /* A factor below `least` may be read as 0. */
+static void add_scaled_term(sum *total, double scale, double left, double left_bound, double right,
+                            double right_bound, double least) {
+    const double size = fabs(left * right * scale);
+    total->value += (oracle_real)left * (oracle_real)right * (oracle_real)scale;
+    total->magnitude += size;
+    if (fabs(left) < least || fabs(right) < least) total->bound += size;
+    total->bound += error_of(left, left_bound, right * scale) + error_of(right, right_bound, left * scale);
+}
+
 static void add_term(sum *total, double left, double left_bound, double right, double right_bound,
                      double least) {
-    total->value += (oracle_real)left * (oracle_real)right;
-    total->magnitude += fabs(left * right);
-    if (fabs(left) < least || fabs(right) < least) total->bound += fabs(left * right);
-    total->bound += error_of(left, left_bound, right) + error_of(right, right_bound, left);
+    add_scaled_term(total, 1, left, left_bound, right, right_bound, least);
 }
 
 static double least_of(const oracle_layer *layer) { return layer->reads_subnormals_as_0 ? 0x1p-126 : 0; }
 
-/* totals[rows, cols] += left [rows, depth] · right [depth, cols] */
+/* totals[rows, cols] += scale · left [rows, depth] · right [depth, cols] */
 static void add_product(const oracle_layer *layer, sum *totals, int64_t rows, int64_t cols, int64_t depth,
                         view left, view right) {
     const double least = least_of(layer);
@@ -59,8 +65,8 @@ static void add_product(const oracle_layer *layer, sum *totals, int64_t rows, in
             const double left_bound = left.bound != NULL ? left.bound[l] : 0;
             for (int64_t j = 0; j < cols; j++) {
                 const int64_t r = k * right.row + j * right.col;
-                add_term(&totals[i * cols + j], left.value[l], left_bound, right.value[r],
-                         right.bound != NULL ? right.bound[r] : 0, least);
+                add_scaled_term(&totals[i * cols + j], layer->scale, left.value[l], left_bound,
+                                right.value[r], right.bound != NULL ? right.bound[r] : 0, least);
             }
         }
     }
@@ -77,12 +83,16 @@ static double underflow(const oracle_layer *layer) {
     return layer->dtype == EG_F64 ? least : least / 2; /* of f64 half of it is no double */
 }
 
+/* What is lost below the normal numbers is lost before the scale. */
+static double above_1(double scale) { return fmax(1, fabs(scale)); }
+
 static oracle_result finish(const oracle_layer *layer, const sum *total, int64_t terms) {
     const double product = layer->reduced_products ? 2 * oracle_unit_roundoff(EG_BF16) : 0;
     const double each = ORACLE_SUM * sqrt((double)terms) * unit(layer) + product;
-    const double rounding = isfinite(total->magnitude) && (total->magnitude > 0 || total->value != 0)
-                                ? each * total->magnitude + (double)terms * underflow(layer)
-                                : 0;
+    const double rounding =
+        isfinite(total->magnitude) && (total->magnitude > 0 || total->value != 0)
+            ? each * total->magnitude + (double)terms * underflow(layer) * above_1(layer->scale)
+            : 0;
     return (oracle_result){(double)total->value, total->bound + rounding};
 }
 
@@ -106,7 +116,7 @@ static void make_pre(const oracle_layer *layer, const double *a, const double *b
         totals[i] = (sum){(oracle_real)start, fabs(start), 0};
     }
     add_product(layer, totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
-    finish_all(layer, totals, m * n, k + 1, pre);
+    finish_all(layer, totals, m * n, k + 1 + (layer->scale != 1), pre);
     for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) pre[i].bound = 0;
 }
 
@@ -282,7 +292,7 @@ static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args
                      const oracle_result *grad_pre, const oracle_result *grad_pre_up) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     const int64_t products = n * (args->d_a_shared ? layer->batch : 1) * (args->gated ? 2 : 1);
-    const int64_t terms = products + (args->d_a_before.data != NULL);
+    const int64_t terms = products + (args->d_a_before.data != NULL) + (layer->scale != 1);
     clear(totals, m * k, before_of(args->d_a_before, 0, m * k));
     if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
     for (int64_t b = 0; b < layer->batch; b++) {
@@ -306,7 +316,7 @@ typedef struct weight_gradient {
 static void make_d_b(const oracle_layer *layer, oracle_matrix a, const weight_gradient *x, sum *totals,
                      const oracle_result *grad_pre) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
-    const int64_t terms = m * (x->shared ? layer->batch : 1) + 1;
+    const int64_t terms = m * (x->shared ? layer->batch : 1) + 1 + (layer->scale != 1);
     if (x->d_b == NULL) return;
     if (x->shared) { /* also what an empty batch leaves */
         clear(totals, k * n, x->before);

@@ -44,6 +44,7 @@ typedef struct oracle_layer {
     int64_t m, k, n, batch;
     eg_activation activation;
     eg_nonfinite nonfinite;
+    double scale; /* of the products */
     /* What decides the bounds and not the values: */
     eg_dtype dtype;             /* storage type; sums are accumulated in oracle_compute_dtype of it */
     bool reduced_products;      /* EG_MATH_FAST: products of f32 operands rounded to 8 bits */

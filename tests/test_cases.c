@@ -11,7 +11,7 @@ typedef struct coverage {
     int aligned[2], accumulate[2], wide[2], in_place[2], own_workspace[2], d_bias_below[2];
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int ragged[5];
-    int into[7], d_a_residual[8], limited_into[4];
+    int scales[3], into[7], d_a_residual[8], limited_into[4];
     int gated[5][ACTIVATIONS][3], gated_wanted[16], gated_below[4], made;
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
@@ -92,6 +92,7 @@ static void count_gated(coverage *all, const check_case *c) {
 static void count_case(coverage *all, const check_case *c) {
     count_gated(all, c);
     count_added(all, c);
+    if (c->scale != 0) all->scales[c->gated ? 2 : c->backward]++;
     if (c->gated) return;
     all->calls[c->dtype][c->activation][c->backward ? 1 + (int)c->source : 0]++;
     all->packs[c->pack]++;
@@ -159,6 +160,7 @@ static void check_coverage(eg_dtype compute) {
     assert_each(all.ragged, LENGTH(all.ragged), "ragged result");
     assert_each(all.accumulate, 2, "accumulate");
     assert_each(all.in_place, 2, "in place");
+    assert_each(all.scales, LENGTH(all.scales), "scale");
     assert_each(all.into, LENGTH(all.into), "sum that is added to");
     assert_each(all.limited_into, LENGTH(all.limited_into), "sums that are added to, with a limit");
     assert_each(all.d_a_residual, LENGTH(all.d_a_residual), "residual of d_a");

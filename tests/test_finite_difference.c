@@ -17,7 +17,7 @@ typedef struct net {
 
 static oracle_layer layer_of(const net *n) {
     return (oracle_layer){
-        .m = M, .k = K, .n = N, .batch = BATCH, .activation = n->activation, .dtype = EG_F64};
+        .m = M, .k = K, .n = N, .batch = BATCH, .activation = n->activation, .scale = -0.75, .dtype = EG_F64};
 }
 
 static void make_a(const net *n, double *a) {

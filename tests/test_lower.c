@@ -169,6 +169,24 @@ static void what_is_added_to_d_a_is_a_term(void **state) {
     }
 }
 
+/* Of every product, and of nothing else; it is the first term. */
+static void a_scale_is_a_term_of_products(void **state) {
+    (void)state;
+    eg_layer layer = layer_of(1, EG_ACT_GELU);
+    eg_backward_args args = everything(1);
+    layer.scale = 0.125;
+    const eg_op_list list = lower_backward(&layer, &args);
+    int products = 0;
+    for (int i = 0; i < list.ops; i++) {
+        const eg_op *op = &list.op[i];
+        assert_true(eg_scale_of(op) == (op->kind == EG_GEMM ? 0.125 : 1));
+        for (int j = 1; j < op->terms; j++) assert_int_not_equal(op->term[j].kind, EG_TERM_SCALE);
+        products += op->kind == EG_GEMM;
+        if (op->out.id == EG_OP_D_A && op->kind == EG_GEMM) assert_true(eg_is_bare(op));
+    }
+    assert_int_equal(products, 3);
+}
+
 /* Both gradients are temporaries; d_a is the sum of two products, rounded once: in place where it
  * is of the compute type. */
 static void a_gated_unit_is_generic_operations(void **state) {
@@ -207,6 +225,7 @@ int main(void) {
         cmocka_unit_test(a_batch_is_rows_or_summed),
         cmocka_unit_test(what_is_empty_is_left_out),
         cmocka_unit_test(what_is_added_to_d_a_is_a_term),
+        cmocka_unit_test(a_scale_is_a_term_of_products),
         cmocka_unit_test(a_gated_unit_is_generic_operations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

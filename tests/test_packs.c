@@ -101,6 +101,7 @@ static void check_against_oracle(const sample *s, const fixture *f, bool rounds_
                                 .n = s->n,
                                 .batch = s->batch,
                                 .activation = s->activation,
+                                .scale = 1,
                                 .dtype = s->dtype,
                                 .reduced_products = s->math == EG_MATH_FAST && s->dtype == EG_F32,
                                 .rounds_grad_pre = rounds_grad_pre && eg_dtype_size(s->dtype) == 2};

@@ -2,6 +2,8 @@
 /* Every documented rule about the arguments of the operation, one row each: what is bent, and what the
  * message must name (the argument, its value, what was expected). A refused call has written nothing, and
  * the workspace and plan queries refuse it in the same words. */
+#include <math.h>
+
 #include "fixture.h"
 
 typedef struct rule {
@@ -37,7 +39,11 @@ static void *last_address(void) {
       "EG_ACT_")                                                                                             \
     X(activation_wild, f->layer.activation = (eg_activation)-7, "layer.activation", "-7", "EG_ACT_")         \
     X(math_past, f->layer.math = (eg_math)3, "layer.math", "3", "EG_MATH_")                                  \
-    X(nonfinite_past, f->layer.nonfinite = (eg_nonfinite)2, "layer.nonfinite", "2", "EG_NONFINITE_")
+    X(nonfinite_past, f->layer.nonfinite = (eg_nonfinite)2, "layer.nonfinite", "2", "EG_NONFINITE_")         \
+    X(scale_nan, f->layer.scale = NAN, "layer.scale", "nan", "expected a finite number")                     \
+    X(scale_infinite, f->layer.scale = -INFINITY, "layer.scale", "-inf", "expected a finite number")         \
+    X(scale_past_f32, f->layer.scale = 1e39, "layer.scale", "1e+39", "normal in f32")                        \
+    X(scale_below_f32, f->layer.scale = 1e-40, "layer.scale", "1e-40", "normal in f32")
 
 /* ---- Forward ------------------------------------------------------------------------------------ */
 
@@ -369,13 +375,20 @@ static void a_shorter_struct_of_an_older_header_is_this_one(void **state) {
     fixture_make(&f, small_layer());
     f.forward.size = offsetof(eg_forward_args, b_up);
     f.backward.size = offsetof(eg_backward_args, data_parallel);
+    f.layer.size = offsetof(eg_layer, scale);
+    memset((char *)&f.layer + f.layer.size, 0xff, sizeof f.layer - f.layer.size);
     memset((char *)&f.forward + f.forward.size, 0xff, sizeof f.forward - f.forward.size);
     memset((char *)&f.backward + f.backward.size, 0xff, sizeof f.backward - f.backward.size);
     assert_ok(eg_forward(context, &f.layer, &f.forward));
     assert_ok(eg_backward(context, &f.layer, &f.backward));
+    eg_packed *packed;
+    assert_ok(eg_pack_b(context, &f.layer, &f.forward.b, &packed));
+    eg_packed_free(context, packed);
     f.forward.size--, f.backward.size--;
     assert_status(eg_forward(context, &f.layer, &f.forward), EG_ERR_ARGUMENT);
     assert_status(eg_backward(context, &f.layer, &f.backward), EG_ERR_ARGUMENT);
+    f.forward.size++, f.layer.size--;
+    assert_status(eg_forward(context, &f.layer, &f.forward), EG_ERR_ARGUMENT);
     fixture_free(&f);
     eg_close(context);
 }

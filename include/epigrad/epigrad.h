@@ -207,7 +207,9 @@ EG_API eg_status eg_download(eg_context *context, void *host, const void *memory
 
 /* What is computed, shared by forward and backward:
  *     pre = A·B + bias     A [batch, M, K]   B [batch, K, N]   bias [N]   pre, Y [batch, M, N]   Y = act(pre)
- * M or N 0: there is nothing to do, and reductions are written as 0. K = 0: Y = act(bias). */
+ * With a scale, every product of the layer is multiplied by it before anything is added: scale·A·B + bias,
+ * and in the backward pass d_a and d_b, but not grad_pre and d_bias. M or N 0: there is nothing to do, and
+ * reductions are written as 0. K = 0: Y = act(bias). */
 typedef struct eg_layer {
     size_t size;
     int64_t m, k, n;
@@ -216,6 +218,8 @@ typedef struct eg_layer {
     eg_activation activation;
     eg_math math;
     eg_nonfinite nonfinite;
+    double scale; /* of the products: attention's 1/√d, for one. 0 means 1. Finite, and a normal number of the
+                     type that is computed in, f32 or f64, to which it is rounded */
 } eg_layer;
 
 /* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */

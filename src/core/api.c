@@ -372,9 +372,15 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
     EG_TRY(eg_validate_pack(context->caps.addressing, layer, b, &problem));
     eg_packed *made = eg_host_alloc(context, sizeof *made);
     if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
-    *made = (eg_packed){.context = context, .layer = *layer, .batched = b->batch_stride != 0};
-    made->layer.size = sizeof made->layer;
-    if (layer->batch == 0) made->layer.batch = 1;
+    *made = (eg_packed){.context = context,
+                        .layer = {.size = sizeof made->layer,
+                                  .m = layer->m,
+                                  .k = layer->k,
+                                  .n = layer->n,
+                                  .batch = layer->batch == 0 ? 1 : layer->batch,
+                                  .dtype = layer->dtype,
+                                  .math = layer->math},
+                        .batched = b->batch_stride != 0};
     const eg_status status = context->ops->pack(context, &problem, made);
     if (status != EG_OK) {
         eg_packed_free(context, made);

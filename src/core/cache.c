@@ -12,10 +12,10 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 /* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
  * that are no whole call, themselves. */
 enum {
-    HEADER = 18, /* those of sign_header, sign_call and sign_exchange */
+    HEADER = 19, /* those of sign_header, sign_call and sign_exchange */
     OPERAND = 5,
     VIEW = 8,
-    TERM = VIEW + 1,
+    TERM = VIEW + 2,
     OP = 7 + 3 * VIEW + EG_MAX_TERMS * TERM,
     TEMPORARY = 3 + VIEW,
     BUFFER = 3,
@@ -131,6 +131,7 @@ static void sign_call(signature *key, const eg_context *context, const eg_proble
     add(key, (uint64_t)p->k);
     add(key, (uint64_t)p->n);
     add(key, (uint64_t)p->batch);
+    add_number(key, p->scale);
     if (p->comm != NULL) sign_exchange(key, &p->exchange);
     for (int id = 0; id < EG_OPERANDS; id++) {
         if (p->operands[id].data != NULL) sign_operand(key, p, id);
@@ -168,6 +169,7 @@ static void sign_op(signature *key, const eg_op *op) {
         const eg_term *term = &op->term[i];
         add(key, (uint64_t)term->kind | (uint64_t)term->activation << 8 | (uint64_t)term->of_y << 16 |
                      (uint64_t)term->propagate << 17);
+        add_number(key, term->scale);
         sign_view(key, &term->view);
     }
 }

@@ -140,10 +140,16 @@ static void add_act(const eg_problem *p, eg_op *op, eg_activation activation) {
     add_term(op, (eg_term){.kind = EG_TERM_ACT, .activation = activation, .propagate = p->propagate});
 }
 
+/* Of products alone, and the first of their terms. */
+static void add_scale(const eg_problem *p, eg_op *op) {
+    if (p->scale != 1) add_term(op, (eg_term){.kind = EG_TERM_SCALE, .scale = p->scale});
+}
+
 static eg_op product_of_a(const eg_problem *p, eg_operand_id b, eg_operand_id bias) {
     eg_op op = {.kind = EG_GEMM, .items = p->batch, .rows = p->m, .cols = p->n, .depth = p->k, .summed = 1};
     op.left = eg_operand_view(p, EG_OP_A);
     op.right = b_of(p, b);
+    add_scale(p, &op);
     add_view_term(&op, EG_TERM_BIAS, eg_operand_view(p, bias));
     return op;
 }
@@ -241,6 +247,7 @@ static eg_op product_for_d_a(const eg_problem *p, eg_view gradient, eg_operand_i
     sum_over_batch(&op, p, EG_OP_D_A);
     op.left = gradient;
     op.right = eg_transposed(b_of(p, b));
+    add_scale(p, &op);
     return op;
 }
 
@@ -343,6 +350,7 @@ static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, e
     op.left = eg_transposed(eg_operand_view(p, EG_OP_A));
     op.right = grad_pre;
     op.out = out;
+    add_scale(p, &op);
     eg_add_op(list, &op);
 }
 

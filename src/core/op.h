@@ -49,6 +49,7 @@ static inline eg_view eg_transposed(eg_view x) {
 
 /* What happens to a value v on its way to `out`: terms in the order of the list. */
 typedef enum eg_term_kind {
+    EG_TERM_SCALE,         /* v *= scale */
     EG_TERM_BIAS,          /* v += view[column] */
     EG_TERM_STORE,         /* view = v, rounded; v itself is not */
     EG_TERM_ACT,           /* v = act(v) */
@@ -61,18 +62,19 @@ typedef enum eg_term_kind {
 
 typedef struct eg_term {
     eg_term_kind kind;
-    eg_view view;             /* ACT has none */
+    eg_view view;             /* SCALE, ACT have none */
+    double scale;             /* SCALE */
     eg_activation activation; /* ACT, GRAD_AT_VALUE, GRAD_AT_SAVED */
     bool of_y;                /* act' is taken from y: v (GRAD_AT_VALUE) or the view is y, not pre */
     bool propagate;           /* act'(NaN) is NaN, not 0 */
 } eg_term;
 
-/* The most terms that the lowering makes: bias, gradient, store, column sums. */
-enum { EG_MAX_TERMS = 4 };
+/* The most terms that the lowering makes: scale, bias, gradient, store, column sums. */
+enum { EG_MAX_TERMS = 5 };
 
 /* The terms of kinds that change a value, in the order in which they may come, at most one from each of these
- * lines: BIAS ACT, then ADD or TIMES; GRAD_AT_VALUE; GRAD_AT_SAVED STORE and COLUMN_SUMS come after all of
- * them, but for a STORE between BIAS and ACT, ADD or TIMES. */
+ * lines: SCALE, of a GEMM; BIAS ACT, then ADD or TIMES; GRAD_AT_VALUE; GRAD_AT_SAVED STORE and COLUMN_SUMS
+ * come after all of them, but for a STORE between BIAS and ACT, ADD or TIMES. */
 
 /* The dimension of an operation that the layer's rows (M) are. */
 typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH } eg_axis;
@@ -200,6 +202,16 @@ static inline eg_row_range eg_rows_of_group(int64_t rows, int groups, int group)
 /* The pack that a view of EG_PACKED_B is of. */
 static inline const eg_packed *eg_pack_of(const eg_op_list *list, const eg_view *view) {
     return view->id == EG_OP_B_UP ? list->packed_b_up : list->packed_b;
+}
+
+/* The number that a product is multiplied by. */
+static inline double eg_scale_of(const eg_op *op) {
+    return op->terms > 0 && op->term[0].kind == EG_TERM_SCALE ? op->term[0].scale : 1;
+}
+
+/* Whether a result is but its product, which may have a scale. */
+static inline bool eg_is_bare(const eg_op *op) {
+    return op->terms == 0 || (op->terms == 1 && op->term[0].kind == EG_TERM_SCALE);
 }
 
 /* The first product of a list, NULL where there is none. */

@@ -101,6 +101,7 @@ typedef struct eg_problem {
     eg_activation activation;
     eg_source source;
     bool propagate;      /* act'(NaN) = NaN */
+    double scale;        /* of the products, a number of `compute` */
     unsigned accumulate; /* eg_into bits, but that of d_a */
     eg_activation below_activation;
     eg_source below_source;

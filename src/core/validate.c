@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "validate.h"
 
+#include <float.h>
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -69,41 +71,6 @@ static int64_t dim(const eg_problem *problem, eg_dim which) {
 
 /* ---- The layer ---------------------------------------------------------------------------------- */
 
-eg_status eg_validate_size(const char *name, size_t given, size_t known) {
-    enum { PAGE = 4096 }; /* no struct will grow by more, and no more is read past the known one */
-    if (given >= known && given - known <= PAGE) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "%s.size is %zu; expected sizeof the struct, %zu%s", name, given, known,
-                   given < known ? "" : " in this library");
-}
-
-/* And of one that is read: `given` bytes against the `known` bytes of this library's version of it. */
-eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known) {
-    EG_TRY(eg_validate_size(name, given, known));
-    for (size_t i = known; i < given; i++) {
-        if (((const unsigned char *)struct_)[i] != 0) {
-            return eg_fail(EG_ERR_UNSUPPORTED,
-                           "%s.size is %zu and byte %zu is set: a field newer than this library, %s", name,
-                           given, i, eg_version());
-        }
-    }
-    return EG_OK;
-}
-
-/* The arguments of a caller with an older header are copied: those that it does not know are absent. */
-static eg_status take_args(const void **args, size_t size, size_t oldest, size_t known, void *copy) {
-    if (size >= known) return eg_validate_struct("args", *args, size, known);
-    if (size < oldest) return eg_validate_size("args", size, known);
-    memset(copy, 0, known);
-    memcpy(copy, *args, size);
-    *args = copy;
-    return EG_OK;
-}
-
-eg_status eg_validate_enum(const char *name, int value, int last, const char *expected) {
-    if (value >= 0 && value <= last) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected %s", name, value, expected);
-}
-
 static eg_status check_size(const char *name, int64_t value) {
     const int64_t most = (int64_t)1 << 60; /* so that a size can be rounded up without a thought */
     if (value >= 0 && value <= most) return EG_OK;
@@ -123,9 +90,23 @@ static eg_status check_from_y(const char *source, eg_activation activation) {
                    source, eg_activation_name(activation));
 }
 
-static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_problem *problem) {
-    if (layer == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
-    EG_TRY(eg_validate_struct("layer", layer, layer->size, sizeof *layer));
+/* One that f32 rounds to nothing, or to infinity, would leave nothing of the products. */
+static eg_status take_scale(double scale, eg_problem *problem) {
+    const double rounded = problem->compute == EG_F64 ? scale : (double)(float)scale;
+    const double least = problem->compute == EG_F64 ? DBL_MIN : (double)FLT_MIN;
+    problem->scale = scale == 0 ? 1 : rounded;
+    if (scale == 0 || (isfinite(rounded) && fabs(rounded) >= least)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "layer.scale is %g; expected a finite number that is normal in %s, or 0 for 1", scale,
+                   eg_dtype_name(problem->compute));
+}
+
+static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_problem *problem) {
+    eg_layer copy;
+    const void *known = given;
+    if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
+    EG_TRY(eg_take_known("layer", &known, given->size, offsetof(eg_layer, scale), sizeof copy, &copy));
+    const eg_layer *layer = known;
     EG_TRY(check_size("m", layer->m));
     EG_TRY(check_size("k", layer->k));
     EG_TRY(check_size("n", layer->n));
@@ -147,7 +128,7 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *layer, eg_
         .propagate = layer->nonfinite == EG_NONFINITE_PROPAGATE,
     };
     problem->compute = problem->dtype == EG_F64 ? EG_F64 : EG_F32;
-    return EG_OK;
+    return take_scale(layer->scale, problem);
 }
 
 /* ---- One operand -------------------------------------------------------------------------------- */
@@ -367,7 +348,7 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
     const void *known = given;
     EG_TRY(take_layer(addressing, layer, problem));
     if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_forward_args");
-    EG_TRY(take_args(&known, given->size, offsetof(eg_forward_args, b_up), sizeof copy, &copy));
+    EG_TRY(eg_take_known("args", &known, given->size, offsetof(eg_forward_args, b_up), sizeof copy, &copy));
     const eg_forward_args *args = known;
     problem->packed_b = args->packed_b;
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
@@ -577,7 +558,8 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     const void *known = given;
     EG_TRY(take_layer(addressing, layer, problem));
     if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "args is NULL; expected an eg_backward_args");
-    EG_TRY(take_args(&known, given->size, offsetof(eg_backward_args, data_parallel), sizeof copy, &copy));
+    EG_TRY(eg_take_known("args", &known, given->size, offsetof(eg_backward_args, data_parallel), sizeof copy,
+                         &copy));
     const eg_backward_args *args = known;
     problem->backward = true;
     problem->packed_b = args->packed_b;

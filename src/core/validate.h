@@ -24,6 +24,11 @@ eg_status eg_validate_size(const char *name, size_t given, size_t known);
 eg_status eg_validate_struct(const char *name, const void *struct_, size_t given, size_t known);
 eg_status eg_validate_enum(const char *name, int value, int last, const char *expected);
 
+/* The same where callers with an older header have less of the struct, `oldest` bytes at least: it is copied
+ * to `copy`, and what they do not know is absent. *given then points there. */
+eg_status eg_take_known(const char *name, const void **given, size_t size, size_t oldest, size_t known,
+                        void *copy);
+
 /* validate_comm.c: what is summed over processes, after all operands. */
 eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *problem);
 

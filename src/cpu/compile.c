@@ -20,7 +20,7 @@ static void turn_result(eg_op *op) {
     const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
     const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_gradient(op->left.id);
     const bool is_fixed = op->right.space == EG_PACKED_B || (is_packed_by_others && !op->left.transposed);
-    if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || op->terms > 0 || is_row_major || is_fixed)
+    if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || !eg_is_bare(op) || is_row_major || is_fixed)
         return;
     const eg_view left = op->left;
     const int64_t rows = op->rows;

@@ -115,7 +115,7 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
         if (op->accumulate) return;
         e->out =
             op->kind == EG_COPY ? bind(e, &op->out, &e->result) : bind_term(e, op, EG_TERM_STORE, &e->stored);
-    } else if (op->terms == 0) {
+    } else if (eg_is_bare(op)) {
         prepare_store(e, op);
     } else {
         prepare_act(e, op);
@@ -129,6 +129,7 @@ void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epil
     const eg_cpu_step *detail = eg_cpu_detail(step);
     *e = (eg_epilogue){.run = run, .kernel = detail->kernel, .rows = op->rows};
     e->is_deferred = eg_cpu_is_amx(e->kernel);
+    e->scale = eg_scale_of(op);
     e->width = eg_ceil_div(op->cols, e->kernel->micro.nr) * e->kernel->micro.nr;
     e->sums = eg_cpu_region(run, detail->sums);
     e->non_temporal = detail->non_temporal;
@@ -389,8 +390,26 @@ static void store_turned(const eg_tile_epilogue *t) {
                                    tile->cols, tile->rows, e->non_temporal);
 }
 
+/* In L1, before the first step, when the matrix unit has stored the tile: without a scale no step takes
+ * longer.
+ */
+static void scale_tile(eg_tile_epilogue *t) {
+    const eg_epilogue *e = t->of;
+    const eg_tile *tile = &t->tile;
+    const int64_t count = tile->rows * e->kernel->micro.nr;
+    t->waits_for_scale = false;
+    if (e->kernel->compute == EG_F64) {
+        double *values = tile->values;
+        for (int64_t i = 0; i < count; i++) values[i] *= e->scale;
+    } else {
+        float *values = tile->values;
+        for (int64_t i = 0; i < count; i++) values[i] *= (float)e->scale;
+    }
+}
+
 void eg_cpu_epilogue_begin(eg_tile_epilogue *t, const eg_epilogue *e, const eg_tile *tile) {
     t->of = e;
+    t->waits_for_scale = e->scale != 1;
     t->tile = *tile;
     t->is_elementwise = t->is_turned = false;
     if (packs_blocks(e))
@@ -413,12 +432,14 @@ void eg_cpu_epilogue_begin(eg_tile_epilogue *t, const eg_epilogue *e, const eg_t
 
 void eg_cpu_epilogue_step(void *tile_epilogue) {
     eg_tile_epilogue *t = tile_epilogue;
+    if (t->of != NULL && t->waits_for_scale) scale_tile(t);
     if (t->step < t->steps) t->take(t), t->step++;
 }
 
 void eg_cpu_epilogue_finish(eg_tile_epilogue *t) {
     const eg_epilogue *e = t->of;
     if (e == NULL) return;
+    if (t->waits_for_scale) scale_tile(t);
     for (; t->step < t->steps; t->step++) t->take(t);
     if (t->is_turned) store_turned(t);
     t->of = NULL;

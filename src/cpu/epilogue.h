@@ -28,6 +28,7 @@ typedef struct eg_epilogue {
     eg_cpu_packs blocks;                             /* one or the other */
     eg_amx_grid grid;
     int64_t width;     /* of the result, as whole tiles */
+    double scale;      /* of the product; 1: none */
     bool propagate;    /* act'(NaN) = NaN */
     bool times;        /* `other` is multiplied with act(x) */
     bool plain_store;  /* the product is the result, */
@@ -57,6 +58,7 @@ struct eg_tile_epilogue {
     eg_cpu_packs block;
     void (*take)(eg_tile_epilogue *epilogue); /* runs step number `step`, of `steps` */
     int step, steps;
+    bool waits_for_scale;                                   /* the tile, before the first step */
     bool is_elementwise, is_turned;                         /* else there is nothing to do after the steps */
     _Alignas(64) char bias[EG_CPU_WIDEST * sizeof(double)]; /* where it has to be converted */
     _Alignas(64) float unwanted[EG_AMX_BLOCK];              /* column sums */

@@ -64,6 +64,7 @@ static double count_result(const eg_cpu_kernel *row, const eg_op *op, const eg_c
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
         switch (term->kind) {
+        case EG_TERM_SCALE:
         case EG_TERM_BIAS:
             counts->of[EG_CPU_COST_FORWARD] += 0.1 * numbers;
             break;

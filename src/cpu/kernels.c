@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernel table, and which of its rows makes a call. Pure: it looks at eg_caps and the operations only. */
+#include <math.h>
 #include <string.h>
 
 #include "compile.h"
@@ -32,6 +33,12 @@ static double longest_sum(const eg_op *op) {
                 (double)op->cols);
 }
 
+/* Sums of bf16 terms are 2^48 times what they stand for: a larger scale could make them infinite. */
+static bool takes_scale(const eg_cpu_kernel *row, const eg_op *op) {
+    const double most_scale = 256;
+    return !eg_cpu_may_refuse(row) || op == NULL || fabs(eg_scale_of(op)) <= most_scale;
+}
+
 /* Sums of AMX tile blocks have room for so many products. A row that the caller names is taken for any N. */
 static bool serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
     const eg_op *op = eg_first_gemm(list);
@@ -41,6 +48,7 @@ static bool serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_li
     if (row->single_panel && caps->only_kernel == NULL &&
         (op == NULL || op->depth != row->micro.nr || op->cols != row->micro.nr))
         return false;
+    if (!takes_scale(row, op)) return false;
     return !eg_cpu_is_amx(row) || op == NULL || longest_sum(op) <= (double)EG_AMX_MAX_DEPTH;
 }
 

@@ -59,7 +59,8 @@ static bool is_activation(const eg_op *op) {
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
         const bool is_stored = term->kind == EG_TERM_STORE && is_whole_matrix(&term->view);
-        if (term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT && !is_stored) return false;
+        if (term->kind != EG_TERM_SCALE && term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT && !is_stored)
+            return false;
     }
     return is_whole_matrix(&op->out);
 }
@@ -69,7 +70,7 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
-    if ((op->terms > 0 && !(by_lines && is_activation(op))) || op->accumulate) return false;
+    if ((!eg_is_bare(op) && !(by_lines && is_activation(op))) || op->accumulate) return false;
     const double bytes = eg_cpu_bytes_stored(op);
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;

@@ -240,7 +240,7 @@ static bool has_rare_epilogue(const eg_op_list *list, const eg_op *op) {
 static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
     const size_t most = has_rare_epilogue(c->list, op) ? SIZE_MAX / 4 : 32 << 20,
                  bytes = eg_cuda_unfinished_bytes(c->list, op);
-    if (op->kind != EG_GEMM || op->terms == 0 || op->depth == 0) return false;
+    if (op->kind != EG_GEMM || eg_is_bare(op) || op->depth == 0) return false;
     return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
 }
 

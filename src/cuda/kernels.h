@@ -32,7 +32,8 @@ typedef enum eg_cuda_epilogue {
 
 /* A product with its epilogue:
  *
- *   acc(i, j) = sum over s < summed, t < depth of left(i, t) * right(t, j)        accumulated in f32 | f64
+ *   acc(i, j) = scale * sum over s < summed, t < depth of left(i, t) * right(t, j)     accumulated in f32 |
+ * f64
  *
  *   STORE     out = acc (+ out, where `accumulate`)
  *   FORWARD   p = acc + bias;  second = p (where present);  out = act(p) (+ in: the residual)
@@ -62,6 +63,7 @@ typedef struct eg_cuda_gemm {
     int32_t multiprocessors; /* for persistent kernels */
     int32_t splits;          /* small tiles: parts of the depth, one for each block of a cluster */
     int32_t unused;
+    double scale; /* of the product, once: 1 where another kernel has made it */
 } eg_cuda_gemm;
 
 /* A CUtensorMap: 128 bytes that the driver encodes. TMA reads it from the parameters of the kernel. */

@@ -318,8 +318,8 @@ eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, e
     const lt_view view = lt_view_of(gemm, math, bytes);
     const lt_product *product = lt_find(device->lt, &view.key);
     const uint64_t scratch = (workspace + LT_ALIGNMENT - 1) / LT_ALIGNMENT * LT_ALIGNMENT;
-    const double one64 = 1, scale64 = gemm->accumulate ? 1 : 0;
-    const float one32 = 1, scale32 = gemm->accumulate ? 1 : 0;
+    const double alpha64 = gemm->scale, beta64 = gemm->accumulate ? 1 : 0;
+    const float alpha32 = (float)gemm->scale, beta32 = gemm->accumulate ? 1 : 0;
     const bool wide = view.x.dtype == EG_F64;
     void *to = (void *)(uintptr_t)view.out.data;
     const void *bias = (const void *)(uintptr_t)gemm->bias.data;
@@ -330,10 +330,10 @@ eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, e
         !product->possible || !bound
             ? CUBLAS_STATUS_NOT_SUPPORTED
             : lt_table.cublasLtMatmul(device->lt->handle, product->multiply,
-                                      wide ? (const void *)&one64 : (const void *)&one32,
+                                      wide ? (const void *)&alpha64 : (const void *)&alpha32,
                                       (const void *)(uintptr_t)view.x.data, product->matrix[0],
                                       (const void *)(uintptr_t)view.y.data, product->matrix[1],
-                                      wide ? (const void *)&scale64 : (const void *)&scale32, to,
+                                      wide ? (const void *)&beta64 : (const void *)&beta32, to,
                                       product->matrix[2], to, product->matrix[2], &product->algorithm,
                                       (void *)(uintptr_t)scratch, (size_t)view.key.scratch, stream);
     return status == CUBLAS_STATUS_SUCCESS ? EG_OK : lt_failed(device, gemm, status, stream);

@@ -162,7 +162,7 @@ static eg_cuda_epilogue epilogue_of(const eg_op *op) {
     if (eg_term_of(op, EG_TERM_TIMES) != NULL) return EG_CUDA_TIMES;
     if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
     if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
-    return op->terms == 0 ? EG_CUDA_STORE : EG_CUDA_FORWARD;
+    return eg_is_bare(op) ? EG_CUDA_STORE : EG_CUDA_FORWARD;
 }
 
 static void take_activation(const eg_term *term, eg_cuda_gemm *x) {
@@ -240,7 +240,8 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
                       .cols = op->cols,
                       .items = op->items,
                       .epilogue = (int32_t)epilogue_of(op),
-                      .accumulate = op->accumulate};
+                      .accumulate = op->accumulate,
+                      .scale = eg_scale_of(op)};
     take_terms(binding, op, &x);
     if (op->kind == EG_COPY) {
         x.in = eg_cuda_matrix_of(binding, &op->left);
@@ -295,6 +296,7 @@ static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
                           .cols = turns ? x.rows : x.cols,
                           .items = x.batch_stride != 0 ? list->batch : 1,
                           .summed = 1,
+                          .scale = 1,
                           .epilogue = EG_CUDA_FORWARD,
                           .in = turned(operand_of(binding, &x), turns),
                           .out = turned(padded_of(binding, &x), turns)};
@@ -309,6 +311,7 @@ eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cud
     if (part == EG_CUDA_FINISH) {
         x.left = product, x.right = absent;
         x.depth = 0, x.summed = 1;
+        x.scale = 1;
         return x;
     }
     x.out = product, x.second = x.in = x.bias = absent;

@@ -181,6 +181,7 @@ static void emit_epilogue(compiler *c, const eg_webgpu_pass *pass, eg_webgpu_ope
     epilogue.at[EG_RIGHT] = nowhere;
     epilogue.items = c->op->items;
     epilogue.depth = parts, epilogue.splits = 1, epilogue.chunk = 0;
+    epilogue.scaled = false; /* the parts are */
     if (epilogue.sums) epilogue.at[EG_EXTRA] = nowhere;
     epilogue.sums = false;
     emit(c, epilogue);
@@ -264,6 +265,8 @@ static void set_terms(const compiler *c, eg_webgpu_pass *pass) {
     for (int i = 0; i < c->op->terms; i++) {
         const eg_term *term = &c->op->term[i];
         switch (term->kind) {
+        case EG_TERM_SCALE: /* the product has it, and so have its parts */
+            break;
         case EG_TERM_BIAS:
             pass->bias = true;
             break;
@@ -366,7 +369,7 @@ static bool is_same_view(const eg_view *x, const eg_view *y) {
 static bool sums_on_its_way(const compiler *c, const eg_op *op, int index) {
     const eg_op *product = &c->list->op[index];
     const eg_view *values = is_unchanged(op) ? &op->left : &op->out;
-    return product->kind == EG_GEMM && product->terms == 0 && eg_is_present(values) &&
+    return product->kind == EG_GEMM && eg_is_bare(product) && eg_is_present(values) &&
            is_same_view(&product->right, values) && product->items * product->summed == op->items &&
            c->choice[index].kernel->sums != NULL;
 }
@@ -395,6 +398,7 @@ static eg_webgpu_pass gemm_pass(compiler *c) {
         .rows = op->rows,
         .cols = op->cols,
         .depth = op->depth,
+        .scaled = eg_scale_of(op) != 1,
         .chunk = choice->chunk,
         .at = {
             [EG_LEFT] = as_left(operand_of(c, &op->left)), [EG_RIGHT] = as_right(operand_of(c, &op->right))}};

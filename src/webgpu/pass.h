@@ -60,7 +60,7 @@ enum {
     EG_WEBGPU_TIMES          /* + bias, act, * extra */
 };
 
-/* eg_step.detail. The bias, where it has one, is that of the step's operation. */
+/* eg_step.detail. The bias and the scale, where it has them, are those of the step's operation. */
 typedef struct eg_webgpu_pass {
     const eg_webgpu_kernel *kernel;
     int64_t items, rows, cols, depth;
@@ -74,6 +74,7 @@ typedef struct eg_webgpu_pass {
     bool propagate : 1;  /* act'(NaN) is NaN */
     bool accumulate : 1; /* to what is there */
     bool bias : 1, bias_by_row : 1;
+    bool scaled : 1;      /* a product that has its operation's scale */
     bool sums : 1;        /* also sums `right` over the depth, into EG_EXTRA: [items, splits, cols] */
     bool sums_by_row : 1; /* no, `left`: [items, splits, rows] */
     bool add_sums : 1;    /* to what is there */

@@ -16,7 +16,8 @@ typedef struct walk {
 typedef struct parameters {
     uint32_t rows, cols, depth, chunk, splits, limit, flags, bias_skip;
     walk at[EG_BINDINGS];
-    uint32_t spare[4];
+    float scale;
+    uint32_t spare[3];
 } parameters;
 
 _Static_assert(sizeof(parameters) == 128, "the bias follows 32 words");
@@ -117,7 +118,8 @@ static eg_status begin_record(eg_webgpu *gpu, uint64_t bytes, double work) {
 typedef struct running {
     eg_webgpu *gpu;
     const eg_call *call;
-    const eg_term *bias; /* of the step's operation, or NULL */
+    const eg_op *op;     /* the step's operation, */
+    const eg_term *bias; /* and its bias, or NULL */
 } running;
 
 typedef struct bound {
@@ -256,6 +258,7 @@ static parameters parameters_of(const eg_webgpu_pass *pass, const eg_webgpu_bloc
         .depth = (uint32_t)block->depth,
         .chunk = (uint32_t)(sums || pass->splits > 1 ? pass->chunk : block->depth),
         .splits = (uint32_t)pass->splits,
+        .scale = 1,
         .limit = (uint32_t)(limit < UINT32_MAX ? limit : UINT32_MAX),
         .flags = (eg_webgpu_is_present(&pass->at[EG_EXTRA]) && !pass->sums ? HAS_EXTRA : 0U) |
                  (pass->accumulate ? ACCUMULATE : 0U) | (pass->propagate ? PROPAGATE : 0U) |
@@ -334,6 +337,7 @@ static eg_status run_block(void *arg, const eg_webgpu_pass *pass, const eg_webgp
     struct eg_webgpu_recording *recording = gpu->recording;
     parameters p = parameters_of(pass, block, bounds);
     p.bias_skip = bias.skip;
+    if (pass->scaled) p.scale = (float)eg_scale_of(r->op);
     if (bias.buffer != NULL) {
         p.flags |= HAS_BIAS | (r->bias->view.dtype == EG_F16 ? BIAS_IS_F16 : 0U) |
                    (pass->bias_by_row ? BIAS_BY_ROW : 0U);
@@ -359,7 +363,8 @@ static eg_status run_steps(eg_webgpu *gpu, const eg_program *program, const eg_c
     EG_TRY(eg_webgpu_grow(gpu, &gpu->scratch, program->region[EG_WEBGPU_SCRATCH_REGION].bytes, usable));
     for (int i = 0; i < program->steps; i++) {
         const eg_step *step = &program->step[i];
-        r.bias = eg_term_of(&program->list.op[step->op], EG_TERM_BIAS);
+        r.op = &program->list.op[step->op];
+        r.bias = eg_term_of(r.op, EG_TERM_BIAS);
         EG_TRY(eg_webgpu_each_block(&gpu->caps, eg_webgpu_detail(step), run_block, &r));
     }
     return flush(gpu);

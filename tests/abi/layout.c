@@ -30,7 +30,7 @@ AT(eg_open_info, native_queue, 64);
 AT(eg_open_info, parallel_for, 72);
 AT(eg_open_info, parallel_user, 80);
 
-SIZE(eg_layer, 56);
+SIZE(eg_layer, 64);
 AT(eg_layer, size, 0);
 AT(eg_layer, m, 8);
 AT(eg_layer, k, 16);
@@ -40,6 +40,7 @@ AT(eg_layer, dtype, 40);
 AT(eg_layer, activation, 44);
 AT(eg_layer, math, 48);
 AT(eg_layer, nonfinite, 52);
+AT(eg_layer, scale, 56);
 
 SIZE(eg_matrix, 40);
 AT(eg_matrix, data, 0);

@@ -186,6 +186,10 @@ static void draw_added(oracle_random *random, check_case *c) {
     c->d_a_in_place = campaign_chance(random, 40);
 }
 
+static void draw_scale(oracle_random *random, check_case *c) {
+    if (campaign_chance(random, 25)) c->scale = check_scale((int)oracle_random_below(random, CHECK_SCALES));
+}
+
 static void draw_operands(oracle_random *random, bool summed, check_case *c) {
     if (campaign_chance(random, 60)) c->present |= CHECK_BIT(CHECK_BIAS);
     if (c->backward) {
@@ -252,7 +256,10 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     draw_gated(&gates, c);
     oracle_random added = {seed ^ ~(index + 1) * 0x9e3779b97f4a7c15U};
     draw_added(&added, c);
+    draw_scale(&added, c);
     draw_data(&random, c);
+    if (c->scale != 0 && c->data == CHECK_DATA_INTEGERS)
+        c->scale = check_scale((int)(c->seed % CHECK_EXACT_SCALES));
     draw_pack(&random, chosen == MIDDLE, c);
     draw_memory(&random, chosen == TALL || chosen == SUMMED, c);
     c->repeated = chosen != TALL;

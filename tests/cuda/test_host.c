@@ -60,6 +60,10 @@ static void what_is_new_is_not_replayed(void **state) {
     backward(&s, 1);
     s.layer.m = 63;
     backward(&s, 1);
+    s.layer.scale = 0.5;
+    backward(&s, 1);
+    s.layer.scale = 0.25;
+    backward(&s, 1);
     assert_int_equal(driver->replays, replays);
     close_session(&s);
 }

@@ -130,6 +130,7 @@ pub struct eg_layer {
     pub activation: eg_activation,
     pub math: eg_math,
     pub nonfinite: eg_nonfinite,
+    pub scale: f64,
 }
 
 #[repr(C)]

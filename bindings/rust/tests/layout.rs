@@ -42,7 +42,7 @@ fn sizes_and_offsets() {
         eg_allocator { alloc, free, user }
         eg_open_info { size, backend, device, threads, kernel, allocator, native_device, native_queue, parallel_for,
                        parallel_user }
-        eg_layer { size, m, k, n, batch, dtype, activation, math, nonfinite }
+        eg_layer { size, m, k, n, batch, dtype, activation, math, nonfinite, scale }
         eg_matrix { data, offset, ld, batch_stride, layout, dtype }
         eg_vector { data, offset, dtype }
         eg_workspace { data, offset, bytes }

@@ -156,6 +156,10 @@ EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const eg_tile &at, T *til
     const bool down = groups.down;
     const eg_lane out = eg_lane_of(p.out, at.item, down), second = eg_lane_of(p.second, at.item, down),
                   in = eg_lane_of(p.in, at.item, down);
+    if (p.scale != 1) { /* by the thread that reads them */
+        for (int group = first + (int)threadIdx.x; group < end; group += THREADS)
+            for (int i = 0; i < 4; i++) tile[groups.at(group) + i * groups.step()] *= (T)p.scale;
+    }
     for (int group = first + (int)threadIdx.x; group < end; group += THREADS) {
         const int64_t row = at.row + groups.row(group), col = at.col + groups.col(group);
         const int64_t left = down ? p.rows - row : p.cols - col;

@@ -74,7 +74,9 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
             if (!owned) eg_store_partial_tile(work, rank, acc);
             if (work.reduces()) eg_add_partial_tiles(work, ring, acc);
         }
-        if (owned) epilogue.finish_tile(acc, bias);
+        if (!owned) continue;
+        eg_scale_tile<K>(p.gemm, acc);
+        epilogue.finish_tile(acc, bias);
     }
     if (eg_boxes<K>::elected()) eg_stores_have_written();
 }

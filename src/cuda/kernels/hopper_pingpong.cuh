@@ -68,6 +68,7 @@ EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint
             if (k_block == work.last - 1 && !work.is_last())
                 eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
         });
+        eg_scale_tile<K>(p.gemm, acc);
         epilogue.finish_tile(acc, bias);
         work.next(), ring.skip(work.last);
     }

@@ -14,7 +14,8 @@ struct Params {
     flags: u32,
     bias_skip: u32,  /* f16 numbers in front of the bias */
     left: Walk, right: Walk, extra: Walk, out: Walk,
-    spare: array<u32, 4>,
+    scale: f32,      /* of a product */
+    spare: array<u32, 3>,
     bias: array<u32>, /* f32, or pairs of f16 */
 }
 
@@ -65,7 +66,7 @@ fn extra_index(item: u32, row: u32, col: u32) -> u32 {
 }
 
 fn epilogue(product: f32, bias: f32, other: f32) -> f32 {
-    let value = product + bias;
+    let value = params.scale * product + bias;
     switch EPILOGUE {
         case 1u: { return select(act_of(value), value, is_nan(value)) + other; }
         case 2u: { return other * act_grad(value); }
