@@ -27,6 +27,7 @@ const char help_text[] =
     "  --dtype D             f64, f32, f16, bf16: converts the inputs first (default: as in the file)\n"
     "  --layout-b L          kn (default), or nk: b is a PyTorch weight [N, K], and d_b is too\n"
     "  --gated               Y = act(A B + bias) * (A B_up + bias_up): b_up, [bias_up] are read as well\n"
+    "  --scale S             factor of the products: Y = act(S A B + bias) (default: 1)\n"
     "  --nonfinite P         act' where the pre-activation is NaN: zero (default), propagate\n"
     "  --threads N           CPU threads (default: all cores)\n"
     "  --workspace-limit B   bytes (or 64K, 256M, 1G) of workspace at most: larger calls go in chunks\n"

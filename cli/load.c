@@ -15,7 +15,8 @@ static void begin_call(call *c, const options *o, bool backward) {
                 .mode = o->mode,
                 .into = backward ? o->into : 0,
                 .workspace_limit = o->workspace_limit};
-    c->layer = (eg_layer){.size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite};
+    c->layer = (eg_layer){
+        .size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite, .scale = o->scale};
 }
 
 /* ---- Which operands ----------------------------------------------------------------------------- */

@@ -164,6 +164,13 @@ static int set_workspace_limit(options *o, const char *value) {
     return CLI_OK;
 }
 
+static int set_scale(options *o, const char *value) {
+    char *end = NULL;
+    o->scale = strtod(value, &end);
+    const bool good = end != value && *end == '\0' && isfinite(o->scale) && o->scale != 0;
+    return good ? CLI_OK : wrong("scale", value, "a finite number other than 0");
+}
+
 static int set_batch(options *o, const char *value) {
     char *end = NULL;
     if (!parse_integer(value, &end, &o->batch) || *end != '\0' || o->batch < 1)
@@ -271,6 +278,7 @@ static const struct {
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
     {"gated", no_argument, CALLS, set_gated, NULL},
     {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
+    {"scale", required_argument, CALLS, set_scale, NULL},
     {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads, NULL},
     {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit, NULL},
     {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape, NULL},

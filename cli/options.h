@@ -40,6 +40,7 @@ typedef struct options {
     bool accumulate, save_pre;
     unsigned into; /* outputs that are added to what is found in IN, a bit each */
     eg_nonfinite nonfinite;
+    double scale;           /* of the products; 0 where not given */
     size_t workspace_limit; /* bytes; 0: none */
     int threads;
     shape shapes[MAX_SHAPES];

@@ -219,6 +219,16 @@ def test_accumulate_into(tmp_path, inputs, random, names):
     check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
 
 
+def test_scale(tmp_path, inputs):
+    x = inputs("f32")
+    results = call(tmp_path, "backward", x, "--scale", "0.5", "--activation", "gelu")
+    expected = backward(wide(x["a"]) / 2, *(wide(x[name]) for name in ("b", "grad", "bias")), activation="gelu")
+    expected["d_a"] = tuple(part / 2 for part in expected["d_a"])
+    check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
+    results = call(tmp_path, "forward", x, "--scale", "0.5", "--activation", "gelu")
+    check_all(results, forward(wide(x["a"]) / 2, wide(x["b"]), wide(x["bias"]), activation="gelu"), "f32", ["y"])
+
+
 # ---- Layouts and batches ---------------------------------------------------------------------------------
 
 

@@ -74,6 +74,7 @@ def test_plan_follows_its_options():
     assert "d_a" in plan() and "d_a" not in plan("--want", "d_b")
     assert "d_b" not in plan("--want", "grad_pre,d_a")
     assert "f64" in plan("--dtype", "f64").splitlines()[0]
+    assert "d_b = 0.125 * aT.grad" in plan("--scale", "0.125", "--want", "d_b") and "*" not in plan("--want", "d_b")
     assert len(header(succeed("plan", "--shape", "1x2x3,4x5x6", "--forward"))) == 2
 
 

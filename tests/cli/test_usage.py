@@ -17,7 +17,7 @@ def test_help():
         assert f"epigrad {command}" in text
         assert succeed(command, "--help") == text
     for option in ("--activation", "--backend", "--dtype", "--out-dtype", "--layout-b", "--mode", "--want", "--accumulate", "--accumulate-into",
-                   "--save-pre", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--json", "--output"):
+                   "--save-pre", "--scale", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--json", "--output"):
         assert option in text
     assert max(map(len, text.splitlines())) <= 110
 
@@ -43,6 +43,8 @@ def test_commands():
         ("--out-dtype", "i8", "--out-dtype is 'i8'"),
         ("--layout-b", "mn", ["--layout-b is 'mn'", "kn or nk"]),
         ("--mode", "saved", ["--mode is 'saved'", "recompute, pre or y"]),
+        ("--scale", "0", ["--scale is '0'", "other than 0"]),
+        ("--scale", "inf", ["--scale is 'inf'", "finite"]),
         ("--nonfinite", "keep", ["--nonfinite is 'keep'", "zero or propagate"]),
         ("--want", "d_c", ["--want is 'd_c'", "d_a,d_b,d_bias,grad_pre"]),
         ("--want", "", "--want is ''"),
