@@ -49,22 +49,28 @@ def _pair(name, value):
     return value
 
 
+def _check_scale(scale):
+    if scale == 0:  # which is no scale to the library
+        raise ArgumentError("scale is 0; expected a number other than 0")
+    return scale
+
+
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: None = None,
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
            out: Optional[Array] = None, math: Math = "default", nonfinite: Nonfinite = "zero",
-           workspace_limit: int = 0, stream: Optional[int] = None) -> Array: ...
+           scale: float = 1, workspace_limit: int = 0, stream: Optional[int] = None) -> Array: ...
 
 
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: Literal["pre", "y"],
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
-           out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
-           stream: Optional[int] = None) -> tuple[Array, Any]: ...
+           out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
+           workspace_limit: int = 0, stream: Optional[int] = None) -> tuple[Array, Any]: ...
 
 
 def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=None, residual=None, out=None,
-           math="default", nonfinite="zero", workspace_limit=0, stream=None):
+           math="default", nonfinite="zero", scale=1, workspace_limit=0, stream=None):
     """``y = act(x @ w.T + bias)``, in one call of the library; with w_up a gated unit, such as SwiGLU:
     ``y = act(x @ w.T + bias) * (x @ w_up.T + bias_up)``.
 
@@ -88,6 +94,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
             None: a new array like x.
         math: "default", "strict" or "fast": see docs/reference/numerics.md.
         nonfinite: "zero" or "propagate": what act' is where pre is NaN; of no effect here.
+        scale: a factor of the products: ``y = act(scale * (x @ w.T) + bias)``, such as the 1/√d of attention.
         workspace_limit: bytes of scratch memory a call may use; 0: no limit.
         stream: CUDA: the stream's handle as an integer, in place of the current one.
 
@@ -121,7 +128,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
         stream, scratch = kind.stream(x), kind.scratch(x)
     arrays = (x, w, bias, w_up, bias_up, residual, y, pre, pre_up)
     _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
-                     number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
+                     number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch)
     if made:
         y = kind.finish(y)
     if save is None:
@@ -167,8 +174,8 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
                     w_up: None = None, bias_up: None = None, residual: Optional[Array] = None,
                     accumulate: Union[bool, Sequence[str]] = False,
-                    math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
-                    stream: Optional[int] = None
+                    math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
+                    workspace_limit: int = 0, stream: Optional[int] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
 
 
@@ -178,15 +185,15 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     need: Optional[Sequence[bool]] = None, out: Optional[Sequence[Optional[Array]]] = None,
                     w_up: Array, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
                     accumulate: Union[bool, Sequence[str]] = False,
-                    math: Math = "default", nonfinite: Nonfinite = "zero", workspace_limit: int = 0,
-                    stream: Optional[int] = None
+                    math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
+                    workspace_limit: int = 0, stream: Optional[int] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
                                Optional[Array], Optional[Array]]: ...
 
 
 def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
                     w_up=None, bias_up=None, residual=None, accumulate=False, math="default", nonfinite="zero",
-                    workspace_limit=0, stream=None):
+                    scale=1, workspace_limit=0, stream=None):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
@@ -220,6 +227,7 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
             d_x.
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
+        scale: as in the forward pass; d_x and d_w have it too, the gradients of biases have not.
 
     Returns:
         (d_x, d_w, d_bias), with w_up (d_x, d_w, d_bias, d_w_up, d_bias_up), each None where it was not needed. Their
@@ -257,6 +265,6 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
               residual, *results)
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
                       into, value, number(MATH, "math", math),
-                      number(NONFINITE, "nonfinite", nonfinite), workspace_limit, stream, scratch)
+                      number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch)
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))

@@ -24,22 +24,24 @@ typedef struct call_options {
     eg_activation activation;
     eg_math math;
     eg_nonfinite nonfinite;
+    double scale;
     size_t limit;
     bool has_stream;
     long long stream;  /* as DLPack numbers them: 1 is the legacy default stream, 2 that of the thread */
     PyObject *scratch; /* NULL, or what makes an array of so many elements, for the workspace of the call */
 } call_options;
-enum { OPTIONS = 6 };
+enum { OPTIONS = 7 };
 
 static bool take_options(PyObject *const *args, call_options *options) {
     options->activation = (eg_activation)PyLong_AsLongLong(args[0]);
     options->math = (eg_math)PyLong_AsLongLong(args[1]);
     options->nonfinite = (eg_nonfinite)PyLong_AsLongLong(args[2]);
-    options->limit = (size_t)PyLong_AsUnsignedLongLongMask(args[3]);
-    options->has_stream = args[4] != &_Py_NoneStruct;
-    options->stream = options->has_stream ? PyLong_AsLongLong(args[4]) : 1;
+    options->scale = PyFloat_AsDouble(args[3]);
+    options->limit = (size_t)PyLong_AsUnsignedLongLongMask(args[4]);
+    options->has_stream = args[5] != &_Py_NoneStruct;
+    options->stream = options->has_stream ? PyLong_AsLongLong(args[5]) : 1;
     if (options->stream == 0) options->stream = 1; /* DLPack has no 0: it could mean either default */
-    options->scratch = args[5] != &_Py_NoneStruct ? args[5] : NULL;
+    options->scratch = args[6] != &_Py_NoneStruct ? args[6] : NULL;
     return PyErr_Occurred() == NULL;
 }
 
@@ -113,10 +115,12 @@ static eg_layer layer_of(const call_options *options) {
     return (eg_layer){.size = sizeof(eg_layer),
                       .activation = options->activation,
                       .math = options->math,
-                      .nonfinite = options->nonfinite};
+                      .nonfinite = options->nonfinite,
+                      .scale = options->scale};
 }
 
-/* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, activation, math, nonfinite, limit, stream,
+/* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, activation, math, nonfinite, scale, limit,
+ * stream,
  * scratch) */
 static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { X, W, BIAS, W_UP, BIAS_UP, RESIDUAL, Y, PRE, PRE_UP, ARRAYS };

@@ -137,7 +137,8 @@ def test_what_is_added(rng):
     sums = [np.ones((5, 7), "f"), np.ones((3, 7), "f"), np.ones(3, "f")]
     expected = reference(x, w, bias, grad, "relu")[2:]
     for names in (["d_x"], ("d_x", "d_bias"), {"d_w"}, []):
-        got = epigrad.linear_backward(grad, x, w, bias, activation="relu", out=[one.copy() for one in sums], accumulate=names)
+        out = [one.copy() for one in sums]
+        got = epigrad.linear_backward(grad, x, w, bias, activation="relu", out=out, accumulate=names)
         for name, one, value in zip(("d_x", "d_w", "d_bias"), got, expected):
             assert np.allclose(one, value + (name in names), atol=1e-5)
     residual = rng.standard_normal((5, 7)).astype("f")
@@ -145,6 +146,21 @@ def test_what_is_added(rng):
     d_x = residual.copy()
     assert epigrad.linear_backward(grad, x, w, residual=d_x, out=(d_x, None, None))[0] is d_x
     assert np.allclose(d_x, grad @ w + residual, atol=1e-5)
+
+
+def test_scale(rng):
+    x, w, bias, grad = arrays(rng, np.float32)
+    assert np.allclose(epigrad.linear(x, w, bias, scale=0.125), 0.125 * (x @ w.T) + bias, atol=1e-6)
+    pre, y, *_ = reference(x, 0.5 * w, bias, grad, "relu")
+    got = epigrad.linear(x, w, bias, activation="relu", save="pre", scale=0.5)
+    assert np.allclose(got[0], y, atol=1e-5) and np.allclose(got[1], pre, atol=1e-5)
+    d_x, d_w, d_bias = epigrad.linear_backward(grad, x, w, bias, activation="relu", scale=0.5)
+    expected = reference(x, 0.5 * w, bias, grad, "relu")[2:]
+    assert np.allclose(d_x, expected[0], atol=1e-5) and np.allclose(d_w, 0.5 * expected[1], atol=1e-5)
+    assert np.allclose(d_bias, expected[2], atol=1e-5)
+    for wrong in (0, float("nan"), 1e60):
+        with pytest.raises(epigrad.ArgumentError, match="scale is"):
+            epigrad.linear(x, w, scale=wrong)
 
 
 def test_need(rng):
@@ -253,7 +269,7 @@ def test_scratch_of_the_arrays_library(rng):
         return made[-1][start:start + count]
 
     call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, None, d_x, d_w, None, None, None,
-                                             0, 0, 2, 0, 0, 0, None, scratch)
+                                             0, 0, 2, 0, 0, 1, 0, None, scratch)
     call(scratch)
     wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
     assert made and np.array_equal(d_x, wanted[0]) and np.array_equal(d_w, wanted[1])
@@ -283,7 +299,8 @@ def test_refused_backward(rng):
             (wrong, r"^out has 2", (grad, x, w), {"out": (None, None)}),
             (wrong, r"^accumulate is True, and out lacks", (grad, x, w), {"accumulate": True}),
             (wrong, r"^accumulate is \('d_x',\), and out lacks d_x", (grad, x, w), {"accumulate": ("d_x",)}),
-            (wrong, r"^accumulate has 'd_w_up'; expected names of d_x, d_w, d_bias$", (grad, x, w), {"accumulate": ["d_w_up"]}),
+            (wrong, r"^accumulate has 'd_w_up'; expected names of d_x, d_w, d_bias$", (grad, x, w),
+             {"accumulate": ["d_w_up"]}),
             (wrong, r"^accumulate is 'd_x'; expected a truth, or names", (grad, x, w), {"accumulate": "d_x"}),
             (wrong, r"^residual.shape is \(5, 3\)", (grad, x, w), {"residual": grad}),
             (wrong, r"^d_w.shape", (grad, x, w), {"out": (None, np.empty((7, 3), "f"), None)}),
