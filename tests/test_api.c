@@ -554,8 +554,39 @@ static void convert_refuses(void **state) {
     assert_ok(eg_convert(NULL, EG_F32, NULL, EG_F16, 0));
 }
 
+/* On one context, which keeps the programs of calls: what differs in the scale, or in one sum that is added
+ * to, is another call. */
+static void the_scale_and_every_sum_that_is_added_to_count(void **state) {
+    (void)state;
+    static const double scales[] = {0, 2, -0.5, 1, 4};
+    eg_context *context = open_cpu(1);
+    eg_layer layer = eg_layer_of(1, 1, 1, EG_ACT_NONE);
+    const double a = 3, b = 5, grad = 7;
+    double y = 0, d_a = 0, d_b = 0, d_bias = 0;
+    layer.dtype = EG_F64;
+    const eg_matrix in_a = eg_const_row_major(&a), in_b = eg_const_row_major(&b);
+    const eg_forward_args forward = eg_forward_of(in_a, in_b, eg_elements(NULL), eg_row_major(&y));
+    eg_backward_args backward = eg_backward_of(in_a, in_b, eg_elements(NULL), eg_const_row_major(&grad));
+    backward.d_a = eg_row_major(&d_a), backward.d_b = eg_row_major(&d_b),
+    backward.d_bias = eg_elements(&d_bias);
+    for (int i = 0; i < 5 * 8; i++) {
+        const double scale = scales[i % 5] == 0 ? 1 : scales[i % 5];
+        const unsigned into = (unsigned)i / 5;
+        layer.scale = scales[i % 5], backward.accumulate_into = into;
+        d_a = d_b = d_bias = 1;
+        assert_ok(eg_forward(context, &layer, &forward));
+        assert_ok(eg_backward(context, &layer, &backward));
+        assert_true(y == 15 * scale);
+        assert_true(d_a == 35 * scale + ((into & EG_INTO_D_A) != 0));
+        assert_true(d_b == 21 * scale + ((into & EG_INTO_D_B) != 0));
+        assert_true(d_bias == 7 + ((into & EG_INTO_D_BIAS) != 0));
+    }
+    eg_close(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_scale_and_every_sum_that_is_added_to_count),
         cmocka_unit_test(names),
         cmocka_unit_test(activations_are_pinned),
         cmocka_unit_test(errors_are_per_thread),

@@ -192,10 +192,13 @@ typedef struct gradients {
 } gradients;
 
 /* In place, accumulating, from a grad that has no sum of bf16, or whose grad_pre has none. */
-static void backward(eg_context *context, const product *p, eg_math math, eg_activation activation,
-                     bool in_place, const float *grad, gradients *out) {
+typedef enum how { APART, GRAD_IN_PLACE, INTO_D_A } how;
+
+static void backward(eg_context *context, const product *p, eg_math math, eg_activation activation, how how,
+                     const float *grad, gradients *out) {
     const eg_layer layer = {
         .size = sizeof layer, .m = M, .k = 128, .n = N, .batch = 1, .math = math, .activation = activation};
+    for (int i = 0; i < M * 128; i++) out->d_a[i] = 1;
     for (int i = 0; i < 128 * N; i++) out->d_b[i] = 1;
     for (int j = 0; j < N; j++) out->d_bias[j] = 1;
     memcpy(out->grad_pre, grad, sizeof out->grad_pre);
@@ -203,12 +206,13 @@ static void backward(eg_context *context, const product *p, eg_math math, eg_act
         .size = sizeof args,
         .a = {.data = p->a},
         .b = {.data = p->b},
-        .grad = {.data = in_place ? (void *)out->grad_pre : (void *)(uintptr_t)grad},
+        .grad = {.data = how == GRAD_IN_PLACE ? (void *)out->grad_pre : (void *)(uintptr_t)grad},
         .d_a = {.data = out->d_a},
         .d_b = {.data = out->d_b},
         .d_bias = {.data = out->d_bias},
         .grad_pre = {.data = out->grad_pre},
-        .accumulate = 1};
+        .accumulate = 1,
+        .accumulate_into = how == INTO_D_A ? EG_INTO_D_A : 0};
     assert_ok(eg_backward(context, &layer, &args));
 }
 
@@ -224,11 +228,11 @@ static void close_both(both b) {
     eg_close(b.split);
 }
 
-static void check_backward(both b, const product *p, eg_activation activation, bool in_place,
-                           const float *grad, double number) {
+static void check_backward(both b, const product *p, eg_activation activation, how how, const float *grad,
+                           double number) {
     gradients *strict = need_memory(sizeof *strict), *found = need_memory(sizeof *found);
-    backward(b.strictly, p, EG_MATH_STRICT, activation, in_place, grad, strict);
-    backward(b.split, p, EG_MATH_DEFAULT, activation, in_place, grad, found);
+    backward(b.strictly, p, EG_MATH_STRICT, activation, how, grad, strict);
+    backward(b.split, p, EG_MATH_DEFAULT, activation, how, grad, found);
     assert_same_bits(found->d_a, strict->d_a, M * 128, "d_a", number);
     assert_same_bits(found->d_b, strict->d_b, 128 * N, "d_b", number);
     assert_same_bits(found->d_bias, strict->d_bias, N, "d_bias", number);
@@ -252,15 +256,20 @@ static void a_refused_call_leaves_nothing_behind(void **unused) {
         fill_layer(&p, grad);
         /* grad itself, or its product with relu2' = 2 pre. */
         grad[1234] = from_pre ? 5e7F : 1e20F;
-        check_backward(b, &p, from_pre ? EG_ACT_RELU2 : EG_ACT_GELU, in_place, grad, (double)grad[1234]);
+        check_backward(b, &p, from_pre ? EG_ACT_RELU2 : EG_ACT_GELU, in_place ? GRAD_IN_PLACE : APART, grad,
+                       (double)grad[1234]);
     }
     /* B, met first or when parts of it are in use already; for d_a alone without an activation. */
     for (int i = 0; i < 4; i++) {
         float *number = &p.b[i / 2 != 0 ? 128 * N - 1 : 0];
         fill_layer(&p, grad);
         *number = 6.8e7F;
-        check_backward(b, &p, i % 2 != 0 ? EG_ACT_NONE : EG_ACT_GELU, false, grad, (double)*number);
+        check_backward(b, &p, i % 2 != 0 ? EG_ACT_NONE : EG_ACT_GELU, APART, grad, (double)*number);
     }
+    /* A, which d_b alone reads, when d_a has been added to. */
+    fill_layer(&p, grad);
+    p.a[M * 128 - 1] = 6.8e7F;
+    check_backward(b, &p, EG_ACT_NONE, INTO_D_A, grad, 6.8e7);
     free(grad);
     free_product(&p);
     close_both(b);
