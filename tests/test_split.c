@@ -266,10 +266,13 @@ static void a_refused_call_leaves_nothing_behind(void **unused) {
         *number = 6.8e7F;
         check_backward(b, &p, i % 2 != 0 ? EG_ACT_NONE : EG_ACT_GELU, APART, grad, (double)*number);
     }
-    /* A, which d_b alone reads, when d_a has been added to. */
-    fill_layer(&p, grad);
-    p.a[M * 128 - 1] = 6.8e7F;
-    check_backward(b, &p, EG_ACT_NONE, INTO_D_A, grad, 6.8e7);
+    /* A, which d_b alone reads without an activation; B and grad: before d_a is added to. */
+    for (int i = 0; i < 6; i++) {
+        float *const numbers[] = {&p.a[M * 128 - 1], &p.b[128 * N - 1], &grad[M * N - 1]};
+        fill_layer(&p, grad);
+        *numbers[i % 3] = 6.8e7F;
+        check_backward(b, &p, i / 3 != 0 ? EG_ACT_NONE : EG_ACT_GELU, INTO_D_A, grad, 6.8e7);
+    }
     free(grad);
     free_product(&p);
     close_both(b);

@@ -481,9 +481,11 @@ static bool begins_where(const eg_problem *p, eg_operand_id input, eg_operand_id
     return eg_begin(p, in->data, in->offset) == eg_begin(p, out->data, out->offset);
 }
 
+/* Not a d_a that is added to: by then everything has been read that a kernel may refuse. But of a gated unit
+ * the second product may read B_up after that. */
 bool eg_in_place(const eg_problem *p) {
     return begins_where(p, EG_OP_GRAD, EG_OP_GRAD_PRE) || begins_where(p, EG_OP_RESIDUAL, EG_OP_Y) ||
-           begins_where(p, EG_OP_D_A_RESIDUAL, EG_OP_D_A);
+           (p->gated && begins_where(p, EG_OP_D_A_RESIDUAL, EG_OP_D_A));
 }
 
 /* The lists are not cleared as a whole: that would take as long as the lowering. */
