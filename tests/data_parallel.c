@@ -22,6 +22,16 @@ static double number(const parallel_case *c, int what, int64_t item, int64_t row
 
 enum { A, B, BIAS, GRAD, PRE, BELOW, BEFORE_B, BEFORE_BIAS, BEFORE_BELOW };
 
+static bool adds_to(const parallel_case *c, int before) {
+    static const eg_into into[] = {
+        [BEFORE_B] = EG_INTO_D_B, [BEFORE_BIAS] = EG_INTO_D_BIAS, [BEFORE_BELOW] = EG_INTO_CHAIN_D_BIAS};
+    return (c->into & (uint64_t)into[before]) != 0;
+}
+
+static bool adds_to_all(const parallel_case *c) {
+    return adds_to(c, BEFORE_B) && adds_to(c, BEFORE_BIAS) && adds_to(c, BEFORE_BELOW);
+}
+
 parallel_case parallel_case_of(uint64_t index, int ranks) {
     static const eg_dtype dtypes[] = {EG_F32, EG_F64, EG_F16, EG_BF16};
     uint64_t x = mix(index + 77);
@@ -40,7 +50,10 @@ parallel_case parallel_case_of(uint64_t index, int ranks) {
     c.reduction = PICK(3) == 0 ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM;
     c.sharding = PICK(3) == 0 ? EG_SHARDING_LINES : EG_SHARDING_NONE;
     c.order = (eg_comm_order)PICK(3);
-    c.accumulate = PICK(2), c.by_columns = PICK(2), c.gaps = PICK(2);
+    const unsigned into = (unsigned)PICK(3) == 0 ? 7 : (unsigned)PICK(8); /* all, or some */
+    c.into = (into & 1 ? EG_INTO_D_B : 0) | (into & 2 ? EG_INTO_D_BIAS : 0) |
+             (into & 4 ? EG_INTO_CHAIN_D_BIAS : 0);
+    c.by_columns = PICK(2), c.gaps = PICK(2);
     c.items = c.batch > 1 && c.sharding == EG_SHARDING_NONE && PICK(2);
     c.d_a = PICK(4) != 0, c.d_b = PICK(8) != 0, c.d_bias = PICK(4) != 0;
     c.chain = c.d_a && PICK(2);
@@ -202,10 +215,10 @@ static void make_call(const parallel_case *c, const eg_comm *comm, call *x) {
     fill(c, &x->grad, GRAD, x->first_row, 0);
     fill(c, &x->pre, PRE, x->first_row, 0);
     fill(c, &x->below, BELOW, x->first_row, 0);
-    if (!c->accumulate) return;
-    fill(c, &x->d_b, BEFORE_B, c->by_columns ? 0 : x->line, c->by_columns ? x->line : 0);
-    fill(c, &x->d_bias, BEFORE_BIAS, 0, x->first_n);
-    fill(c, &x->d_bias_below, BEFORE_BELOW, 0, x->first_k);
+    if (adds_to(c, BEFORE_B))
+        fill(c, &x->d_b, BEFORE_B, c->by_columns ? 0 : x->line, c->by_columns ? x->line : 0);
+    if (adds_to(c, BEFORE_BIAS)) fill(c, &x->d_bias, BEFORE_BIAS, 0, x->first_n);
+    if (adds_to(c, BEFORE_BELOW)) fill(c, &x->d_bias_below, BEFORE_BELOW, 0, x->first_k);
 }
 
 static void free_call(call *x) {
@@ -230,7 +243,8 @@ static eg_status run_call(const parallel_case *c, const eg_comm *comm, const cal
                              .bias = vector_of(&x->bias),
                              .grad = x->grad.x,
                              .source = c->source,
-                             .accumulate = c->accumulate,
+                             .accumulate = adds_to_all(c),
+                             .accumulate_into = adds_to_all(c) ? 0 : c->into,
                              .data_parallel = {comm, c->reduction, c->sharding, c->sums}};
     if (c->source == EG_SOURCE_PRE) args.pre = x->pre.x;
     if (c->d_a) args.d_a = x->d_a.x;
@@ -254,7 +268,7 @@ static bool check_gradient(const parallel_case *c, int ranks, const matrix *got,
         for (int64_t r = 0; r < got->rows; r++) {
             for (int64_t j = 0; j < got->cols; j++) {
                 const int64_t row = first_row + r, col = first_col + j;
-                const double held = c->accumulate ? number(c, before, i, row, col) : 0;
+                const double held = adds_to(c, before) ? number(c, before, i, row, col) : 0;
                 const double sum = before == BEFORE_B      ? d_b_of(c, ref, i, row, col)
                                    : before == BEFORE_BIAS ? column_sum(c, ref, ref->grad_pre, c->n, col)
                                                            : column_sum(c, ref, ref->d_a, c->k, col);

@@ -19,7 +19,8 @@ typedef struct parallel_case {
     eg_reduction reduction;
     eg_sharding sharding;
     eg_comm_order order;
-    bool accumulate, by_columns, gaps, items; /* items: d_b is one for each of the batch */
+    uint64_t into;                /* eg_into bits of the sums that are added to */
+    bool by_columns, gaps, items; /* items: d_b is one for each of the batch */
     bool d_a, d_b, d_bias, chain;
     int threads;
 } parallel_case;
