@@ -45,7 +45,7 @@ class Gemm(c.Structure):
     _fields_ = [(name, Matrix) for name in ("left", "right", "out", "second", "in_", "bias")] + \
         [(name, c.c_int64) for name in ("sums", "rows", "cols", "depth", "items", "summed", "chunks", "tiles")] + \
         [(name, c.c_int32) for name in ("epilogue", "activation", "source", "propagate", "accumulate",
-                                        "multiprocessors", "splits", "unused")]
+                                        "multiprocessors", "splits", "unused")] + [("scale", c.c_double)]
 
 
 class Costs(c.Structure):
