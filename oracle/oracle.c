@@ -140,7 +140,7 @@ static oracle_result times(const oracle_layer *layer, oracle_result x, oracle_re
     const double product = x.value * y.value, least = least_of(layer);
     double bound = error_of(x.value, x.bound, y.value) + error_of(y.value, y.bound, x.value);
     if (x.bound > 0 && y.bound > 0) bound += x.bound * y.bound;
-    if (fabs(x.value) < least || fabs(y.value) < least) bound += fabs(product);
+    if ((fabs(x.value) < least || fabs(y.value) < least) && !isnan(product)) bound += fabs(product);
     if (isfinite(product) && x.value != 0 && y.value != 0)
         bound += 2 * unit(layer) * fabs(product) + 2 * underflow(layer);
     return (oracle_result){product, bound};
