@@ -207,8 +207,10 @@ static oracle_result times_derivative(const oracle_layer *layer, oracle_result v
     const double rounding = isfinite(product) && value.value != 0 && derivative.value != 0
                                 ? 2 * unit(layer) * fabs(product) + 2 * underflow(layer)
                                 : 0;
+    const double both = value.bound > 0 && derivative.bound > 0 ? value.bound * derivative.bound : 0;
     return (oracle_result){product, error_of(value.value, value.bound, derivative.value) +
-                                        error_of(derivative.value, derivative.bound, value.value) + rounding};
+                                        error_of(derivative.value, derivative.bound, value.value) + both +
+                                        rounding};
 }
 
 static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,

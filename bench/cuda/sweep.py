@@ -333,6 +333,7 @@ def flops(layer, operation):
 
 
 def measure(library, layer, operation, sets, peers):
+    """None where every peer is wrong."""
     try:
         ours = Epigrad(library, layer, operation, sets)
     except RuntimeError as error:
@@ -342,6 +343,8 @@ def measure(library, layer, operation, sets, peers):
     runs, wrong = checked(operation, layer, ours, peers)
     if wrong:
         return {**row, "wrong": wrong}
+    if len(runs) == 1:
+        return None
     graphs = {name: Graph(run, len(sets), TURN_MS) for name, run in runs.items()}
     turn_ms = sum(graph.replay(1) * graph.count * graph.repeats for graph in graphs.values())
     take_turns(list(graphs.values()), max(FEWEST_TURNS, min(TURNS, int(MOST_MS / turn_ms))))
@@ -371,7 +374,9 @@ def sweep(options, library, lt):
         peers = Peers(lt, layer, sets)
         for operation in operations_of(layer, options.operations):
             try:
-                yield measure(library, layer, operation, sets, peers)
+                row = measure(library, layer, operation, sets, peers)
+                if row:
+                    yield row
             except RuntimeError as error:
                 yield {"operation": operation, "layer": label(layer), "wrong": f"not measured: {error}"}
 

@@ -59,7 +59,8 @@ static bool is_activation(const eg_op *op) {
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
         const bool is_stored = term->kind == EG_TERM_STORE && is_whole_matrix(&term->view);
-        if (term->kind != EG_TERM_SCALE && term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT && !is_stored)
+        if (term->kind != EG_TERM_SCALE && term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT &&
+            !is_stored)
             return false;
     }
     return is_whole_matrix(&op->out);

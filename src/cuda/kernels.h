@@ -32,8 +32,7 @@ typedef enum eg_cuda_epilogue {
 
 /* A product with its epilogue:
  *
- *   acc(i, j) = scale * sum over s < summed, t < depth of left(i, t) * right(t, j)     accumulated in f32 |
- * f64
+ *   acc(i, j) = scale * sum over s < summed, t < depth of left(i, t) * right(t, j)      summed in f32 | f64
  *
  *   STORE     out = acc (+ out, where `accumulate`)
  *   FORWARD   p = acc + bias;  second = p (where present);  out = act(p) (+ in: the residual)

@@ -280,6 +280,10 @@ EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const eg_tile &at,
         const int row = i / (K::COLS / 8), col = i % (K::COLS / 8) * 8;
         float v[8];
         eg_split_take<K>(share, memory, row, col, v);
+        if (p.scale != 1) {
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] *= (float)p.scale;
+        }
         const bool inside = at.row + row < p.rows && at.col + col < p.cols;
         if (inside) eg_finish_vector<typename K::vector>(p, at.item, at.row + row, at.col + col, finish, v);
         if (p.sums == 0) continue;
