@@ -119,9 +119,13 @@ bool eg_cuda_is_aligned(const eg_cuda_matrix *x) {
            (x->col_stride == 1 || x->row_stride == 1);
 }
 
-/* Whether the depth runs along an operand's rows that do not end on 16 bytes. The library has no kernels for
- * the matrix unit then, even where rows begin on 16 bytes. */
+/* Whether the depth runs along an operand's rows that do not end on 16 bytes: the library has no kernels for
+ * the matrix unit then, even where rows begin on 16 bytes. Nor has it fast ones for 16-bit numbers in lines
+ * that do not begin there. */
 static bool is_odd(const eg_cuda_gemm *x) {
+    const bool begins =
+        eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&x->out);
+    if (eg_size_of((eg_dtype)x->left.dtype) == 2 && !begins) return true;
     const int64_t size = (int64_t)eg_size_of((eg_dtype)x->left.dtype), each = size > 0 ? 16 / size : 1;
     return (x->left.col_stride == 1 || x->right.row_stride == 1) && x->depth % each != 0;
 }
@@ -135,8 +139,11 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const double k_blocks = (double)eg_ceil_div(x->depth, 64) * (double)x->summed;
     const double result = (double)x->rows * (double)x->cols * (double)x->items;
     const double full = is_odd(x) ? costs->odd : costs->k_block;
-    const double slow = x->depth * x->summed == 1 ? 2 : 1; /* its kernels for vectors */
+    const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
+    const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* its kernels for outer products */
     double least = 0;
+    if (x->rows == 1 || x->cols == 1) /* and for a matrix and a vector, at the rate of memory */
+        return costs->launch + beside(costs->second, memory_time(machine, costs, x));
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
         const double k_block = beside(full * area, costs->latency);
