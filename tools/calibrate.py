@@ -177,14 +177,14 @@ class Model:
 
     def two_parts(self, dtype, shape, weight, operation, name):
         """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
-        finisher, kind = self.rows["map_" + dtype]
+        map_row, kind = self.rows["map_" + dtype]
         alone, finish = parts(dtype, shape, weight, operation)
         if finish.cols * DTYPES[dtype][1] % 16:
             return None  # by another map
         address, row = c.addressof(self.machine), self.rows[name][0]
         return kind, lambda keep=(alone, finish): (
             self.lib.eg_cuda_estimate(address, row, c.addressof(keep[0]), -1.0) +
-            self.lib.eg_cuda_estimate(address, finisher, c.addressof(keep[1]), -1.0))
+            self.lib.eg_cuda_estimate(address, map_row, c.addressof(keep[1]), -1.0))
 
 
 def bounded(name, value):

@@ -78,7 +78,7 @@ template <int THREADS> EG_DEVICE void eg_arrive_threads(int id) {
 EG_DEVICE void eg_sync_cluster() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-/* Its halves: what was done before the arrival need not be visible after the wait. */
+/* The same in two: what was done before the arrival need not be visible after the wait. */
 EG_DEVICE void eg_cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 EG_DEVICE void eg_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 EG_DEVICE uint32_t eg_cluster_rank() {
