@@ -287,8 +287,35 @@ static void the_library_is_given_what_it_does_right(void **state) {
     close_session(&s);
 }
 
+/* It reads a bias as numbers of the result's type: f32 is what a gated unit keeps its pre in. */
+static void the_library_adds_no_bias_of_another_type(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "cublaslt_bf16"};
+    eg_context *named = NULL;
+    assert_ok(eg_open(&info, &named));
+    const eg_layer layer = {.size = sizeof layer, .m = 64, .k = 64, .n = 64, .batch = 1, .dtype = EG_BF16};
+    const eg_backward_args args = {.size = sizeof args,
+                                   .a = matrix(0, 64, 64, false),
+                                   .b = matrix(1, 64, 64, false),
+                                   .b_up = matrix(2, 64, 64, false),
+                                   .bias = {.data = place(3)},
+                                   .grad = matrix(4, 64, 64, false),
+                                   .grad_pre = matrix(5, 64, 64, false)};
+    char text[8192];
+    assert_ok(eg_backward_plan(named, &layer, &args, text, sizeof text));
+    char *pre = strstr(text, "pre = a.b + bias");
+    assert_non_null(pre);
+    pre[strcspn(pre, "\n")] = '\0';
+    assert_null(strstr(pre, "cublaslt"));
+    eg_close(named);
+    close_session(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
-                                       cmocka_unit_test(the_library_is_given_what_it_does_right)};
+                                       cmocka_unit_test(the_library_is_given_what_it_does_right),
+                                       cmocka_unit_test(the_library_adds_no_bias_of_another_type)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,8 +48,8 @@ enum { _MM_FROUND_TO_NEAREST_INT = 0 };
 
 /* ---- Memory ------------------------------------------------------------------------------------- */
 
-EMU_FN void emu_want_aligned(const void *at) {
-    if ((uintptr_t)at % 64 != 0) abort();
+EMU_FN void emu_want_aligned(const void *at, size_t bytes) {
+    if ((uintptr_t)at % bytes != 0) abort();
 }
 
 #define EMU_LOAD(name, type)                                                                                 \
@@ -61,7 +61,7 @@ EMU_FN void emu_want_aligned(const void *at) {
 #define EMU_LOAD_ALIGNED(name, type)                                                                         \
     EMU_FN type name(const void *from) {                                                                     \
         type x;                                                                                              \
-        emu_want_aligned(from);                                                                              \
+        emu_want_aligned(from, sizeof x);                                                                    \
         memcpy(&x, from, sizeof x);                                                                          \
         return x;                                                                                            \
     }
@@ -69,7 +69,7 @@ EMU_FN void emu_want_aligned(const void *at) {
     EMU_FN void name(void *to, type x) { memcpy(to, &x, sizeof x); }
 #define EMU_STORE_ALIGNED(name, type)                                                                        \
     EMU_FN void name(void *to, type x) {                                                                     \
-        emu_want_aligned(to);                                                                                \
+        emu_want_aligned(to, sizeof x);                                                                      \
         memcpy(to, &x, sizeof x);                                                                            \
     }
 #define EMU_MASKED(load, store, mask, type, lanes_type, lane, lanes)                                         \
