@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "adam.h"
 
-#include "must.h"
+#include "../common/must.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data.h"
 
-#include "must.h"
+#include "../common/must.h"
 
 #include <string.h>
 #include <zlib.h>

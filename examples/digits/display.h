@@ -17,9 +17,6 @@ progress progress_begin(const char *title, int epochs);
 void progress_update(const progress *bar, int epoch, double loss);
 void progress_end(const progress *bar);
 
-/* The loss over the steps, on a logarithmic scale. */
-void draw_loss(const double *loss, int steps);
-
 /* Digits the network got wrong, side by side, with what it said. */
 void draw_mistakes(const digits *d, const guess *wrong, int count);
 

@@ -2,7 +2,7 @@
 #include "gradient_check.h"
 
 #include "loss.h"
-#include "must.h"
+#include "../common/must.h"
 
 #include <math.h>
 

@@ -3,9 +3,11 @@
 #include "data.h"
 #include "display.h"
 #include "gradient_check.h"
-#include "must.h"
 #include "options.h"
 #include "training.h"
+
+#include "../common/curve.h"
+#include "../common/must.h"
 
 enum { TEST = 360 };
 static const double promised_accuracy = 0.97; /* of the default settings, digits shuffled */

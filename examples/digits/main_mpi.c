@@ -3,7 +3,7 @@
  * of every batch, and the gradients are summed over all of them. Rank 0 then trains alone, on whole batches,
  * to show that the loss is the same. */
 #include "data.h"
-#include "must.h"
+#include "../common/must.h"
 #include "options.h"
 #include "training.h"
 

@@ -2,7 +2,7 @@
 #include "network.h"
 
 #include "data.h"
-#include "must.h"
+#include "../common/must.h"
 
 #include <math.h>
 

@@ -12,7 +12,7 @@
 #ifndef DIGITS_NETWORK_H
 #define DIGITS_NETWORK_H
 
-#include "random.h"
+#include "../common/random.h"
 
 #include <epigrad/epigrad.h>
 #include <stdbool.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
-#include "must.h"
+#include "../common/arguments.h"
 
-#include <errno.h>
 #include <string.h>
 
 static const char usage[] =
@@ -33,20 +32,6 @@ static _Noreturn void help(void) {
         printf(" %s", eg_activation_name((eg_activation)i));
     putchar('\n');
     exit(EXIT_SUCCESS);
-}
-
-static _Noreturn void refuse(const char *option, const char *value, const char *expected) {
-    fprintf(stderr, "digits: %s %s: expected %s (--help tells more)\n", option, value, expected);
-    exit(EXIT_USAGE);
-}
-
-static long parse_number(const char *option, const char *text, long smallest, long largest) {
-    char *end, expected[64];
-    errno = 0;
-    long value = strtol(text, &end, 10);
-    if (errno == 0 && end != text && *end == '\0' && value >= smallest && value <= largest) return value;
-    snprintf(expected, sizeof expected, "a number from %ld to %ld", smallest, largest);
-    refuse(option, text, expected);
 }
 
 /* The library knows its own names: no list of them is kept here. */

@@ -4,16 +4,11 @@
 #include "adam.h"
 #include "display.h"
 #include "loss.h"
-#include "must.h"
+
+#include "../common/clock.h"
+#include "../common/must.h"
 
 #include <math.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    timespec_get(&t, TIME_UTC);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* What a step works with, on the host. */
 typedef struct trainer {

@@ -9,10 +9,11 @@
 #include "data.h"
 #include "gradient_check.h"
 #include "loss.h"
-#include "must.h"
 #include "network.h"
 #include "page.h"
 #include "training.h"
+
+#include "../../examples/common/must.h"
 
 enum { TEST = 360 };
 

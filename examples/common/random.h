@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small random generator (splitmix64), so that one seed gives one run on every machine. */
-#ifndef DIGITS_RANDOM_H
-#define DIGITS_RANDOM_H
+#ifndef EXAMPLES_RANDOM_H
+#define EXAMPLES_RANDOM_H
 
 #include <math.h>
 #include <stdint.h>

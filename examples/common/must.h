@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The example's one way to fail: say why in words and leave. A library would hand the status on instead. */
-#ifndef DIGITS_MUST_H
-#define DIGITS_MUST_H
+/* An example's one way to fail: say why in words and leave. A library would hand the status on instead.
+ * EXAMPLE is its name, which the build gives. */
+#ifndef EXAMPLES_MUST_H
+#define EXAMPLES_MUST_H
 
 #include <epigrad/epigrad.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@ enum { EXIT_USAGE = 2, EXIT_UNAVAILABLE = 3 };
 /* Every fallible call of epigrad returns a status; eg_last_error() says in one line what was wrong. */
 static inline void must(eg_status status) {
     if (status == EG_OK) return;
-    fprintf(stderr, "digits: %s (%s)\n", eg_last_error(), eg_status_name(status));
+    fprintf(stderr, EXAMPLE ": %s (%s)\n", eg_last_error(), eg_status_name(status));
     exit(status == EG_ERR_UNAVAILABLE ? EXIT_UNAVAILABLE : EXIT_FAILURE);
 }
 
@@ -20,7 +21,7 @@ static inline void must(eg_status status) {
 static inline void *must_alloc(size_t count, size_t size) {
     void *memory = calloc(count ? count : 1, size);
     if (memory) return memory;
-    fprintf(stderr, "digits: out of memory\n");
+    fprintf(stderr, EXAMPLE ": out of memory\n");
     exit(EXIT_FAILURE);
 }
 
