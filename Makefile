@@ -3,7 +3,8 @@
 #
 #   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
-#   make demo-distributed  the same by four processes under MPI, beside one  (RANKS=4)
+#   make demo-gpt   train a small language model, and let it write  (DEMO="--steps 100")
+#   make demo-distributed  the same digits by four processes under MPI, beside one  (RANKS=4)
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
 #   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
 #   make site       the documentation as a site, in build/site   (serve it: python3 -m http.server -d build/site)
@@ -27,7 +28,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := all
 .NOTPARALLEL: # Ninja is parallel inside each step
-.PHONY: all everything demo demo-distributed check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel wheel-aarch64 deb install bench calibrate clean format format-check lint tidy
+.PHONY: all everything demo demo-gpt demo-distributed check check-python site check-site ctest pytest campaign fuzz campaign-files web webtest wheel wheel-aarch64 deb install bench calibrate clean format format-check lint tidy
 
 BUILD         ?= build
 PREFIX        ?= /usr/local
@@ -66,7 +67,11 @@ demo: setup-build $(BUILD)/build.ninja
 	@[[ $(BACKEND) != webgpu ]] || { tools/setup.sh webgpu && tools/fetch-webgpu.sh $(BUILD)/webgpu >/dev/null; }
 	@$(BUILD)/examples/digits --backend $(BACKEND) $(DEMO)
 
-# The same by four processes, and by one alone: the same loss. RANKS=4
+demo-gpt: setup-build $(BUILD)/build.ninja
+	@cmake --build $(BUILD) --target gpt
+	@$(BUILD)/examples/gpt $(DEMO)
+
+# The digits by four processes, and by one alone: the same loss. RANKS=4
 RANKS ?= 4
 demo-distributed: setup-build setup-mpi $(BUILD)/build.ninja
 	@cmake -S . -B $(BUILD) -DEPIGRAD_MPI=ON >/dev/null

@@ -11,6 +11,15 @@ foreach(dtype ${dtypes})
   add_test(NAME example_digits_${dtype} COMMAND digits --dtype ${dtype}) # fails below 97%, or on a wrong gradient
 endforeach()
 
+# A language model's gradients against finite differences; and a loss that falls, or it fails.
+set(steps 20)
+if(EPIGRAD_SANITIZE)
+  set(steps 4)
+endif()
+add_test(NAME example_gpt COMMAND gpt --steps ${steps} --letters 20)
+add_test(NAME example_gpt_gradients COMMAND gpt_f64 --check)
+add_test(NAME example_gpt_gradients_f32 COMMAND gpt --check)
+
 # The same loss, step by step, over four processes. mpirun of the library's own MPI.
 if(TARGET digits_mpi AND NOT EPIGRAD_SANITIZE)
   find_program(EPIGRAD_MPIRUN mpirun)

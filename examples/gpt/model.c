@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "model.h"
+
+#include "attention.h"
+#include "norm.h"
+
+#include "../common/must.h"
+
+#include <string.h>
+
+/* ---- Memory ------------------------------------------------------------------------------------- */
+
+/* The next `count` numbers of one block of memory, or, before there is one, only their count. */
+typedef struct arena {
+    real *memory;
+    size_t used;
+} arena;
+
+static real *take(arena *a, size_t count) {
+    const size_t begin = a->used, line = 64 / sizeof(real); /* whole cache lines */
+    a->used += (count + line - 1) / line * line;
+    return a->memory ? a->memory + begin : NULL;
+}
+
+static void place_all(model *m, arena *a) {
+    const model_size *s = &m->size;
+    const size_t rows = (size_t)s->time * (size_t)s->batch;
+    const size_t stream = rows * (size_t)s->width, hidden = rows * (size_t)s->hidden;
+    const size_t square = rows * (size_t)s->time * (size_t)s->heads;
+
+    const size_t parameters = weights_place(s, NULL).count;
+    m->parameter = weights_place(s, take(a, parameters));
+    m->gradient = weights_place(s, take(a, parameters));
+    for (int i = 0; i < s->blocks; i++)
+        m->block[i] = (block_saved){.x = take(a, stream),
+                                    .attention_in = take(a, stream),
+                                    .q = take(a, stream),
+                                    .k = take(a, stream),
+                                    .v = take(a, stream),
+                                    .p = take(a, square),
+                                    .mixed = take(a, stream),
+                                    .middle = take(a, stream),
+                                    .mlp_in = take(a, stream),
+                                    .gate = take(a, hidden),
+                                    .up = take(a, hidden)};
+    m->x = take(a, stream);
+    m->last = take(a, stream);
+    m->logits = take(a, rows * (size_t)s->letters);
+    m->scratch = (scratch){.y = take(a, hidden),
+                           .d_x = take(a, stream),
+                           .d_in = take(a, stream),
+                           .d_mixed = take(a, stream),
+                           .d_q = take(a, stream),
+                           .d_k = take(a, stream),
+                           .d_v = take(a, stream),
+                           .d_p = take(a, square),
+                           .d_gate = take(a, hidden),
+                           .d_up = take(a, hidden)};
+}
+
+void model_open(model *m, eg_context *context, model_size size) {
+    *m = (model){.context = context, .size = size};
+    arena all = {0};
+    place_all(m, &all);
+    void *memory;
+    must(eg_alloc(context, all.used * sizeof(real), &memory)); /* on the CPU an address */
+    m->memory = memset(memory, 0, all.used * sizeof(real));
+    all = (arena){.memory = m->memory};
+    place_all(m, &all);
+}
+
+void model_close(model *m) {
+    eg_free(m->context, m->memory);
+    *m = (model){0};
+}
+
+/* ---- A layer: y = x·Wᵀ, W [out, in] -------------------------------------------------------------- */
+
+/* A pass over `rows` letters. */
+typedef struct pass {
+    model *m;
+    int rows;
+} pass;
+
+static eg_layer layer_of(const pass *p, int in, int out, eg_activation activation) {
+    eg_layer layer = eg_layer_of(p->rows, in, out, activation);
+    layer.dtype = REAL_DTYPE;
+    return layer;
+}
+
+/* y = x·Wᵀ (+ residual, which may be NULL). */
+static void linear(const pass *p, int in, int out, const real *x, const real *w, const real *residual,
+                   real *y) {
+    const eg_layer layer = layer_of(p, in, out, EG_ACT_NONE);
+    eg_forward_args args =
+        eg_forward_of(eg_const_row_major(x), eg_const_col_major(w), eg_elements(NULL), eg_row_major(y));
+    args.residual = eg_const_row_major(residual);
+    must(eg_forward(p->m->context, &layer, &args));
+}
+
+/* d_x = d_y·W and d_W = d_yᵀ·x; `into` says what is added to instead. */
+static void linear_backward(const pass *p, int in, int out, const real *x, const real *w, const real *d_y,
+                            real *d_x, real *d_w, uint64_t into) {
+    const eg_layer layer = layer_of(p, in, out, EG_ACT_NONE);
+    eg_backward_args args = eg_backward_of(eg_const_row_major(x), eg_const_col_major(w), eg_elements(NULL),
+                                           eg_const_row_major(d_y));
+    args.d_a = eg_row_major(d_x);
+    args.d_b = eg_col_major(d_w);
+    args.accumulate_into = into;
+    must(eg_backward(p->m->context, &layer, &args));
+}
+
+/* ---- The attention half of a block --------------------------------------------------------------- */
+
+static attention attention_of(const pass *p) {
+    const model_size *s = &p->m->size;
+    return (attention){.context = p->m->context,
+                       .time = s->time,
+                       .batch = p->rows / s->time,
+                       .heads = s->heads,
+                       .depth = s->width / s->heads};
+}
+
+static void attention_half(const pass *p, int i) {
+    const int width = p->m->size.width;
+    const block_weights *w = &p->m->parameter.block[i];
+    const block_saved *s = &p->m->block[i];
+    const attention a = attention_of(p);
+
+    norm_forward(s->x, w->attention_norm, s->attention_in, p->rows, width);
+    linear(p, width, width, s->attention_in, w->q, NULL, s->q);
+    linear(p, width, width, s->attention_in, w->k, NULL, s->k);
+    linear(p, width, width, s->attention_in, w->v, NULL, s->v);
+    rotate(&a, s->q, 1);
+    rotate(&a, s->k, 1);
+    attention_forward(&a, s->q, s->k, s->v, s->p, s->mixed);
+    linear(p, width, width, s->mixed, w->o, s->x, s->middle); /* the stream is the layer's residual */
+}
+
+/* d_x is that of the stream after this half, and becomes that before it. */
+static void attention_half_backward(const pass *p, int i) {
+    const int width = p->m->size.width;
+    const block_weights *w = &p->m->parameter.block[i], *d = &p->m->gradient.block[i];
+    const block_saved *s = &p->m->block[i];
+    const scratch *t = &p->m->scratch;
+    const attention a = attention_of(p);
+
+    linear_backward(p, width, width, s->mixed, w->o, t->d_x, t->d_mixed, d->o, 0);
+    attention_backward(&a, s->q, s->k, s->v, s->p, t->d_mixed, t->d_p, t->d_q, t->d_k, t->d_v);
+    rotate(&a, t->d_q, -1);
+    rotate(&a, t->d_k, -1);
+    /* q, k and v are of one input: the first call writes its gradient, the other two add theirs. */
+    linear_backward(p, width, width, s->attention_in, w->q, t->d_q, t->d_in, d->q, 0);
+    linear_backward(p, width, width, s->attention_in, w->k, t->d_k, t->d_in, d->k, EG_INTO_D_A);
+    linear_backward(p, width, width, s->attention_in, w->v, t->d_v, t->d_in, d->v, EG_INTO_D_A);
+    norm_backward(s->x, w->attention_norm, t->d_in, t->d_x, d->attention_norm, p->rows, width);
+}
+
+/* ---- The gated half ------------------------------------------------------------------------------ */
+
+static void gated_half(const pass *p, int i, real *out) {
+    const model_size *size = &p->m->size;
+    const block_weights *w = &p->m->parameter.block[i];
+    const block_saved *s = &p->m->block[i];
+    real *y = p->m->scratch.y;
+
+    norm_forward(s->middle, w->mlp_norm, s->mlp_in, p->rows, size->width);
+    const eg_layer unit = layer_of(p, size->width, size->hidden, EG_ACT_SILU);
+    eg_forward_args args =
+        eg_forward_of(eg_row_major(s->mlp_in), eg_col_major(w->gate), eg_elements(NULL), eg_row_major(y));
+    args.b_up = eg_col_major(w->up);
+    args.pre = eg_row_major(s->gate);
+    args.pre_up = eg_row_major(s->up);
+    must(eg_forward(p->m->context, &unit, &args));
+    linear(p, size->hidden, size->width, y, w->down, s->middle, out);
+}
+
+/* The down projection's call chains: its d_a is multiplied by what the gated unit below asks for, so that
+ * both gradients of the unit come out of it, and y again, which the forward pass did not keep. */
+static void down_backward(const pass *p, int i) {
+    const model_size *size = &p->m->size;
+    const real *w = p->m->parameter.block[i].down;
+    const block_saved *s = &p->m->block[i];
+    const scratch *t = &p->m->scratch;
+    const eg_layer down = layer_of(p, size->hidden, size->width, EG_ACT_NONE);
+
+    eg_backward_args args =
+        eg_backward_of(eg_row_major(NULL), eg_const_col_major(w), eg_elements(NULL), eg_row_major(t->d_x));
+    args.d_a = eg_row_major(t->d_gate);
+    args.chain.saved = eg_row_major(s->gate);
+    args.chain.source = EG_SOURCE_PRE;
+    args.chain.activation = EG_ACT_SILU;
+    args.chain_up.saved = eg_row_major(s->up);
+    args.chain_up.d_up = eg_row_major(t->d_up);
+    args.chain_up.y = eg_row_major(t->y);
+    must(eg_backward(p->m->context, &down, &args));
+
+    /* d_W reads the y that was just written, so it is a call of its own. */
+    args = eg_backward_of(eg_row_major(t->y), eg_row_major(NULL), eg_elements(NULL), eg_row_major(t->d_x));
+    args.d_b = eg_col_major(p->m->gradient.block[i].down);
+    must(eg_backward(p->m->context, &down, &args));
+}
+
+static void gated_half_backward(const pass *p, int i) {
+    const model_size *size = &p->m->size;
+    const block_weights *w = &p->m->parameter.block[i], *d = &p->m->gradient.block[i];
+    const block_saved *s = &p->m->block[i];
+    const scratch *t = &p->m->scratch;
+
+    down_backward(p, i);
+    /* The chain has done what is element by element: the unit has no activation left. */
+    const eg_layer unit = layer_of(p, size->width, size->hidden, EG_ACT_NONE);
+    eg_backward_args args = eg_backward_of(eg_row_major(s->mlp_in), eg_col_major(w->gate), eg_elements(NULL),
+                                           eg_row_major(t->d_gate));
+    args.b_up = eg_col_major(w->up);
+    args.grad_up = eg_row_major(t->d_up);
+    args.d_a = eg_row_major(t->d_in);
+    args.d_b = eg_col_major(d->gate);
+    args.d_b_up = eg_col_major(d->up);
+    must(eg_backward(p->m->context, &unit, &args));
+    norm_backward(s->middle, w->mlp_norm, t->d_in, t->d_x, d->mlp_norm, p->rows, size->width);
+}
+
+/* ---- The whole ----------------------------------------------------------------------------------- */
+
+/* The stream after block i. */
+static real *after(const model *m, int i) { return i + 1 < m->size.blocks ? m->block[i + 1].x : m->x; }
+
+void model_forward(model *m, const unsigned char *letter, int batch) {
+    const pass p = {m, batch * m->size.time};
+    const size_t width = (size_t)m->size.width;
+    for (int r = 0; r < p.rows; r++)
+        memcpy(m->block[0].x + (size_t)r * width, m->parameter.embedding + letter[r] * width,
+               width * sizeof(real));
+    for (int i = 0; i < m->size.blocks; i++) {
+        attention_half(&p, i);
+        gated_half(&p, i, after(m, i));
+    }
+    norm_forward(m->x, m->parameter.last_norm, m->last, p.rows, m->size.width);
+    linear(&p, m->size.width, m->size.letters, m->last, m->parameter.embedding, NULL, m->logits);
+}
+
+void model_backward(model *m, const unsigned char *letter, int batch) {
+    const pass p = {m, batch * m->size.time};
+    const size_t width = (size_t)m->size.width;
+    real *d_x = m->scratch.d_x, *d_in = m->scratch.d_in, *d_embedding = m->gradient.embedding;
+
+    linear_backward(&p, m->size.width, m->size.letters, m->last, m->parameter.embedding, m->logits, d_in,
+                    d_embedding, 0);
+    memset(d_x, 0, (size_t)p.rows * width * sizeof(real)); /* nothing goes past the last norm */
+    norm_backward(m->x, m->parameter.last_norm, d_in, d_x, m->gradient.last_norm, p.rows, m->size.width);
+    for (int i = m->size.blocks - 1; i >= 0; i--) {
+        gated_half_backward(&p, i);
+        attention_half_backward(&p, i);
+    }
+    /* The same matrix is the first layer, too: it gets the gradients of its rows on top. */
+    for (int r = 0; r < p.rows; r++)
+        for (size_t c = 0; c < width; c++) d_embedding[letter[r] * width + c] += d_x[(size_t)r * width + c];
+}
