@@ -143,8 +143,8 @@ static after after_sum(void *buffer, size_t count, eg_dtype dtype, eg_reduction 
 
 static eg_status all_reduce_part(state *s, void *buffer, int count, eg_dtype dtype, eg_reduction reduction,
                                  eg_comm_when when) {
-    const MPI_Datatype type = type_of(dtype);
-    const MPI_Op sum = sum_of(s, dtype);
+    MPI_Datatype type = type_of(dtype);
+    MPI_Op sum = sum_of(s, dtype);
     const eg_status status = make_room(s);
     if (status != EG_OK) return status;
     const int result = when == EG_COMM_BEGIN ? MPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, sum, s->comm,
@@ -170,8 +170,8 @@ static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dty
 static eg_status reduce_scatter(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
                                 eg_reduction reduction, eg_comm_when when, void *stream) {
     state *s = user;
-    const MPI_Datatype type = type_of(dtype);
-    const MPI_Op sum = sum_of(s, dtype);
+    MPI_Datatype type = type_of(dtype);
+    MPI_Op sum = sum_of(s, dtype);
     (void)stream;
     if (count > INT_MAX) {
         snprintf(s->text, sizeof s->text, "a shard of %zu elements; expected at most %d", count, INT_MAX);

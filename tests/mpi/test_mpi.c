@@ -51,7 +51,10 @@ static layer_call make_call(int64_t m, int64_t k, int64_t n) {
     layer_call x = {.layer = eg_layer_of(m, k, n, EG_ACT_GELU)};
     const size_t count = (size_t)(2 * m * k + 2 * k * n + m * n);
     x.memory = malloc(count * sizeof *x.memory);
-    if (x.memory == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (x.memory == NULL) {
+        MPI_Abort(MPI_COMM_WORLD, 1);
+        abort();
+    }
     for (size_t i = 0; i < count; i++)
         x.memory[i] = (float)((i * 2654435761U + (size_t)comm.rank) % 1000) * 1e-3F;
     float *a = x.memory, *b = a + m * k, *grad = b + k * n, *d_a = grad + m * n;
@@ -82,7 +85,7 @@ static int check_bits(void) {
             memcpy(first, x.d_b, count * sizeof *first);
             MPI_Bcast(first, (int)count, MPI_FLOAT, 0, MPI_COMM_WORLD);
         } else if (i % 2 == 1) {
-            wrong |= memcmp(first, x.d_b, count * sizeof *first) != 0;
+            wrong |= memcmp((const void *)first, (const void *)x.d_b, count * sizeof *first) != 0;
         }
     }
     comm.order = EG_COMM_ORDER_ESTIMATED;
