@@ -117,7 +117,10 @@ static void make_pre(const oracle_layer *layer, const double *a, const double *b
     }
     add_product(layer, totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
     finish_all(layer, totals, m * n, k + 1 + (layer->scale != 1), pre);
-    for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) pre[i].bound = 0;
+    for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) {
+        const bool may_vanish = layer->reads_subnormals_as_0 && fabs(pre[i].value) < least_of(layer);
+        pre[i].bound = may_vanish ? fabs(pre[i].value) : 0;
+    }
 }
 
 /* f(x) where x is known to within a bound: how far f moves over it, and its own error. A kink inside the
