@@ -22,9 +22,9 @@ import statistics
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (1, 4), "f64": (2, 8), "f16": (3, 2), "bf16": (4, 2)}
-KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG TMA_FEW TMA_64 TMA_SPLIT_128 "
-         "TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 "
-         "MAP MAP_ROWS PAD MAP_ANY SUMS").split()
+KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG "
+         "TMA_SPLIT_16 TMA_SPLIT_64 TMA_SPLIT_128 TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 "
+         "MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 WITH_TERMS = ("y", "y+pre", "recompute", "chain")  # products with an epilogue
 TO_A = ("d_a", "chain", "map+d_a", "backward")  # products whose result is as large as A

@@ -21,8 +21,8 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
 }
 
 static eg_cuda_kind kind_of_tma_split(const eg_cuda_kernel *row) {
-    if ((row->takes & EG_CUDA_FEW_ROWS) != 0) return EG_CUDA_KIND_TMA_FEW;
-    return row->tile_cols == 64 ? EG_CUDA_KIND_TMA_64 : EG_CUDA_KIND_TMA_SPLIT_128;
+    if ((row->takes & EG_CUDA_FEW_ROWS) != 0) return EG_CUDA_KIND_TMA_SPLIT_16;
+    return row->tile_cols == 64 ? EG_CUDA_KIND_TMA_SPLIT_64 : EG_CUDA_KIND_TMA_SPLIT_128;
 }
 
 static eg_cuda_kind kind_of_split(const eg_cuda_kernel *row) {
@@ -202,7 +202,8 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 }
 
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
- * blocks have ended. Larger clusters do not fill it: all their blocks have to be on neighbours. */
+ * blocks have ended. Larger clusters do not fill it: on an H200, 256 blocks in
+ * fours did not all run at once, nor 128 in eights. */
 static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
     const double blocks = tiles_of(row, x) * splits;

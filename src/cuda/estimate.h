@@ -32,8 +32,8 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_PINGPONG,
-    EG_CUDA_KIND_TMA_FEW, /* small tiles: of few rows, */
-    EG_CUDA_KIND_TMA_64,  /* of 64 x 64, */
+    EG_CUDA_KIND_TMA_SPLIT_16, /* small tiles: of few rows, */
+    EG_CUDA_KIND_TMA_SPLIT_64, /* of 64 x 64, */
     EG_CUDA_KIND_TMA_SPLIT_128,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,

@@ -37,8 +37,7 @@ EG_DEVICE void eg_cluster_leave(int splits) {
     __syncthreads();
 }
 
-/* Four numbers of block `rank`'s shared memory, `step` apart, which lie there where `here` lies in this
- * block's. They are on their way when it returns. */
+/* The address of what lies in block `rank`'s shared memory where `here` lies in this block's. */
 EG_DEVICE uint32_t eg_cluster_address(const void *here, int rank) {
     uint32_t there = eg_shared_address(here);
 #if __CUDA_ARCH__ >= 900
@@ -46,6 +45,7 @@ EG_DEVICE uint32_t eg_cluster_address(const void *here, int rank) {
 #endif
     return there;
 }
+/* Four numbers of it, `step` apart. They are on their way when it returns. */
 EG_DEVICE void eg_cluster_peek(const float *here, int step, int rank, float (&x)[4]) {
 #if __CUDA_ARCH__ >= 900
     const uint32_t there = eg_cluster_address(here, rank);
