@@ -26,6 +26,7 @@ KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG "
          "TMA_SPLIT_16 TMA_SPLIT_64 TMA_SPLIT_128 TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 "
          "MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
+GELU = 4  # any activation
 WITH_TERMS = ("y", "y+pre", "recompute", "chain")  # products with an epilogue
 TO_A = ("d_a", "chain", "map+d_a", "backward")  # products whose result is as large as A
 MULTIPROCESSORS = 132
@@ -42,15 +43,16 @@ class Matrix(c.Structure):
 
 
 class Gemm(c.Structure):
-    _fields_ = [(name, Matrix) for name in ("left", "right", "out", "second", "in_", "bias")] + \
+    _fields_ = [(name, Matrix) for name in ("left", "right", "out", "second", "in_", "bias", "total")] + \
         [(name, c.c_int64) for name in ("sums", "rows", "cols", "depth", "items", "summed", "chunks", "tiles")] + \
         [(name, c.c_int32) for name in ("epilogue", "activation", "source", "propagate", "accumulate",
-                                        "multiprocessors", "splits", "unused")] + [("scale", c.c_double)]
+                                        "multiprocessors", "splits", "add_to_total")] + [("scale", c.c_double)]
 
 
 class Costs(c.Structure):
-    _fields_ = [(name, c.c_double) for name in ("launch", "k_block", "odd", "latency", "resident", "tile", "forward",
-                                                "second", "grad", "chain", "tail", "reading", "writing")]
+    _fields_ = [(name, c.c_double) for name in ("launch", "k_block", "odd", "latency", "resident", "tile", "bias",
+                                                "add", "forward", "second", "grad", "chain", "tail", "reading",
+                                                "writing")]
 
 
 class Calibration(c.Structure):
@@ -105,8 +107,10 @@ def product(dtype, shape, weight, operation):
     """The kernel parameters of an operation, with addresses that only say what is there."""
     m, k, n = shape
     x = Gemm(items=1, summed=1, rows=m, cols=k if operation in TO_A else n, epilogue=STORE)
-    if operation in ("y", "y+pre", "recompute"):
+    if operation in ("y", "y+pre", "bias", "recompute"):
         x.depth, x.epilogue = k, FORWARD
+        x.bias = matrix(dtype, 1, n)
+        x.activation = 0 if operation == "bias" else GELU
         x.left, x.right = matrix(dtype, m, k), matrix(dtype, k, n, weight == "nk")
         if operation == "y+pre":
             x.second = matrix(dtype, m, n)
@@ -117,13 +121,19 @@ def product(dtype, shape, weight, operation):
         x.left, x.right = matrix(dtype, m, n), matrix(dtype, n, k, weight == "kn")
         if operation == "chain":
             x.epilogue, x.in_ = CHAIN, matrix(dtype, m, k)
-    elif operation == "d_b":
-        x.rows, x.depth = k, m
+    elif operation in ("d_b", "accumulate"):
+        x.rows, x.depth, x.accumulate = k, m, operation == "accumulate"
         x.left, x.right = matrix(dtype, k, m, True), matrix(dtype, m, n)
     else:
         x.left, x.in_, x.epilogue = matrix(dtype, m, n), matrix(dtype, m, n), ACT_GRAD
-    x.out = matrix(dtype, x.rows, x.cols)
+    wide = operation == "accumulate" and dtype != "f64"
+    x.out = matrix("f32" if wide else dtype, x.rows, x.cols)
     return x
+
+
+def in_vectors(dtype, x):
+    """Whether lines begin on 16 bytes."""
+    return (x.row_stride if x.col_stride == 1 else x.col_stride) * DTYPES[dtype][1] % 16 == 0
 
 
 def parts(dtype, shape, weight, operation):
@@ -132,7 +142,7 @@ def parts(dtype, shape, weight, operation):
     wide = dtype if dtype == "f64" else "f32"
     alone, finish = Gemm.from_buffer_copy(whole), Gemm.from_buffer_copy(whole)
     alone.out, alone.epilogue = matrix(wide, whole.rows, whole.cols), STORE
-    alone.second = alone.in_ = Matrix()
+    alone.second = alone.in_ = alone.bias = Matrix()
     finish.left, finish.right, finish.depth = alone.out, Matrix(), 0
     return alone, finish
 
@@ -166,6 +176,8 @@ class Model:
         first = product(dtype, shape, weight, operation)
         if operation in ("map+d_a", "map+d_bias", "backward"):
             return None  # several kernels
+        if name.startswith("hopper") and not all(in_vectors(dtype, x) for x in (first.left, first.right, first.out)):
+            return None  # its time has that of padded copies
         saved, clear = -1.0, 0.0
         if KINDS[kind] == "STREAM_K":
             saved, clear = self.tail_of(first, name, False), self.calibration.clear
@@ -177,10 +189,9 @@ class Model:
 
     def two_parts(self, dtype, shape, weight, operation, name):
         """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
-        map_row, kind = self.rows["map_" + dtype]
         alone, finish = parts(dtype, shape, weight, operation)
-        if finish.cols * DTYPES[dtype][1] % 16:
-            return None  # by another map
+        odd = finish.cols * DTYPES[dtype][1] % 16 != 0
+        map_row, kind = self.rows[("map_any_" + ("f64" if dtype == "f64" else "f32")) if odd else "map_" + dtype]
         address, row = c.addressof(self.machine), self.rows[name][0]
         return kind, lambda keep=(alone, finish): (
             self.lib.eg_cuda_estimate(address, row, c.addressof(keep[0]), -1.0) +
@@ -344,7 +355,7 @@ def list_rows(lines, without):
 def write(model):
     table = ["/* SPDX-License-Identifier: Apache-2.0 */",
              "/* Fitted by tools/calibrate.py to a recording. A row of each kind (estimate.h): launch, k_block, odd,",
-             " * latency, resident, tile, forward, second, grad, chain, tail, reading, writing. */",
+             " * latency, resident, tile, bias, add, forward, second, grad, chain, tail, reading, writing. */",
              f'CALIBRATION("{model.calibration.device.decode()}", {model.calibration.multiprocessors}, '
              f"{model.calibration.clear:.3g})"]
     table += [f"COSTS({name}, {text_of(model.calibration.costs[kind])})" for kind, name in enumerate(KINDS)]

@@ -5,7 +5,8 @@
     record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
     record.py LIBEPIGRAD --add RECORDING [--out FILE] [--again cublaslt_f32] [--seconds 370]
 
-Each operation is one call, and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
+Each operation is one call (bias: y without an activation; accumulate: d_b added
+to one of the compute type), and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
 cache; each row is one CUDA graph over all sets; rows take turns, and the median of the turns counts:
 
     # rows: NAME NAME ...                          numbered from 0
@@ -34,7 +35,8 @@ from layers import draw_layers
 from operators import DTYPES
 
 ACTIVATIONS = ["gelu", "gelu", "gelu", "relu", "silu"]
-OPERATIONS = ["y", "y+pre", "d_a", "chain", "d_b", "map", "map+d_bias", "recompute", "map+d_a", "backward"]
+OPERATIONS = ["y", "y+pre", "bias", "d_a", "chain", "d_b", "accumulate", "map", "map+d_bias", "recompute", "map+d_a",
+              "backward"]
 ROTATED_BYTES, MOST_SETS, POOL_BYTES = 160 << 20, 16, 8 << 30
 TURNS, TURN_MS, MOST_MS = 5, 0.8, 12
 
@@ -78,7 +80,7 @@ def arguments(pool, layer, operation):
         return eg.Vector(data=pool.take("results" if result else "inputs", dtype, length))
 
     nk = weight == "nk"
-    if operation in ("y", "y+pre"):
+    if operation in ("y", "y+pre", "bias"):
         args = eg.ForwardArgs(size=c.sizeof(eg.ForwardArgs), a=matrix(m, k), b=matrix(k, n, nk=nk),
                               bias=vector(n), y=matrix(m, n, True))
         if operation == "y+pre":
@@ -89,8 +91,12 @@ def arguments(pool, layer, operation):
         args.b, args.d_a = matrix(k, n, nk=nk), matrix(m, k, True)
     if operation == "chain":
         args.chain = eg.Chain(saved=matrix(m, k), source=eg.PRE, activation=eg.ACTIVATIONS.index(activation))
-    if operation in ("d_b", "backward"):
+    if operation in ("d_b", "accumulate", "backward"):
         args.a, args.d_b = matrix(m, k), matrix(k, n, True, nk)
+    if operation == "accumulate":
+        wide, number = (torch.float64, eg.F64) if dtype_name == "f64" else (torch.float32, eg.F32)
+        args.accumulate, args.d_b.dtype = 1, number
+        args.d_b.data = pool.take("results", wide, k * n)
     if operation in ("map", "map+d_bias", "map+d_a", "backward"):
         args.source, args.pre = eg.PRE, matrix(m, n)
     if operation in ("map+d_bias", "map+d_a", "backward"):
@@ -134,7 +140,7 @@ def measure(libraries, pool, scratch, layer, operation):
         spanned += size
         args.workspace = eg.Workspace(data=scratch.data_ptr(), bytes=scratch.numel())
         sets.append(args)
-    plain = operation in ("d_a", "chain", "d_b")
+    plain = operation in ("bias", "d_a", "chain", "d_b", "accumulate")
     struct = eg.Layer(size=c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
                       activation=0 if plain else eg.ACTIVATIONS.index(activation))
     graphs, size = {}, c.c_size_t()
@@ -221,6 +227,9 @@ def main():
         libraries = {name: eg.Library(options.library, stream.cuda_stream, name) for name in names}
         if options.add:
             recording = Recording.read(options.add, names)
+            for layer in dict.fromkeys(layer for layer, _ in recording.lines):
+                for operation in OPERATIONS:
+                    recording.lines.setdefault((layer, operation), {})
         else:
             recording = Recording(names)
             for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):

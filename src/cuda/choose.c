@@ -30,14 +30,13 @@ static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols)
     return x->col_stride == 1 ? x->row_stride >= cols : x->col_stride >= rows;
 }
 
-/* The library rounds some products of 16 bits before it adds them to what is there, or a bias to them, and
- * reads a bias as numbers of the result's type. Its activations are not held to our errors, nor to what we
- * say of NaN. */
+/* The library rounds some products of 16 bits before it adds them to what is there, and reads a bias as
+ * numbers of the result's type. Its activations are not held to our errors, nor to what we say of NaN. */
 static bool suits_library(const eg_cuda_gemm *x) {
     if (x->bias.data != 0 && x->bias.dtype != x->out.dtype) return false;
     if (x->epilogue == EG_CUDA_FORWARD &&
         (x->activation != EG_ACT_NONE || x->second.data != 0 || x->in.data != 0 || x->bias.col_stride != 1 ||
-         x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype != EG_F32))
+         x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype == EG_F64))
         return false;
     if (x->accumulate && eg_dtype_size((eg_dtype)x->out.dtype) == 2) return false;
     return has_lines_apart(&x->left, x->rows, x->depth) && has_lines_apart(&x->right, x->depth, x->cols);
@@ -235,12 +234,21 @@ static bool has_rare_epilogue(const eg_op_list *list, const eg_op *op) {
     return rare;
 }
 
+/* Whether a bare product may be made in the compute type, and then rounded: the library splits the depth of
+ * one whose result has that type wherever that is profitable. */
+static bool may_be_rounded(const eg_op_list *list, const eg_op *op) {
+    const bool narrow =
+        op->out.space == EG_OPERAND ? eg_size_of(op->out.dtype) == 2 : eg_size_of(list->dtype) == 2;
+    return narrow && !op->accumulate && eg_is_present(&op->out);
+}
+
 /* Whether a product may be made alone, and finished by a map. One that waits in a region of its own is to
  * fit into L2, or it would cost more than it saves, unless its epilogue keeps the fast kernels away. */
 static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
     const size_t most = has_rare_epilogue(c->list, op) ? SIZE_MAX / 4 : 32 << 20,
                  bytes = eg_cuda_unfinished_bytes(c->list, op);
-    if (op->kind != EG_GEMM || eg_is_bare(op) || op->depth == 0) return false;
+    if (op->kind != EG_GEMM || op->depth == 0 || (eg_is_bare(op) && !may_be_rounded(c->list, op)))
+        return false;
     return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
 }
 

@@ -255,7 +255,21 @@ static eg_step *add_step(const eg_cuda_compiler *c, int op, const eg_cuda_step *
     return step;
 }
 
+/* The REDUCE of an operation whose column sums are one row, which is the result then; 0: none. */
+static int8_t reduce_at_once(const eg_cuda_compiler *c, int op) {
+    const int reduce = reduce_of(c->list, op);
+    int64_t sum_rows;
+    if (reduce == EG_NO_OP) return 0;
+    const eg_cuda_portions portions = portions_of(c, op, &sum_rows);
+    return portions.total == 0 && sum_rows == 1 ? (int8_t)reduce : 0;
+}
+
 static void add_portions(const eg_cuda_compiler *c, int op, eg_step *step, eg_cuda_step *detail) {
+    detail->reduce = reduce_at_once(c, op);
+    if (detail->reduce != 0) {
+        step->also |= 1U << detail->reduce;
+        memcpy(step->detail, detail, sizeof *detail);
+    }
     if (detail->portions.total == 0) return;
     detail->sum_kernel = c->row[reduce_of(c->list, op)];
     step->after_each = detail->sum_kernel->name;
@@ -340,6 +354,14 @@ static void add_pads(const eg_cuda_compiler *c) {
     }
 }
 
+/* Whether a step before makes an operation at the same time as its own. */
+static bool is_made(const eg_cuda_compiler *c, int op) {
+    for (int i = 0; i < c->program->steps; i++) {
+        if ((c->program->step[i].also >> op & 1U) != 0) return true;
+    }
+    return false;
+}
+
 static eg_step *add_reduce(const eg_cuda_compiler *c, int op) {
     const eg_op *reduce = &c->list->op[op];
     const int maker = maker_of(c->list, reduce->left.id);
@@ -363,7 +385,7 @@ static void add_clearing(const eg_cuda_compiler *c) {
  * cost its whole length. Those of a product wait for their place in the list. */
 static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
     const int reduce = reduce_of(c->list, 0);
-    if (done != 0 || reduce == EG_NO_OP || reduce == 1) return EG_NO_OP;
+    if (done != 0 || reduce == EG_NO_OP || reduce == 1 || is_made(c, reduce)) return EG_NO_OP;
     add_reduce(c, reduce)->beside = true;
     return reduce;
 }
@@ -404,7 +426,7 @@ static void add_steps(const eg_cuda_compiler *c) {
             add_map(c, i, counting && i == 0);
             break;
         case EG_REDUCE:
-            if (i != beside) add_reduce(c, i);
+            if (i != beside && !is_made(c, i)) add_reduce(c, i);
             continue;
         case EG_COLLECTIVE:
             add_collective(c, i);

@@ -61,9 +61,10 @@ typedef struct eg_cuda_step {
     int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
     int8_t raster;      /* rows of tiles in the block that those of a wave form */
     int8_t op;          /* the operation; PAD: which copy */
-    uint8_t part;       /* eg_cuda_part */
-    uint8_t splits;     /* parts of a product's depth, each summed by a block of a cluster */
-    bool clears;        /* the kernel also sets all counters to 0 */
+    int8_t reduce;  /* the REDUCE that it makes at the same time, of its only row of column sums; 0: none */
+    uint8_t part;   /* eg_cuda_part */
+    uint8_t splits; /* parts of a product's depth, each summed by a block of a cluster */
+    bool clears;    /* the kernel also sets all counters to 0 */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
 
@@ -129,6 +130,10 @@ void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, i
                           int64_t *items);
 /* The first product's view of an operand; NULL: no product reads it. */
 const eg_view *eg_cuda_read_by_product(const eg_op_list *list, int operand);
+
+/* Where the sums go of a step that makes its REDUCE, and whether they are added to what is there. */
+void eg_cuda_take_total(const eg_cuda_binding *binding, const eg_cuda_step *detail, eg_cuda_matrix *total,
+                        int32_t *adds);
 
 eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
 

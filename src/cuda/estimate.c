@@ -92,8 +92,9 @@ static double terms_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     double time = x->second.data != 0 ? costs->second : 0;
     switch ((eg_cuda_epilogue)x->epilogue) {
     case EG_CUDA_STORE:
-        return time;
+        return time + (x->accumulate ? costs->add : 0);
     case EG_CUDA_FORWARD:
+        return time + (x->activation == EG_ACT_NONE ? costs->bias : costs->forward);
     case EG_CUDA_TIMES:
         return time + costs->forward;
     case EG_CUDA_ACT_GRAD:
@@ -119,15 +120,16 @@ bool eg_cuda_is_aligned(const eg_cuda_matrix *x) {
            (x->col_stride == 1 || x->row_stride == 1);
 }
 
-/* Whether the depth runs along an operand's rows that do not end on 16 bytes: the library has no kernels for
- * the matrix unit then, even where rows begin on 16 bytes. Nor has it fast ones for 16-bit numbers in lines
- * that do not begin there. */
+/* Whether the library lacks fast kernels for the matrix unit: of 16-bit numbers in lines that do not begin or
+ * end on 16 bytes, also where a padded copy begins there; of others where the depth does not end so. */
 static bool is_odd(const eg_cuda_gemm *x) {
     const bool begins =
         eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&x->out);
-    if (eg_size_of((eg_dtype)x->left.dtype) == 2 && !begins) return true;
     const int64_t size = (int64_t)eg_size_of((eg_dtype)x->left.dtype), each = size > 0 ? 16 / size : 1;
-    return (x->left.col_stride == 1 || x->right.row_stride == 1) && x->depth % each != 0;
+    const bool deep = x->left.col_stride == 1 || x->right.row_stride == 1,
+               down = x->left.col_stride != 1 && size == 2, across = x->right.row_stride != 1 && size == 2;
+    if (size == 2 && !begins) return true;
+    return (deep && x->depth % each != 0) || (down && x->rows % each != 0) || (across && x->cols % each != 0);
 }
 
 /* The library's kernels are not known. It is taken to have tiles of a few sizes, to split the depth where
@@ -141,18 +143,22 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const double full = is_odd(x) ? costs->odd : costs->k_block;
     const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
     const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* its kernels for outer products */
+    const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
+    const bool whole = rounds && (x->bias.data != 0 || is_odd(x)); /* it is not split: lt.c */
+    const int most_splits = whole ? 1 : 16;
     double least = 0;
     if (x->rows == 1 || x->cols == 1) /* and for a matrix and a vector, at the rate of memory */
         return costs->launch + beside(costs->second, memory_time(machine, costs, x));
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
-        const double k_block = beside(full * area, costs->latency);
+        const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
         const double count = (double)eg_ceil_div(x->rows, tiles[i][0]) *
                              (double)eg_ceil_div(x->cols, tiles[i][1]) * (double)x->items;
-        for (int splits = 1; splits <= 16 && (splits == 1 || k_blocks >= 4 * splits); splits *= 2) {
+        for (int splits = 1; splits <= most_splits && (splits == 1 || k_blocks >= 4 * splits); splits *= 2) {
             const double waves = ceil_of(count * splits / machine->multiprocessors);
             const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
-            const double time = waves * (ceil_of(k_blocks / splits) * k_block + costs->tile * area) + split;
+            const double products = ceil_of(k_blocks / splits) * greatest(waves * k_block, alone);
+            const double time = products + waves * costs->tile * area + split;
             if (least == 0 || time < least) least = time;
         }
     }

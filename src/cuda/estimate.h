@@ -14,6 +14,9 @@ typedef struct eg_cuda_costs {
     double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile */
     double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
     double tile;     /* its prologue and the epilogue without terms */
+    double bias;     /* without an activation; the library's of a k-block that no other
+                        is made beside, where it does not split the depth */
+    double add;      /* of a result that is added to */
     double forward;  /* bias and activation */
     double second;   /* a second result; a library's: each further part of a split depth */
     double grad;     /* a gradient at the value */

@@ -42,14 +42,16 @@ typedef enum eg_cuda_epilogue {
  * `items` results; an operand's item is result number * item_stride. With `summed` > 1 there is one result
  * and left and right step their item_stride from summand to summand. depth, summed may be 0: acc is 0.
  * Sums: row (item * chunks + tile row) of `sums` has the column sums of rows [tile row * tile_rows, ...) of
- * the item, `cols` numbers of the compute type, every number written by one thread in one fixed order. */
+ * the item, `cols` numbers of the compute type, every number written by one thread in one fixed order. Where
+ * that is one row, it may be the result: of any type, and added to what is there. */
 typedef struct eg_cuda_gemm {
     eg_cuda_matrix left, right;
     eg_cuda_matrix out, second;
     eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor; of vector epilogues also what
                             is   added to */
     eg_cuda_matrix bias; /* [cols] */
-    uint64_t sums;       /* 0: not wanted */
+    eg_cuda_matrix total; /* [cols]: where the sums go that are the only row of `sums`; absent: to `sums` */
+    uint64_t sums;        /* 0: not wanted */
     int64_t rows, cols, depth;
     int64_t items, summed;
     int64_t chunks;          /* ceil(rows / tile_rows) */
@@ -61,7 +63,7 @@ typedef struct eg_cuda_gemm {
     int32_t accumulate;      /* STORE */
     int32_t multiprocessors; /* for persistent kernels */
     int32_t splits;          /* small tiles: parts of the depth, one for each block of a cluster */
-    int32_t unused;
+    int32_t add_to_total;
     double scale; /* of the product, once: 1 where another kernel has made it */
 } eg_cuda_gemm;
 
@@ -88,12 +90,13 @@ typedef struct eg_cuda_counts {
  */
 typedef struct eg_cuda_act_grad {
     eg_cuda_matrix grad, saved;
-    eg_cuda_matrix out; /* grad_pre; absent: only the sums are wanted */
-    uint64_t sums;      /* 0: not wanted */
+    eg_cuda_matrix out;   /* grad_pre; absent: only the sums are wanted */
+    eg_cuda_matrix total; /* as in eg_cuda_gemm */
+    uint64_t sums;        /* 0: not wanted */
     eg_cuda_counts counts;
     int64_t rows, cols, items;
     int64_t chunks;
-    int32_t activation, source, propagate, unused;
+    int32_t activation, source, propagate, add_to_total;
 } eg_cuda_act_grad;
 
 /* A stream-K tail (hopper_stream_k.cuh): the last tiles of a product, of which there are fewer than clusters.

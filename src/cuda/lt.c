@@ -171,11 +171,19 @@ static bool lt_describe(lt_product *product) {
 }
 
 enum {
-    LT_CANDIDATES = 16,
+    LT_CANDIDATES = 32,
     LT_ALIGNMENT = 256,         /* of the workspace: the library refuses others */
     LT_LOST = LT_ALIGNMENT - 64 /* bytes lost at most in aligning a workspace, which lies on 64 bytes; always,
                                    so that the algorithm is the same */
 };
+
+static uint32_t lt_config(const cublasLtMatmulHeuristicResult_t *found,
+                          cublasLtMatmulAlgoConfigAttributes_t name) {
+    uint32_t value = 0;
+    size_t bytes = 0;
+    lt_table.cublasLtMatmulAlgoConfigGetAttribute(&found->algo, name, &value, sizeof value, &bytes);
+    return value;
+}
 
 /* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, since
  * they were measured to be faster there. */
@@ -185,15 +193,24 @@ static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *produc
     const bool narrow = product->key.dtype == EG_F16 || product->key.dtype == EG_BF16;
     for (int i = 0; narrow && i < count; i++) {
         const float waves = found[i].wavesCount, whole = (float)(int)(waves + 0.999F);
-        uint32_t tile = 0;
-        size_t bytes = 0;
         if (found[i].state != CUBLAS_STATUS_SUCCESS || waves > most_waves || waves < least_fill * whole)
             continue;
-        lt_table.cublasLtMatmulAlgoConfigGetAttribute(&found[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
-                                                      sizeof tile, &bytes);
-        if (tile == CUBLASLT_MATMUL_TILE_128x128) return &found[i];
+        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_TILE_ID) == CUBLASLT_MATMUL_TILE_128x128)
+            return &found[i];
     }
     return &found[0];
+}
+
+/* Without the algorithms that split the depth: they round a sum to 16 bits before they add a bias to it.
+ * Asked for none of them, the heuristics name kernels that are up to 300 times as slow. */
+static int lt_keep_whole(int count, cublasLtMatmulHeuristicResult_t *found) {
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
+            lt_config(&found[i], CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) == CUBLASLT_REDUCTION_SCHEME_NONE)
+            found[kept++] = found[i];
+    }
+    return kept;
 }
 
 /* Split-K sums stay in the compute type and are added in a fixed order; in place only where the result is of
@@ -224,6 +241,7 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
+    if (good && narrow && key->has_bias != 0) count = lt_keep_whole(count, found);
     if (!good || count == 0) return false;
     const cublasLtMatmulHeuristicResult_t *taken = lt_prefer(product, count, found);
     product->algorithm = taken->algo;

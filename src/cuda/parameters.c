@@ -349,6 +349,15 @@ eg_cuda_gemm eg_cuda_part_of(const eg_cuda_gemm *whole, int64_t item, int64_t it
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
+/* Column sums that are one row need not wait for another kernel. */
+void eg_cuda_take_total(const eg_cuda_binding *binding, const eg_cuda_step *detail, eg_cuda_matrix *total,
+                        int32_t *adds) {
+    if (detail->reduce == 0) return;
+    const eg_op *reduce = &binding->program->list.op[detail->reduce];
+    *total = eg_cuda_matrix_of(binding, &reduce->out);
+    *adds = reduce->accumulate;
+}
+
 eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail) {
     const eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
     eg_cuda_act_grad act_grad = {.grad = x.in,
@@ -362,6 +371,7 @@ eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, con
                                  .activation = x.activation,
                                  .source = x.source,
                                  .propagate = x.propagate};
+    eg_cuda_take_total(binding, detail, &act_grad.total, &act_grad.add_to_total);
     if (detail->clears) act_grad.counts = eg_cuda_counters_of(binding);
     return act_grad;
 }

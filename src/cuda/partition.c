@@ -55,7 +55,8 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
 /* As many as make one wave: four blocks a multiprocessor, as act_grad.cu is built for. And none so long that
- * its sums in f32 lose much. */
+ * its sums in f32 lose much. Few rows are one chunk, whose sums need no other kernel. Without
+ * sums a chunk may be a row for each warp. */
 int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op) {
     const eg_op *map = &c->list->op[op];
     const eg_cuda_kernel *row = c->row[op];
@@ -63,7 +64,10 @@ int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op) {
                   room = 4 * (int64_t)c->multiprocessors;
     const int64_t wave = columns > 0 && room > columns ? room / columns : 1;
     const int64_t few = eg_ceil_div(map->rows, 1 << 14);
-    return eg_least(wave > few ? wave : few, eg_ceil_div(map->rows, row->tile_rows));
+    const bool sums = eg_term_of(map, EG_TERM_COLUMN_SUMS) != NULL;
+    const int64_t least_rows = sums ? row->tile_rows : row->threads / 32; /* a row a warp */
+    const int64_t most = sums && map->rows <= 2 * row->tile_rows ? 1 : eg_ceil_div(map->rows, least_rows);
+    return eg_least(wave > few ? wave : few, most);
 }
 
 /* ---- Stream-K tails (kernels/hopper_scheduler.cuh) ------------------------------------------------- */

@@ -78,7 +78,9 @@ static eg_status sum_portion(const eg_cuda_run *run, const eg_cuda_step *detail,
 
 static eg_cuda_gemm gemm_of_step(const eg_cuda_binding *binding, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
-    return eg_cuda_gemm_of_part(binding, detail->op, (eg_cuda_part)detail->part);
+    eg_cuda_gemm x = eg_cuda_gemm_of_part(binding, detail->op, (eg_cuda_part)detail->part);
+    eg_cuda_take_total(binding, detail, &x.total, &x.add_to_total);
+    return x;
 }
 
 static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {

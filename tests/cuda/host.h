@@ -11,7 +11,7 @@
 
 static fake_cuda *driver; /* the counts; since the last open */
 
-enum { KERNELS = 3, ELEMENTS = 64 * 64 };
+enum { KERNELS = 3, ELEMENTS = 128 * 64 };
 
 typedef struct session {
     eg_context *context;
@@ -24,7 +24,7 @@ typedef struct session {
 /* A layer whose forward call is one kernel and whose backward call is KERNELS and the sum of d_bias. */
 static inline void open_session(session *s) {
     const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
-    *s = (session){.layer = {.size = sizeof s->layer, .m = 64, .k = 64, .n = 64, .batch = 1}};
+    *s = (session){.layer = {.size = sizeof s->layer, .m = 128, .k = 64, .n = 64, .batch = 1}};
     s->layer.dtype = EG_BF16;
     s->layer.activation = EG_ACT_GELU;
     assert_ok(eg_open(&info, &s->context));

@@ -45,13 +45,13 @@ static void the_workspace_is_bounded(void **state) {
     close_session(&s);
 }
 
-/* 2^22 rows of sums of 64 rows each, 256 wide, are 64 MiB: three portions in 30, each with its sum of
+/* 2^23 rows in sums of 128 rows each, 256 wide, are 64 MiB: three portions in 30, each with its sum of
  * columns. */
 static void sums_are_made_in_portions(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    s.layer.m = 1 << 22;
+    s.layer.m = 1 << 23;
     s.layer.n = 256;
     const eg_backward_args args = far_away();
     driver->kernels = 0;

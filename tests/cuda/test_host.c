@@ -213,6 +213,22 @@ static void a_sum_beside_the_products_is_waited_for(void **state) {
     close_session(&s);
 }
 
+/* Of few rows the pass itself leaves the sums where they belong. */
+static void sums_of_few_rows_take_no_kernel(void **state) {
+    (void)state;
+    char plan[4096];
+    session s;
+    open_session(&s);
+    backward(&s, 1);
+    assert_int_equal(driver->kernels, KERNELS + 1);
+    s.layer.m = 64;
+    backward(&s, 1);
+    assert_int_equal(driver->kernels, KERNELS + 1 + KERNELS);
+    assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, plan, sizeof plan));
+    assert_non_null(strstr(plan, "grad_pre = grad * gelu'(pre), d_bias"));
+    close_session(&s);
+}
+
 /* ---- What a call may not do --------------------------------------------------------------------- */
 
 static void a_call_neither_allocates_nor_waits(void **state) {
@@ -335,6 +351,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_replayed_call_is_known_by_its_kernels),
         cmocka_unit_test(nothing_is_left_behind),
         cmocka_unit_test(a_sum_beside_the_products_is_waited_for),
+        cmocka_unit_test(sums_of_few_rows_take_no_kernel),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),

@@ -9,7 +9,7 @@
  * The host divides the rows into as many chunks as make one wave of blocks. So all blocks stream until the
  * end, and there are few sums to add. Chunks are interleaved, so that all blocks together walk through memory
  * once. Nothing is read or written twice, so loads and stores are streaming ones (ldcs, stcs). Sums are of
- * the unrounded numbers. Rows must be 16-byte vectors; ref_act_grad takes all others. */
+ * the unrounded numbers. Rows must be 16-byte vectors; map_any takes all others. */
 #include "vectors.cuh"
 #include "order.cuh"
 
@@ -110,7 +110,7 @@ EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t
     if (col < 32 * V::COUNT && first_col + col < p.cols) {
         real total = 0;
         for (int i = 0; i < WARPS; i++) total += shared[i][col % V::COUNT * 32 + col / V::COUNT];
-        ((real *)p.sums)[row_of_sums * p.cols + first_col + col] = total;
+        eg_put_column_sum(p, row_of_sums, first_col + col, total);
     }
     __syncthreads();
 }

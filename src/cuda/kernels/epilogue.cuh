@@ -130,7 +130,7 @@ EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
     if (share != 0 || at.col + col >= p.cols) return;
     T total = column[0];
     for (int i = 1; i < SHARES; i++) total += column[i * EACH * LD];
-    ((T *)p.sums)[(at.item * p.chunks + at.chunk) * p.cols + at.col + col] = total;
+    eg_put_column_sum(p, at.item * p.chunks + at.chunk, at.col + col, total);
 }
 
 /* The groups of four neighbours of a tile in shared memory. */

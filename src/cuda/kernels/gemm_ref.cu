@@ -56,40 +56,20 @@ template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_ti
     __syncthreads();
 }
 
-/* For grad_pre from a saved pre or y: what would be the product is read, as `left`. */
-template <typename T> EG_DEVICE void load_saved(const eg_cuda_gemm &p, const eg_tile &at, T *shared) {
-    const bool down = p.left.row_stride == 1 && p.left.col_stride != 1;
-    for (int i = threadIdx.x; i < SIDE * SIDE; i += THREADS) {
-        const int r = down ? i % SIDE : i / SIDE, c = down ? i / SIDE : i % SIDE;
-        T value = 0;
-        if (p.left.data != 0 && at.row + r < p.rows && at.col + c < p.cols) {
-            eg_load(p.left, eg_index(p.left, at.item, at.row + r, at.col + c), value);
-        }
-        shared[r * WIDE + c] = value;
-    }
-    __syncthreads();
-}
-
-template <typename T, bool SAVED> EG_DEVICE void run(const eg_cuda_gemm &p) {
+template <typename T> EG_DEVICE void run(const eg_cuda_gemm &p) {
     __shared__ __align__(16) T shared[SIDE * WIDE];
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
-        if (SAVED) {
-            load_saved<T>(p, at, shared);
-        } else {
-            multiply<T>(p, at, shared);
-        }
+        multiply<T>(p, at, shared);
         eg_finish_tile<T, SIDE, SIDE, WIDE, THREADS>(p, at, shared);
     }
 }
 
-#define EG_ENTRY(name, type, saved)                                                                          \
+#define EG_ENTRY(name, type)                                                                                 \
     extern "C" __global__ void __launch_bounds__(THREADS)                                                    \
         eg_##name(const __grid_constant__ eg_cuda_gemm p) {                                                  \
-        run<type, saved>(p);                                                                                 \
+        run<type>(p);                                                                                        \
     }
-EG_ENTRY(ref_f32, float, false)
-EG_ENTRY(ref_f64, double, false)
-EG_ENTRY(ref_act_grad_f32, float, true)
-EG_ENTRY(ref_act_grad_f64, double, true)
+EG_ENTRY(ref_f32, float)
+EG_ENTRY(ref_f64, double)

@@ -459,10 +459,8 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
             const float sum =
                 (four[col] + four[K::COLS + col]) + (four[2 * K::COLS + col] + four[3 * K::COLS + col]);
-            if (chunk < p.gemm.chunks && boxes.col + col < p.gemm.cols) {
-                ((float *)p.gemm.sums)[(boxes.item * p.gemm.chunks + chunk) * p.gemm.cols + boxes.col + col] =
-                    sum;
-            }
+            if (chunk < p.gemm.chunks && boxes.col + col < p.gemm.cols)
+                eg_put_column_sum(p.gemm, boxes.item * p.gemm.chunks + chunk, boxes.col + col, sum);
         }
     }
 

@@ -2,20 +2,39 @@
 /* The epilogue of a product that another kernel has made, and any other map of rows: every term that a
  * product can have, on values that lie in memory; and copies, which are a map of nothing with a residual.
  *
- *     a block takes 32 rows of 32 vectors of 16 bytes: 256 columns of bf16, each lane a vector
- *     each of its 16 warps finishes two of the rows, one after the other
+ *     without sums:  a thread takes a vector of 16 bytes, wherever it is
+ *     with sums:     a block takes 32 rows of 32 vectors: 256 columns of bf16, each lane a vector; each of
+ * its 16 warps finishes two of the rows, one after the other
  *
  * Most maps are small and come right after a product, so what counts is how soon the first block is done: the
- * loop over rows is not unrolled.
+ * loops are not unrolled.
  *
- * A thread's columns are the same in both rows. So it adds their sums in registers; at the end the warps'
- * sums are added in order. Values may lie in the memory of a result: each is read by the thread that writes
- * there. */
+ * With sums a thread's columns are the same in both rows. So it adds their sums in registers; at the end the
+ * warps' sums are added in order. Values may lie in the memory of a result: each is read by the thread that
+ * writes there. */
 #include "epilogue.cuh"
 #include "order.cuh"
 #include "vector_epilogue.cuh"
 
 enum { ROWS = 32, WARPS = 16, THREADS = 32 * WARPS, BLOCKS = 2 };
+
+/* ---- Vectors anywhere --------------------------------------------------------------------------------- */
+
+/* I: uint32_t where the number of vectors fits, for a division of 64-bit numbers takes longer than the rest.
+ */
+template <typename V, typename I, typename F>
+EG_DEVICE void map_vectors(const eg_cuda_gemm &p, const F &finish) {
+    const I across = (I)(p.cols / V::COUNT), each = (I)p.rows * across, all = (I)p.items * each,
+            step = (I)gridDim.x * THREADS;
+#pragma unroll 1
+    for (I index = (I)blockIdx.x * THREADS + threadIdx.x; index < all; index += step) {
+        const I item = index / each, row = (index - item * each) / across,
+                col = (index - item * each - row * across) * V::COUNT;
+        typename V::real v[V::COUNT] = {};
+        if (p.left.data != 0) eg_load_values<V>(p.left, item, row, col, v);
+        eg_finish_vector<V>(p, item, row, col, finish, v);
+    }
+}
 
 /* ---- Rows of a tile -------------------------------------------------------------------------------------
  */
@@ -50,7 +69,7 @@ EG_DEVICE void sum_warps(const eg_cuda_gemm &p, const eg_tile &at, const typenam
     for (int col = threadIdx.x; col < 32 * V::COUNT && at.col + col < p.cols; col += THREADS) {
         real total = 0;
         for (int i = 0; i < WARPS; i++) total += shared[i][col % V::COUNT * 32 + col / V::COUNT];
-        ((real *)p.sums)[(at.item * p.chunks + at.chunk) * p.cols + at.col + col] = total;
+        eg_put_column_sum(p, at.item * p.chunks + at.chunk, at.col + col, total);
     }
     __syncthreads();
 }
@@ -58,11 +77,20 @@ EG_DEVICE void sum_warps(const eg_cuda_gemm &p, const eg_tile &at, const typenam
 template <typename V> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
-    for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
+    if (p.sums == 0) {
+        const bool few = p.items * p.rows < (1LL << 31) / p.cols; /* so that no index overflows */
+        eg_with_terms<V>(p, [&](const auto &finish) {
+            if (few) return map_vectors<V, uint32_t>(p, finish);
+            map_vectors<V, uint64_t>(p, finish);
+        });
+        return;
+    }
+    const int64_t tiles = p.items * p.chunks * ((p.cols + 32 * V::COUNT - 1) / (32 * V::COUNT));
+    for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<ROWS, 32 * V::COUNT>(p, index);
         typename V::real sums[V::COUNT] = {};
         eg_with_terms<V>(p, [&](const auto &finish) { map_rows<V>(p, at, finish, sums); });
-        if (p.sums != 0) sum_warps<V>(p, at, sums);
+        sum_warps<V>(p, at, sums);
     }
 }
 

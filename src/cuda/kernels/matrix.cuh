@@ -76,6 +76,22 @@ EG_DEVICE void eg_store(const eg_cuda_matrix &x, int64_t index, float value) {
     }
 }
 
+/* ---- Column sums ------------------------------------------------------------------------------------ */
+
+/* A column's sum of one chunk of rows: to its row of the sums, or, where it is the only one, to the result.
+ * P: eg_cuda_gemm or eg_cuda_act_grad. */
+template <typename T, typename P>
+EG_DEVICE void eg_put_column_sum(const P &p, int64_t chunk, int64_t col, T sum) {
+    if (p.total.data == 0) {
+        ((T *)p.sums)[chunk * p.cols + col] = sum;
+        return;
+    }
+    const int64_t at = col * p.total.col_stride;
+    T old = 0;
+    if (p.add_to_total) eg_load(p.total, at, old);
+    eg_store(p.total, at, old + sum);
+}
+
 /* ---- Four neighbours ------------------------------------------------------------------------------- */
 
 /* Whether four elements along `stride` can move as one vector. It is asked once a matrix. */
