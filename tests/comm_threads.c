@@ -16,7 +16,8 @@ typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } kind;
 typedef struct meeting {
     int came, left;
     kind kind;
-    size_t count; /* of elements, or bytes */
+    size_t count;  /* of elements, or bytes */
+    size_t stride; /* bytes from a rank's part to the next's */
     eg_dtype dtype;
     eg_reduction reduction;
     const void *send[TEAM_MOST];
@@ -114,7 +115,7 @@ static void finish_meeting(team *t, meeting *s) {
         add_up(s, t->ranks, (size_t)r * s->count, s->receive[r]);
     for (int r = 0; r < t->ranks && s->kind == ALL_GATHER; r++) {
         for (int q = 0; q < t->ranks; q++)
-            memcpy((char *)s->receive[r] + (size_t)q * bytes, s->send[q], bytes);
+            memcpy((char *)s->receive[r] + (size_t)q * s->stride, s->send[q], bytes);
     }
     const double begin = seconds() > t->free_at ? seconds() : t->free_at;
     s->ready = begin;
@@ -139,13 +140,14 @@ static eg_status progress(void *user, int *pending) {
     return bad ? EG_ERR_DEVICE : EG_OK;
 }
 
-static eg_status put(member *m, kind kind, const void *send, void *receive, size_t count, eg_dtype dtype,
-                     eg_reduction reduction, eg_comm_when when) {
+static eg_status put(member *m, kind kind, const void *send, void *receive, size_t count, size_t stride,
+                     eg_dtype dtype, eg_reduction reduction, eg_comm_when when) {
     team *t = m->team;
     if (m->aborted || (m->fails_at >= 0 && m->begun >= m->fails_at)) return EG_ERR_DEVICE;
     pthread_mutex_lock(&t->lock);
     meeting *s = &t->meetings[m->begun++ % TEAM_OPS];
-    if (s->came == 0) s->kind = kind, s->count = count, s->dtype = dtype, s->reduction = reduction;
+    if (s->came == 0)
+        s->kind = kind, s->count = count, s->stride = stride, s->dtype = dtype, s->reduction = reduction;
     if (s->kind != kind || s->count != count || s->dtype != dtype || s->reduction != reduction)
         s->mismatch = true;
     s->send[m->rank] = send, s->receive[m->rank] = receive;
@@ -161,19 +163,19 @@ static eg_status put(member *m, kind kind, const void *send, void *receive, size
 static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dtype, eg_reduction reduction,
                             eg_comm_when when, void *stream) {
     (void)stream;
-    return put(user, ALL_REDUCE, buffer, buffer, count, dtype, reduction, when);
+    return put(user, ALL_REDUCE, buffer, buffer, count, 0, dtype, reduction, when);
 }
 
 static eg_status reduce_scatter(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
                                 eg_reduction reduction, eg_comm_when when, void *stream) {
     (void)stream;
-    return put(user, REDUCE_SCATTER, send, receive, count, dtype, reduction, when);
+    return put(user, REDUCE_SCATTER, send, receive, count, 0, dtype, reduction, when);
 }
 
-static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, eg_comm_when when,
-                            void *stream) {
+static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, size_t stride,
+                            eg_comm_when when, void *stream) {
     (void)stream;
-    return put(user, ALL_GATHER, send, receive, bytes, EG_DTYPE_DEFAULT, EG_REDUCTION_SUM, when);
+    return put(user, ALL_GATHER, send, receive, bytes, stride, EG_DTYPE_DEFAULT, EG_REDUCTION_SUM, when);
 }
 
 static eg_status failure(void *user, char *text, size_t capacity) {

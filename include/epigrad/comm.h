@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators: what carries numbers between processes, for eg_data_parallel of epigrad.h.
+/* Communicators: what carries numbers between processes, for eg_data_parallel and eg_tensor_parallel of
+ * epigrad.h.
  *
  * A caller who brings one that is ready made (eg_comm_nccl below, eg_comm_mpi of <epigrad/mpi.h>) needs the
  * constructor alone. Whoever has another engine fills in an eg_comm: it is a handful of callbacks. That is
@@ -37,10 +38,10 @@ typedef struct eg_comm_cost {
     double rate;    /* bytes a microsecond; 0: not known */
 } eg_comm_cost;
 
-/* Whether the reduction of d_b goes on under the product of d_a. */
+/* Whether collectives go on under products. */
 typedef enum eg_comm_order {
     EG_COMM_ORDER_ESTIMATED = 0, /* where it is estimated to gain time on every rank */
-    EG_COMM_ORDER_PLAIN = 1,     /* all products, then all collectives */
+    EG_COMM_ORDER_PLAIN = 1,     /* one after the other */
     EG_COMM_ORDER_OVERLAPPED = 2
 } eg_comm_order;
 
@@ -57,9 +58,9 @@ struct eg_comm {
     /* receive[i] = the sum (or mean) of the ranks' send[rank * count + i], for i < count. */
     eg_status (*reduce_scatter)(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
                                 eg_reduction reduction, eg_comm_when when, void *stream);
-    /* receive[r * bytes, (r + 1) * bytes) = rank r's `send`. */
-    eg_status (*all_gather)(void *user, const void *send, void *receive, size_t bytes, eg_comm_when when,
-                            void *stream);
+    /* receive[r * stride, r * stride + bytes) = rank r's `send`; stride >= bytes. */
+    eg_status (*all_gather)(void *user, const void *send, void *receive, size_t bytes, size_t stride,
+                            eg_comm_when when, void *stream);
     /* Host: advances everything that was begun; *pending: how much of it has not finished. Does not wait. */
     eg_status (*progress)(void *user, int *pending);
     /* EG_OK, or the failure that the engine knows of (asked for by eg_sync too); `text` gets it in words. */

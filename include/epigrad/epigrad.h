@@ -287,6 +287,36 @@ typedef struct eg_workspace {
 
 typedef struct eg_packed eg_packed; /* B laid out for the device once, reused over calls */
 
+typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
+
+/* How B is divided over the processes. */
+typedef enum eg_split {
+    EG_SPLIT_COLUMNS = 0, /* each has columns of B: its inputs are gathered */
+    EG_SPLIT_ROWS = 1     /* each has rows of B, and the same columns of A: its results are summed */
+} eg_split;
+
+/* Tensor parallel: each process has a part of B, and between layers each has M / ranks rows of the
+ * activations. The layer is that of the process's own product: m are all rows, a multiple of the ranks; k and
+ * n are those of its part of B. Operands of the divided side have m / ranks rows, those of this process:
+ *     EG_SPLIT_COLUMNS   a, and in the backward pass d_a and its residual: [M / ranks, K]. All others are as
+ *                        ever. Forward gathers the rows of a; backward sums d_a over the processes. No chain.
+ *     EG_SPLIT_ROWS      y, pre and residual, and in the backward pass grad, pre, y and grad_pre: [M / ranks,
+ * N]. Forward sums A·B over the processes; bias is added once. Backward gathers grad_pre, in the layer's
+ * dtype; d_bias is the sum over all processes. bias, d_bias: the same on all. Not for gated units, and not
+ * with EG_SOURCE_RECOMPUTE but for EG_ACT_NONE. Rows are exchanged in panels, under the products of other
+ * panels, where that is estimated to gain time on every rank. Every rank makes the same calls in the same
+ * order, with the same m, and k (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in
+ * every run. Not with batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as with
+ * data_parallel. */
+typedef struct eg_tensor_parallel {
+    const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
+    eg_split split;
+    eg_dtype sums; /* as in eg_data_parallel */
+    /* EG_SPLIT_COLUMNS, optional: a of all ranks, [M, K], dense and row-major. Forward writes it; a backward
+     * call that is given it gathers nothing, and its a is absent. */
+    eg_matrix gathered;
+} eg_tensor_parallel;
+
 typedef struct eg_forward_args {
     size_t size;
     eg_matrix a;               /* [M, K] */
@@ -307,6 +337,7 @@ typedef struct eg_forward_args {
     eg_vector bias_up; /* [N], optional */
     eg_matrix pre_up;  /* [M, N], optional: A·B_up + bias_up; where pre is given, and only there */
     const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
+    eg_tensor_parallel tensor_parallel;
 } eg_forward_args;
 
 /* Y = act(A·B + bias); the other fields are their defaults. */
@@ -353,8 +384,6 @@ typedef enum eg_sharding {
                              or none. Lines of d_b are its rows (column-major: its columns), those of a vector
                              its elements. The operand then begins with this rank's first line. */
 } eg_sharding;
-
-typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
 
 /* Data parallel: each process has its own rows (M) of a batch, and d_b, d_bias and chain.d_bias are summed
  * over the processes. With `accumulate` that sum is added to what the operand holds. Every rank makes the
@@ -436,6 +465,7 @@ typedef struct eg_backward_args {
     eg_matrix residual;
     uint64_t
         accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
+    eg_tensor_parallel tensor_parallel;
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */

@@ -178,32 +178,35 @@ static eg_status check_packed(const eg_context *context, const eg_problem *probl
     return check_pack(context, problem, problem->packed_b_up, EG_OP_B_UP, "packed_b_up");
 }
 
+/* A communicator is of a kind: it is advanced by the host, or enqueued on a stream. */
+static eg_status check_comm(const eg_context *context, const eg_problem *problem) {
+    const char *name = eg_is_tensor_parallel(problem) ? "tensor_parallel" : "data_parallel";
+    const eg_comm *comm = problem->comm;
+    const eg_backend backend = context->caps.backend;
+    if (comm == NULL) return EG_OK;
+    if (backend == EG_BACKEND_WEBGPU)
+        return eg_fail(EG_ERR_UNSUPPORTED, "%s.comm is given on WebGPU; expected the CPU or CUDA", name);
+    if ((comm->progress != NULL) == (backend == EG_BACKEND_CPU)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s.comm.progress is %s on %s; expected %s", name,
+                   comm->progress != NULL ? "set" : "NULL", eg_backend_name(backend),
+                   backend == EG_BACKEND_CPU ? "an engine of the host, with one"
+                                             : "an engine of a stream, without one");
+}
+
 /* `query`: the operands are only marked as present. */
 static eg_status take_forward(eg_context *context, bool query, const eg_layer *layer,
                               const eg_forward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
+    EG_TRY(check_comm(context, problem));
     return check_packed(context, problem);
-}
-
-/* A communicator is of a kind: it is advanced by the host, or enqueued on a stream. */
-static eg_status check_comm(const eg_context *context, const eg_comm *comm) {
-    const eg_backend backend = context->caps.backend;
-    if (comm == NULL) return EG_OK;
-    if (backend == EG_BACKEND_WEBGPU)
-        return eg_fail(EG_ERR_UNSUPPORTED, "data_parallel.comm is given on WebGPU; expected the CPU or CUDA");
-    if ((comm->progress != NULL) == (backend == EG_BACKEND_CPU)) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.progress is %s on %s; expected %s",
-                   comm->progress != NULL ? "set" : "NULL", eg_backend_name(backend),
-                   backend == EG_BACKEND_CPU ? "an engine of the host, with one"
-                                             : "an engine of a stream, without one");
 }
 
 static eg_status take_backward(eg_context *context, bool query, const eg_layer *layer,
                                const eg_backward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
-    EG_TRY(check_comm(context, problem->comm));
+    EG_TRY(check_comm(context, problem));
     return check_packed(context, problem);
 }
 
@@ -269,9 +272,11 @@ static eg_status run(eg_context *context, const eg_problem *problem, size_t limi
 
 eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args) {
     eg_problem problem;
-    EG_TRY(take_forward(context, false, layer, args, &problem));
     bool begun = false;
-    return run(context, &problem, args->workspace_limit, &args->workspace, &begun);
+    eg_status status = take_forward(context, false, layer, args, &problem);
+    if (status == EG_OK) status = run(context, &problem, args->workspace_limit, &args->workspace, &begun);
+    if (status != EG_OK && !begun) eg_collectives_refuse(eg_comm_of_forward(args));
+    return status;
 }
 
 eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args) {
@@ -279,7 +284,7 @@ eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backw
     bool begun = false;
     eg_status status = take_backward(context, false, layer, args, &problem);
     if (status == EG_OK) status = run(context, &problem, args->workspace_limit, &args->workspace, &begun);
-    if (status != EG_OK && !begun) eg_collectives_refuse(eg_comm_of(args));
+    if (status != EG_OK && !begun) eg_collectives_refuse(eg_comm_of_backward(args));
     return status;
 }
 

@@ -12,7 +12,7 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 /* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
  * that are no whole call, themselves. */
 enum {
-    HEADER = 19, /* those of sign_header, sign_call and sign_exchange */
+    HEADER = 20, /* those of sign_header, sign_call and sign_exchange */
     OPERAND = 5,
     VIEW = 8,
     TERM = VIEW + 2,
@@ -20,7 +20,7 @@ enum {
     TEMPORARY = 3 + VIEW,
     BUFFER = 3,
     OF_CALL = HEADER + EG_OPERANDS * OPERAND,
-    OF_LIST = HEADER + EG_MAX_OPS * OP + EG_MAX_TEMPORARIES * TEMPORARY + EG_MAX_BUFFERS * BUFFER,
+    OF_LIST = HEADER + EG_LOCAL_OPS * OP + EG_MAX_TEMPORARIES * TEMPORARY + EG_MAX_BUFFERS * BUFFER,
     WORDS = OF_LIST > OF_CALL ? OF_LIST : OF_CALL
 };
 
@@ -101,6 +101,7 @@ static void add_number(signature *key, double number) {
 
 static void sign_exchange(signature *key, const eg_exchange *x) {
     add(key, (uint64_t)x->rank | (uint64_t)x->ranks << 32);
+    add(key, (uint64_t)x->parallel | (uint64_t)x->streams << 2 | (uint64_t)x->gathered << 3);
     add(key, (uint64_t)x->mean | (uint64_t)x->sharded << 1 | (uint64_t)x->d_b_by_columns << 2 |
                  (uint64_t)x->sums << 8 | (uint64_t)x->order << 16);
     add_number(key, x->now.latency);
@@ -221,6 +222,21 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
     memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
 }
 
+/* A tensor-parallel call whose ranks gain nothing from overlap runs another program, which has no panels:
+ * there is to be room for that too. */
+static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
+    const eg_exchange *by = &problem->exchange;
+    eg_problem plain = *problem;
+    eg_program other;
+    if (!eg_is_tensor_parallel(problem) || by->streams || by->order == EG_COMM_ORDER_PLAIN) return EG_OK;
+    plain.exchange.order = EG_COMM_ORDER_PLAIN;
+    eg_lower(&plain, &other.list);
+    EG_TRY(eg_compile(caps, &other));
+    if (other.workspace > program->workspace) program->workspace = other.workspace;
+    if (by->order == EG_COMM_ORDER_ESTIMATED) program->overlaps = program->time < other.time;
+    return EG_OK;
+}
+
 /* The program of a call, or of a list that is none. One compiled anew counts as another. */
 static eg_status find_program(eg_context *context, const eg_problem *problem, const eg_op_list *list,
                               bool refused, const eg_program **program) {
@@ -235,6 +251,7 @@ static eg_status find_program(eg_context *context, const eg_problem *problem, co
     eg_caps caps = context->caps;
     caps.refused = refused;
     EG_TRY(eg_compile(&caps, &found->program));
+    if (problem != NULL) EG_TRY(compare_with_plain(&caps, problem, &found->program));
     found->program.serial = ++context->cache->serial;
     keep_key(context->cache, &key, found);
     return EG_OK;
@@ -262,6 +279,15 @@ void eg_cache_keep_chunks(eg_context *context, const eg_problem *problem, size_t
     place->chunks = chunks;
 }
 
+/* Rows of all ranks: in the caller's memory, or in what is exchanged. Panels are of those, or of a. */
+static void bind_gathered(const eg_problem *problem, eg_call *call) {
+    const bool kept = eg_wants(problem, EG_OP_GATHERED);
+    const bool of_a = !problem->backward && problem->exchange.parallel == EG_BY_ROWS;
+    call->operand[EG_GATHERED] = call->operand[kept ? EG_OP_GATHERED : EG_EXCHANGED];
+    for (int i = 0; i < EG_MAX_PANELS; i++)
+        call->operand[EG_PANEL + i] = call->operand[of_a ? EG_OP_A : EG_GATHERED];
+}
+
 static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_call *call) {
     for (int id = 0; id < EG_OPERANDS; id++) {
         call->operand[id].data = problem->operands[id].data;
@@ -272,6 +298,7 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
     call->workspace = (eg_address){workspace, offset};
     call->operand[EG_EXCHANGED] = call->workspace;
     call->collectives = NULL;
+    if (eg_is_tensor_parallel(problem)) bind_gathered(problem, call);
 }
 
 static void bind_buffers(const eg_program *program, eg_call *call) {
@@ -287,6 +314,7 @@ static eg_status run(eg_context *context, const eg_program *program, const eg_pr
     bind_buffers(program, call);
     EG_TRY(context->ops->run(context, program, call, &refused));
     if (!refused) return EG_OK;
+    if (call->collectives != NULL) EG_TRY(eg_collectives_begin_again(call->collectives));
     refused = false;
     EG_TRY(find_program(context, problem, list, true, &program));
     return context->ops->run(context, program, call, &refused);
@@ -299,8 +327,17 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
     if (problem->comm == NULL) return run(context, program, problem, NULL, &call);
     eg_collectives collectives;
     call.collectives = &collectives;
+    eg_problem agreed = *problem;
     EG_TRY(eg_collectives_begin(&collectives, problem->comm, program, &call));
-    const eg_status status = run(context, program, problem, NULL, &call);
+    eg_status status = EG_OK;
+    if (eg_is_tensor_parallel(problem) && !problem->exchange.streams) {
+        status = eg_collectives_agree(&collectives);
+        if (status == EG_OK && !collectives.overlaps) {
+            agreed.exchange.order = EG_COMM_ORDER_PLAIN;
+            status = find_program(context, &agreed, NULL, false, &program);
+        }
+    }
+    if (status == EG_OK) status = run(context, program, &agreed, NULL, &call);
     return eg_collectives_end(&collectives, status);
 }
 

@@ -50,8 +50,25 @@ static int align_of(const eg_problem *p, const eg_operand *x) {
     return (int)(at & -at);
 }
 
+/* Dense rows of all ranks, while the call runs. */
+static eg_view moved_view(const eg_problem *p, const eg_moved *x) {
+    const int64_t cols = p->operands[x->id].cols;
+    return (eg_view){.space = EG_OPERAND,
+                     .id = x->to,
+                     .dtype = x->dtype,
+                     .rows = p->m,
+                     .cols = cols,
+                     .row_stride = cols,
+                     .col_stride = 1,
+                     .offset = x->offset,
+                     .align = EG_EXCHANGED_ALIGN};
+}
+
 eg_view eg_operand_view(const eg_problem *p, eg_operand_id id) {
     const eg_operand *x = &p->operands[id];
+    for (int i = 0; i < p->moves; i++) {
+        if (p->moved[i].id == (int)id) return moved_view(p, &p->moved[i]);
+    }
     if (x->data == NULL) return (eg_view){.space = EG_ABSENT};
     return (eg_view){.space = EG_OPERAND,
                      .id = (int)id,
@@ -155,7 +172,7 @@ static eg_op product_of_a(const eg_problem *p, eg_operand_id b, eg_operand_id bi
 }
 
 /* y = act(A·B + bias) * (A·B_up + bias_up), and both pre on the way */
-static void lower_gated_forward(const eg_problem *p, eg_op_list *list) {
+void eg_lower_gated_forward(const eg_problem *p, eg_op_list *list) {
     eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS), up = product_of_a(p, EG_OP_B_UP, EG_OP_BIAS_UP);
     gate.out = buffer(list, "act(gate)", p->batch, p->m, p->n);
     add_view_term(&gate, EG_TERM_STORE, eg_operand_view(p, EG_OP_PRE));
@@ -168,7 +185,7 @@ static void lower_gated_forward(const eg_problem *p, eg_op_list *list) {
 }
 
 /* y = act(A·B + bias) + residual, and pre on the way */
-static void lower_forward(const eg_problem *p, eg_op_list *list) {
+void eg_lower_forward(const eg_problem *p, eg_op_list *list) {
     eg_op op = product_of_a(p, EG_OP_B, EG_OP_BIAS);
     add_view_term(&op, EG_TERM_STORE, eg_operand_view(p, EG_OP_PRE));
     add_act(p, &op, p->activation);
@@ -179,16 +196,9 @@ static void lower_forward(const eg_problem *p, eg_op_list *list) {
 
 /* ---- Gradients --------------------------------------------------------------------------------- */
 
-/* The column sums of a gradient: on the way of the operation that makes it, then from chunk to chunk. */
-typedef struct bias_gradient {
-    eg_view sums; /* absent where none is wanted */
-    eg_op reduce;
-    eg_gradient gradient;
-} bias_gradient;
-
-static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id out,
-                                      const char *name, int64_t cols) {
-    bias_gradient x = {.sums = {.space = EG_ABSENT}};
+eg_bias_gradient eg_bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id out,
+                                     const char *name, int64_t cols) {
+    eg_bias_gradient x = {.sums = {.space = EG_ABSENT}};
     if (!eg_wants(p, out)) return x;
     x.gradient = eg_gradient_of(p, list, out, 1, cols);
     x.sums = temporary(list, name, p->batch, p->m, cols);
@@ -199,7 +209,7 @@ static bias_gradient bias_gradient_of(const eg_problem *p, eg_op_list *list, eg_
                        .depth = rows_of_batch(p),
                        .left = x.sums,
                        .out = x.gradient.sent,
-                       .accumulate = eg_adds_to(p, out) && p->comm == NULL};
+                       .accumulate = eg_adds_to(p, out) && !eg_is_summed(p, out)};
     return x;
 }
 
@@ -227,11 +237,6 @@ static eg_view lower_grad_pre(const eg_problem *p, eg_op_list *list, const eg_vi
     eg_add_op(list, &op);
     return is_grad ? grad : op.out;
 }
-
-/* What the products of the backward pass read: of a gated unit there are two. */
-typedef struct gradients {
-    eg_view gate, up; /* `up` is absent but for a gated unit */
-} gradients;
 
 /* act' of the layer below, taken from what it saved */
 static eg_term below_term(const eg_problem *p) {
@@ -287,8 +292,8 @@ static void lower_gated_chain(const eg_problem *p, eg_op_list *list, eg_view d_y
 
 /* d_a = d_gate · Bᵀ + residual + d_up · B_upᵀ: the first product waits in the compute type, so that the sum
  * is rounded once. So does a sum that the chain has a step of its own for. */
-static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
-                             const eg_view *sums_up) {
+static void lower_summed_d_a(const eg_problem *p, eg_op_list *list, const eg_gradients *x,
+                             const eg_view *sums, const eg_view *sums_up) {
     const eg_view d_a = eg_operand_view(p, EG_OP_D_A);
     const bool chain = eg_wants(p, EG_OP_BELOW), in_result = d_a.dtype == list->compute;
     eg_op gate = product_for_d_a(p, x->gate, EG_OP_B);
@@ -325,8 +330,8 @@ static void lower_d_a(const eg_problem *p, eg_op_list *list, eg_view grad_pre, c
     eg_add_op(list, &op);
 }
 
-static void lower_any_d_a(const eg_problem *p, eg_op_list *list, const gradients *x, const eg_view *sums,
-                          const eg_view *sums_up) {
+void eg_lower_any_d_a(const eg_problem *p, eg_op_list *list, const eg_gradients *x, const eg_view *sums,
+                      const eg_view *sums_up) {
     const bool summed = eg_wants(p, EG_OP_BELOW) && eg_wants(p, EG_OP_D_A_RESIDUAL);
     if (!eg_wants(p, EG_OP_D_A)) return;
     if (p->gated || eg_wants(p, EG_OP_BELOW_UP) || summed) {
@@ -337,15 +342,14 @@ static void lower_any_d_a(const eg_problem *p, eg_op_list *list, const gradients
 }
 
 /* d_b = Aᵀ · grad_pre */
-static void lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, eg_operand_id id,
-                      eg_view out) {
+void eg_lower_d_b(const eg_problem *p, eg_op_list *list, eg_view grad_pre, eg_operand_id id, eg_view out) {
     if (!eg_is_present(&out)) return;
     eg_op op = {.kind = EG_GEMM,
                 .axis = EG_AXIS_DEPTH,
                 .rows = p->k,
                 .cols = p->n,
                 .depth = p->m,
-                .accumulate = eg_adds_to(p, id) && p->comm == NULL};
+                .accumulate = eg_adds_to(p, id) && !eg_is_summed(p, id)};
     sum_over_batch(&op, p, id);
     op.left = eg_transposed(eg_operand_view(p, EG_OP_A));
     op.right = grad_pre;
@@ -379,14 +383,14 @@ static eg_view add_gradient(const eg_problem *p, eg_op_list *list, eg_op *op, eg
 
 /* d_up = grad * act(pre), d_gate = grad * pre_up * act'(pre). The products grad * pre_up are made first,
  * since grad_pre may be in the memory of grad. */
-static gradients lower_gated_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
-                                       const eg_view *sums_up) {
+static eg_gradients lower_gated_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
+                                          const eg_view *sums_up) {
     const eg_view grad = eg_operand_view(p, EG_OP_GRAD);
     const bool wants_gate = eg_wants_gate(p), d_a = eg_wants(p, EG_OP_D_A);
     const bool recompute = p->source == EG_SOURCE_RECOMPUTE;
     eg_view pre = eg_operand_view(p, EG_OP_SAVED);
     eg_op up = map_of(p, eg_operand_view(p, EG_OP_SAVED_UP), p->n);
-    gradients made = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
+    eg_gradients made = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
     if (recompute) {
         eg_op gate = product_of_a(p, EG_OP_B, EG_OP_BIAS);
         pre = gate.out = buffer(list, "pre", p->batch, p->m, p->n);
@@ -415,58 +419,53 @@ static gradients lower_gated_gradients(const eg_problem *p, eg_op_list *list, co
     return made;
 }
 
-static gradients lower_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
-                                 const eg_view *sums_up) {
+eg_gradients eg_lower_gradients(const eg_problem *p, eg_op_list *list, const eg_view *sums,
+                                const eg_view *sums_up) {
     const bool products = eg_wants(p, EG_OP_D_A) || eg_wants(p, EG_OP_D_B);
-    if (!p->gated) return (gradients){.gate = lower_grad_pre(p, list, sums, products)};
+    if (!p->gated) return (eg_gradients){.gate = lower_grad_pre(p, list, sums, products)};
     if (!eg_wants(p, EG_OP_GRAD_UP)) return lower_gated_gradients(p, list, sums, sums_up);
     lower_given(p, list, EG_OP_GRAD_UP, EG_OP_GRAD_PRE_UP, sums_up);
     lower_given(p, list, EG_OP_GRAD, EG_OP_GRAD_PRE, sums);
-    return (gradients){eg_operand_view(p, EG_OP_GRAD), eg_operand_view(p, EG_OP_GRAD_UP)};
+    return (eg_gradients){eg_operand_view(p, EG_OP_GRAD), eg_operand_view(p, EG_OP_GRAD_UP)};
 }
 
 /* What is summed over processes comes first, so that the sums are under way while d_a is computed. */
 static void lower_products_and_sums(const eg_problem *p, eg_op_list *list, eg_view grad_pre,
-                                    const bias_gradient *here, const bias_gradient *below) {
+                                    const eg_bias_gradient *here, const eg_bias_gradient *below) {
     const eg_view none = {.space = EG_ABSENT};
-    const gradients x = {.gate = grad_pre, .up = none};
+    const eg_gradients x = {.gate = grad_pre, .up = none};
     const eg_gradient d_b = eg_gradient_of(p, list, EG_OP_D_B, p->k, p->n);
     eg_add_op(list, &here->reduce);
     eg_lower_sum(p, list, &here->gradient);
-    if (eg_is_present(&d_b.result)) lower_d_b(p, list, grad_pre, EG_OP_D_B, d_b.sent);
+    if (eg_is_present(&d_b.result)) eg_lower_d_b(p, list, grad_pre, EG_OP_D_B, d_b.sent);
     eg_lower_sum(p, list, &d_b);
-    lower_any_d_a(p, list, &x, &below->sums, &none);
+    eg_lower_any_d_a(p, list, &x, &below->sums, &none);
     eg_add_op(list, &below->reduce);
     eg_lower_sum(p, list, &below->gradient);
-    eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
-                             .collective = EG_FINISH,
-                             .groups = 1,
-                             .items = 1,
-                             .rows = 1,
-                             .cols = 1,
-                             .summed = 1});
+    eg_lower_finish(list);
     eg_lower_delivery(p, list, &here->gradient);
     eg_lower_delivery(p, list, &d_b);
     eg_lower_delivery(p, list, &below->gradient);
 }
 
 static void lower_backward(const eg_problem *p, eg_op_list *list) {
-    const bias_gradient here = bias_gradient_of(p, list, EG_OP_D_BIAS, "d_bias sums", p->n),
-                        up = bias_gradient_of(p, list, EG_OP_D_BIAS_UP, "d_bias_up sums", p->n),
-                        below = bias_gradient_of(p, list, EG_OP_D_BIAS_BELOW, "chain.d_bias sums", p->k),
-                        below_up =
-                            bias_gradient_of(p, list, EG_OP_D_BIAS_UP_BELOW, "chain_up.d_bias sums", p->k);
+    const eg_bias_gradient here = eg_bias_gradient_of(p, list, EG_OP_D_BIAS, "d_bias sums", p->n),
+                           up = eg_bias_gradient_of(p, list, EG_OP_D_BIAS_UP, "d_bias_up sums", p->n),
+                           below =
+                               eg_bias_gradient_of(p, list, EG_OP_D_BIAS_BELOW, "chain.d_bias sums", p->k),
+                           below_up = eg_bias_gradient_of(p, list, EG_OP_D_BIAS_UP_BELOW,
+                                                          "chain_up.d_bias sums", p->k);
     const bool needed = eg_wants_gate(p) || eg_wants_up(p);
     if (!needed && p->comm == NULL) return;
-    gradients x = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
-    if (needed) x = lower_gradients(p, list, &here.sums, &up.sums);
+    eg_gradients x = {.gate = {.space = EG_ABSENT}, .up = {.space = EG_ABSENT}};
+    if (needed) x = eg_lower_gradients(p, list, &here.sums, &up.sums);
     if (p->comm != NULL) {
         lower_products_and_sums(p, list, x.gate, &here, &below);
         return;
     }
-    lower_any_d_a(p, list, &x, &below.sums, &below_up.sums);
-    lower_d_b(p, list, x.gate, EG_OP_D_B, eg_operand_view(p, EG_OP_D_B));
-    lower_d_b(p, list, x.up, EG_OP_D_B_UP, eg_operand_view(p, EG_OP_D_B_UP));
+    eg_lower_any_d_a(p, list, &x, &below.sums, &below_up.sums);
+    eg_lower_d_b(p, list, x.gate, EG_OP_D_B, eg_operand_view(p, EG_OP_D_B));
+    eg_lower_d_b(p, list, x.up, EG_OP_D_B_UP, eg_operand_view(p, EG_OP_D_B_UP));
     eg_add_op(list, &here.reduce);
     eg_add_op(list, &up.reduce);
     eg_add_op(list, &below.reduce);
@@ -500,6 +499,8 @@ static void begin(const eg_problem *p, eg_op_list *list) {
     list->ops = list->temporaries = list->buffers = 0;
     list->exchange = p->exchange;
     list->exchanged = p->comm != NULL ? eg_agreement_bytes(p->exchange.ranks) : 0;
+    list->panels = 1;
+    list->reads_a_by_panel = false;
     list->packed_b_up = p->packed_b_up;
 }
 
@@ -507,12 +508,14 @@ void eg_lower(const eg_problem *problem, eg_op_list *list) {
     eg_problem p = *problem;
     eg_fold(&p);
     begin(&p, list);
-    if (p.backward) {
+    if (eg_is_tensor_parallel(&p)) {
+        eg_lower_tensor_parallel(&p, list);
+    } else if (p.backward) {
         lower_backward(&p, list);
     } else if (p.gated) {
-        lower_gated_forward(&p, list);
+        eg_lower_gated_forward(&p, list);
     } else {
-        lower_forward(&p, list);
+        eg_lower_forward(&p, list);
     }
 }
 

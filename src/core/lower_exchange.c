@@ -8,29 +8,37 @@ static bool is_dense(const eg_gradient *x) {
     return stride == length && (x->items == 1 || view->batch_stride == size);
 }
 
+bool eg_is_summed(const eg_problem *p, eg_operand_id id) {
+    if (p->comm == NULL || p->exchange.parallel == EG_BY_COLUMNS) return false;
+    return p->exchange.parallel == EG_DATA_PARALLEL || id == EG_OP_D_BIAS;
+}
+
+int64_t eg_exchanged_room(eg_op_list *list, eg_dtype dtype, int64_t rows, int64_t cols) {
+    const int64_t size = (int64_t)eg_size_of(dtype), begin = list->exchanged;
+    int64_t bytes;
+    const bool too_large =
+        __builtin_mul_overflow(rows, cols, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
+        __builtin_add_overflow(bytes, EG_EXCHANGED_ALIGN - 1, &bytes) ||
+        __builtin_add_overflow(begin, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN, &list->exchanged);
+    if (too_large) list->exchanged = INT64_MAX;
+    return begin / size;
+}
+
 /* Of `shape`, with dense lines, in the workspace; `lines` of an item take room. */
 static eg_view exchanged(eg_op_list *list, const eg_gradient *x, eg_view shape, int64_t lines) {
-    const int64_t size = (int64_t)eg_size_of(list->exchange.sums);
     const int64_t length = x->by_rows ? shape.cols : shape.rows;
-    int64_t bytes = EG_EXCHANGED_ALIGN - 1, total;
-    const eg_view view = {.space = EG_OPERAND,
-                          .id = EG_EXCHANGED,
-                          .dtype = list->exchange.sums,
-                          .rows = shape.rows,
-                          .cols = shape.cols,
-                          .row_stride = x->by_rows ? length : 1,
-                          .col_stride = x->by_rows ? 1 : length,
-                          .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
-                          .offset = size > 0 ? list->exchanged / size : 0,
-                          .align = EG_EXCHANGED_ALIGN};
-    const bool too_large =
-        __builtin_mul_overflow(lines, length, &total) ||
-        __builtin_mul_overflow(total, x->items * size, &total) ||
-        __builtin_add_overflow(bytes, total, &bytes) ||
-        __builtin_add_overflow(list->exchanged, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN,
-                               &list->exchanged);
-    if (too_large) list->exchanged = INT64_MAX;
-    return view;
+    int64_t all;
+    if (__builtin_mul_overflow(lines, x->items, &all)) all = INT64_MAX;
+    return (eg_view){.space = EG_OPERAND,
+                     .id = EG_EXCHANGED,
+                     .dtype = list->exchange.sums,
+                     .rows = shape.rows,
+                     .cols = shape.cols,
+                     .row_stride = x->by_rows ? length : 1,
+                     .col_stride = x->by_rows ? 1 : length,
+                     .batch_stride = x->items > 1 ? shape.rows * shape.cols : 0,
+                     .offset = eg_exchanged_room(list, list->exchange.sums, all, length),
+                     .align = EG_EXCHANGED_ALIGN};
 }
 
 eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id id, int64_t rows,
@@ -39,7 +47,7 @@ eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id 
     eg_gradient x = {
         .result = eg_operand_view(p, id), .items = 1, .by_rows = id == EG_OP_D_B && !by->d_b_by_columns};
     x.sent = x.received = x.result;
-    if (p->comm == NULL || !eg_is_present(&x.result)) return x;
+    if (!eg_is_summed(p, id) || !eg_is_present(&x.result)) return x;
     if (x.result.batch_stride != 0) x.items = p->batch;
     const bool ready = is_dense(&x) && x.result.dtype == by->sums && !eg_adds_to(p, id);
     const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
@@ -70,7 +78,7 @@ static int groups_of(const eg_problem *p, const eg_gradient *x) {
 }
 
 void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
-    if (p->comm == NULL || !eg_is_present(&x->result)) return;
+    if (!eg_is_present(&x->result) || !eg_is_summed(p, (eg_operand_id)x->result.id)) return;
     eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
                              .collective = p->exchange.sharded ? EG_REDUCE_SCATTER : EG_ALL_REDUCE,
                              .summing = x->result.id,
@@ -81,6 +89,16 @@ void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
                              .summed = 1,
                              .left = x->sent,
                              .out = x->received});
+}
+
+void eg_lower_finish(eg_op_list *list) {
+    eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
+                             .collective = EG_FINISH,
+                             .groups = 1,
+                             .items = 1,
+                             .rows = 1,
+                             .cols = 1,
+                             .summed = 1});
 }
 
 /* Line by line. */

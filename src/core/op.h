@@ -90,6 +90,7 @@ typedef enum eg_op_kind {
 typedef enum eg_collective_kind {
     EG_ALL_REDUCE,     /* out, which is left, = the sum or mean over the processes */
     EG_REDUCE_SCATTER, /* out = this rank's lines of it */
+    EG_ALL_GATHER,     /* item r of out = rank r's left */
     EG_FINISH          /* all collectives before have finished: no views */
 } eg_collective_kind;
 
@@ -120,7 +121,8 @@ typedef struct eg_temporary {
  * result, those in the result's own memory, a gradient, lines in transit. So is what a list of operations
  * keeps for itself as a caller would: a buffer. */
 enum { EG_LOCAL_OPS = 16 /* of one process: a gated unit with a chain to one */ };
-enum { EG_MAX_OPS = EG_LOCAL_OPS /* a layer that is not gated leaves room for what goes over processes */ };
+enum { EG_MAX_PANELS = 4 }; /* of rows that are exchanged, each under the products of another */
+enum { EG_MAX_OPS = EG_LOCAL_OPS + 8 /* with what goes over processes */ };
 enum { EG_MAX_BUFFERS = 3 };
 enum {
     EG_SUMS = EG_OPERANDS,
@@ -128,6 +130,9 @@ enum {
     EG_CHUNK_GRADIENT,
     EG_TRANSIT,
     EG_EXCHANGED, /* what is sent to other processes and received, at the beginning of the workspace */
+    EG_GATHERED,  /* rows of all ranks: there, or in the caller's memory */
+    EG_PANEL,     /* the same place, of which a panel each is read as a matrix of its own */
+    EG_LAST_PANEL = EG_PANEL + EG_MAX_PANELS - 1,
     EG_BUFFER,
     EG_NAMES = EG_BUFFER + EG_MAX_BUFFERS
 };
@@ -156,7 +161,9 @@ typedef struct eg_op_list {
     bool backward, gated; /* for text */
     bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
     eg_exchange exchange;
-    int64_t exchanged; /* bytes of EG_EXCHANGED */
+    int64_t exchanged;     /* bytes of EG_EXCHANGED */
+    int panels;            /* that rows of a tensor-parallel call are exchanged in */
+    bool reads_a_by_panel; /* EG_PANEL is in a, not in what is gathered */
 } eg_op_list;
 
 /* The operations of a call, in an order in which they may run. Operations without a result element are left
@@ -199,6 +206,11 @@ static inline eg_row_range eg_rows_of_group(int64_t rows, int groups, int group)
     return (eg_row_range){first, (next < rows ? next : rows) - first};
 }
 
+/* Whether a view is of what other ranks send while the call runs. */
+static inline bool eg_arrives(const eg_view *view) {
+    return view->space == EG_OPERAND && view->id >= EG_GATHERED && view->id <= EG_LAST_PANEL;
+}
+
 /* The pack that a view of EG_PACKED_B is of. */
 static inline const eg_packed *eg_pack_of(const eg_op_list *list, const eg_view *view) {
     return view->id == EG_OP_B_UP ? list->packed_b_up : list->packed_b;
@@ -212,6 +224,12 @@ static inline double eg_scale_of(const eg_op *op) {
 /* Whether a result is but its product, which may have a scale. */
 static inline bool eg_is_bare(const eg_op *op) {
     return op->terms == 0 || (op->terms == 1 && op->term[0].kind == EG_TERM_SCALE);
+}
+
+/* Whether a map is the epilogue of a forward product, whose sums are there: bias, act and what is added. */
+static inline bool eg_is_forward_map(const eg_op *op) {
+    return op->kind == EG_MAP && op->out.space == EG_OPERAND && eg_term_of(op, EG_TERM_TIMES) == NULL &&
+           eg_term_of(op, EG_TERM_GRAD_AT_VALUE) == NULL && eg_term_of(op, EG_TERM_GRAD_AT_SAVED) == NULL;
 }
 
 /* The first product of a list, NULL where there is none. */

@@ -37,6 +37,7 @@ typedef enum eg_operand_id {
     EG_OP_D_UP_BELOW,
     EG_OP_Y_BELOW,
     EG_OP_D_BIAS_UP_BELOW,
+    EG_OP_GATHERED, /* a of all ranks */
     EG_OPERANDS
 } eg_operand_id;
 
@@ -72,10 +73,15 @@ typedef enum eg_addressing {
     EG_PRESENCE   /* a mark that the operand is there: the workspace and plan queries */
 } eg_addressing;
 
-/* How the gradients of a call are added up over processes, as eg_data_parallel says: all of it that a program
- * depends on. */
+typedef enum eg_parallel { EG_DATA_PARALLEL, EG_BY_COLUMNS, EG_BY_ROWS } eg_parallel;
+
+/* What a call exchanges with other processes, as eg_data_parallel or eg_tensor_parallel says: all of it that
+ * a program depends on. */
 typedef struct eg_exchange {
+    eg_parallel parallel;
     int rank, ranks; /* ranks 0: one process */
+    bool streams;    /* the engine is one of a stream */
+    bool gathered;   /* the a of a backward call is that of all ranks */
     bool mean, sharded;
     bool d_b_by_columns; /* column-major: its lines are columns */
     eg_dtype sums;
@@ -88,6 +94,16 @@ typedef struct eg_exchange {
 static inline int64_t eg_shard_lines(const eg_exchange *x, int64_t lines) {
     return (lines + x->ranks - 1) / x->ranks;
 }
+
+/* An operand that is elsewhere while a call over processes runs: dense rows of all ranks. */
+typedef struct eg_moved {
+    int id;         /* eg_operand_id */
+    int to;         /* EG_EXCHANGED or EG_GATHERED of op.h */
+    int64_t offset; /* elements */
+    eg_dtype dtype;
+} eg_moved;
+
+enum { EG_MAX_MOVED = 2 };
 
 typedef struct eg_problem {
     bool backward;
@@ -108,8 +124,14 @@ typedef struct eg_problem {
     const eg_packed *packed_b, *packed_b_up;
     const eg_comm *comm; /* NULL: one process */
     eg_exchange exchange;
+    int moves; /* the lowering's own */
+    eg_moved moved[EG_MAX_MOVED];
     eg_operand operands[EG_OPERANDS];
 } eg_problem;
+
+static inline bool eg_is_tensor_parallel(const eg_problem *problem) {
+    return problem->exchange.parallel != EG_DATA_PARALLEL;
+}
 
 static inline bool eg_wants(const eg_problem *problem, eg_operand_id id) {
     return problem->operands[id].data != NULL;

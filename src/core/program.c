@@ -35,6 +35,7 @@ static eg_status compile(const eg_caps *caps, eg_program *program) {
     if (program->list.exchanged == INT64_MAX) return eg_too_large(&program->list);
     program->workspace = (size_t)program->list.exchanged; /* comes first */
     program->overlaps = false;
+    program->time = 0;
     program->serial = 0;
     program->may_refuse = false;
     memset(program->region, 0, sizeof program->region);
@@ -124,8 +125,11 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_CHUNK_GRADIENT] = "grad_pre",
         [EG_TRANSIT] = "lines in transit",
         [EG_EXCHANGED] = "sums",
+        [EG_OP_GATHERED] = "gathered",
+        [EG_GATHERED] = "gathered",
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
+    if (view->id >= EG_PANEL && view->id <= EG_LAST_PANEL) return list->reads_a_by_panel ? "a" : "gathered";
     if (view->id >= EG_BUFFER) return list->buffer[view->id - EG_BUFFER].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
     if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";
@@ -167,6 +171,10 @@ static void put_op(eg_text *out, const eg_op_list *list, const eg_op *op) {
     }
     eg_put(out, "%s%s %s ", result_name(list, op), op->out.transposed ? "T" : "",
            op->accumulate ? "+=" : "=");
+    if (op->kind == EG_COLLECTIVE && op->collective == EG_ALL_GATHER) {
+        eg_put(out, "%s of %d ranks", eg_view_name(list, &op->left), list->exchange.ranks);
+        return;
+    }
     if (op->kind == EG_COLLECTIVE) {
         eg_put(out, "%s of %d ranks", list->exchange.mean ? "mean" : "sum", list->exchange.ranks);
         return;

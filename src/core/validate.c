@@ -46,10 +46,12 @@ static const struct {
     [EG_OP_D_UP_BELOW] = {"chain_up.d_up", DIM_M, DIM_K, true, false},
     [EG_OP_Y_BELOW] = {"chain_up.y", DIM_M, DIM_K, true, false},
     [EG_OP_D_BIAS_UP_BELOW] = {"chain_up.d_bias", ONE, DIM_K, true, true},
+    [EG_OP_GATHERED] = {"tensor_parallel.gathered", DIM_M, DIM_K, true, false},
 };
 
 const char *eg_operand_name(const eg_problem *problem, eg_operand_id id) {
     if (id == EG_OP_SAVED && problem->source == EG_SOURCE_Y) return "y";
+    if (id == EG_OP_A && problem->exchange.gathered) id = EG_OP_GATHERED;
     return table[id].name;
 }
 
@@ -67,6 +69,17 @@ static int64_t dim(const eg_problem *problem, eg_dim which) {
         return problem->n;
     }
     return 0;
+}
+
+/* Of the divided side of a tensor-parallel layer there are this rank's rows alone. */
+static int64_t rows_of(const eg_problem *problem, eg_operand_id id) {
+    const eg_exchange *by = &problem->exchange;
+    const bool divided = table[id].rows == DIM_M && id != EG_OP_GATHERED &&
+                         ((by->parallel == EG_BY_COLUMNS && table[id].cols == DIM_K) ||
+                          (by->parallel == EG_BY_ROWS && table[id].cols == DIM_N));
+    const bool whole = id == EG_OP_A && by->gathered;
+    const int64_t rows = dim(problem, table[id].rows);
+    return divided && !whole ? rows / by->ranks : rows;
 }
 
 /* ---- The layer ---------------------------------------------------------------------------------- */
@@ -218,7 +231,7 @@ static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_mat
     operand->data = matrix->data;
     operand->offset = matrix->offset;
     operand->dtype = matrix->dtype == EG_DTYPE_DEFAULT ? problem->dtype : matrix->dtype;
-    operand->rows = dim(problem, table[id].rows);
+    operand->rows = rows_of(problem, id);
     operand->cols = dim(problem, table[id].cols);
     operand->batch_stride = matrix->batch_stride;
     const bool row_major = matrix->layout == EG_ROW_MAJOR;
@@ -249,7 +262,7 @@ static eg_status take_vector(eg_problem *problem, eg_operand_id id, const eg_vec
 
 /* A needed input that has elements must be there. */
 static eg_status require(const eg_problem *problem, eg_operand_id id, const char *why) {
-    const int64_t rows = dim(problem, table[id].rows), cols = dim(problem, table[id].cols);
+    const int64_t rows = rows_of(problem, id), cols = dim(problem, table[id].cols);
     if (eg_wants(problem, id) || rows == 0 || cols == 0) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "%s is absent (data is NULL); expected a %lld x %lld matrix %s",
                    eg_operand_name(problem, id), (long long)rows, (long long)cols, why);
@@ -351,6 +364,8 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
     EG_TRY(eg_take_known("args", &known, given->size, offsetof(eg_forward_args, b_up), sizeof copy, &copy));
     const eg_forward_args *args = known;
     problem->packed_b = args->packed_b;
+    EG_TRY(eg_take_tensor_parallel(&args->tensor_parallel, args->workspace_limit, problem));
+    EG_TRY(take_matrix(problem, EG_OP_GATHERED, &args->tensor_parallel.gathered));
     EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
     EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
@@ -367,6 +382,7 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
         return eg_fail(EG_ERR_ARGUMENT, "residual is given with activation %s; expected EG_ACT_NONE",
                        eg_activation_name(problem->activation));
     }
+    EG_TRY(eg_check_tensor_parallel(problem));
     return check_overlaps(problem);
 }
 
@@ -552,6 +568,16 @@ static eg_status take_added(const eg_backward_args *args, eg_problem *problem) {
     return (args->accumulate_into & EG_INTO_D_A) != 0 ? take_accumulated_d_a(problem) : EG_OK;
 }
 
+/* With a of all ranks that of this one is not read. */
+static eg_status take_backward_a(const eg_backward_args *args, eg_problem *problem) {
+    const eg_matrix *gathered = &args->tensor_parallel.gathered;
+    if (gathered->data == NULL) return take_matrix(problem, EG_OP_A, &args->a);
+    if (args->a.data != NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "a is given with tensor_parallel.gathered; expected one of them");
+    problem->exchange.gathered = true;
+    return take_matrix(problem, EG_OP_A, gathered);
+}
+
 eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *given,
                                eg_problem *problem) {
     eg_backward_args copy;
@@ -563,7 +589,8 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     const eg_backward_args *args = known;
     problem->backward = true;
     problem->packed_b = args->packed_b;
-    EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
+    EG_TRY(eg_take_tensor_parallel(&args->tensor_parallel, args->workspace_limit, problem));
+    EG_TRY(take_backward_a(args, problem));
     EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
     EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
     EG_TRY(take_matrix(problem, EG_OP_GRAD, &args->grad));
@@ -580,6 +607,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(check_workspace(problem, &args->workspace));
 
     EG_TRY(require_inputs(problem));
+    EG_TRY(eg_check_tensor_parallel(problem));
     return check_overlaps(problem);
 }
 

@@ -32,8 +32,13 @@ eg_status eg_take_known(const char *name, const void **given, size_t size, size_
 /* validate_comm.c: what is summed over processes, after all operands. */
 eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *problem);
 
+/* Before all operands, whose rows depend on it; and what is then to be checked of them. */
+eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit, eg_problem *problem);
+eg_status eg_check_tensor_parallel(const eg_problem *problem);
+
 /* The communicator of a call that may be wrong otherwise; NULL: there is none that could be used. The message
  * of the failure is kept. */
-const eg_comm *eg_comm_of(const eg_backward_args *args);
+const eg_comm *eg_comm_of_forward(const eg_forward_args *args);
+const eg_comm *eg_comm_of_backward(const eg_backward_args *args);
 
 #endif

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator, and what a call is to sum over its processes. */
 #include <stddef.h>
+#include <stdio.h>
 
 #include "error.h"
 #include "validate.h"
 
-static eg_status check_comm(const eg_comm *comm) {
-    EG_TRY(eg_validate_struct("data_parallel.comm", comm, comm->size, sizeof *comm));
+/* `name`: data_parallel or tensor_parallel. */
+static eg_status check_comm(const char *name, const eg_comm *comm) {
+    char field[40];
+    snprintf(field, sizeof field, "%s.comm", name);
+    EG_TRY(eg_validate_struct(field, comm, comm->size, sizeof *comm));
     if (comm->ranks < 1 || comm->rank < 0 || comm->rank >= comm->ranks) {
-        return eg_fail(
-            EG_ERR_ARGUMENT,
-            "data_parallel.comm is of rank %d of %d ranks; expected 1 or more ranks, and one of them",
-            comm->rank, comm->ranks);
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s is of rank %d of %d ranks; expected 1 or more ranks, and one of them", field,
+                       comm->rank, comm->ranks);
     }
     const char *missing = comm->all_reduce == NULL       ? "all_reduce"
                           : comm->reduce_scatter == NULL ? "reduce_scatter"
@@ -20,21 +23,20 @@ static eg_status check_comm(const eg_comm *comm) {
                           : comm->abort == NULL          ? "abort"
                                                          : NULL;
     if (missing != NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.%s is NULL; expected a callback", missing);
-    EG_TRY(eg_validate_enum("data_parallel.comm.order", (int)comm->order, EG_COMM_ORDER_OVERLAPPED,
-                            "an EG_COMM_ORDER_ value"));
+        return eg_fail(EG_ERR_ARGUMENT, "%s.%s is NULL; expected a callback", field, missing);
+    snprintf(field, sizeof field, "%s.comm.order", name);
+    EG_TRY(eg_validate_enum(field, (int)comm->order, EG_COMM_ORDER_OVERLAPPED, "an EG_COMM_ORDER_ value"));
     if (comm->timeout >= 0) return EG_OK;
-    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.comm.timeout is %g; expected seconds, or 0",
-                   comm->timeout);
+    return eg_fail(EG_ERR_ARGUMENT, "%s.comm.timeout is %g; expected seconds, or 0", name, comm->timeout);
 }
 
 /* What is added up is f64 in f64; else f32, or the 16 bits of the layer. */
-static eg_status take_sums(eg_dtype sums, eg_problem *problem) {
+static eg_status take_sums(const char *name, eg_dtype sums, eg_problem *problem) {
     const bool known = sums == EG_DTYPE_DEFAULT || sums == problem->compute || sums == problem->dtype;
     problem->exchange.sums = sums == EG_DTYPE_DEFAULT ? problem->compute : sums;
     if (known) return EG_OK;
     const bool narrow = problem->dtype != problem->compute;
-    return eg_fail(EG_ERR_ARGUMENT, "data_parallel.sums is %s; expected %s%s%s", eg_dtype_name(sums),
+    return eg_fail(EG_ERR_ARGUMENT, "%s.sums is %s; expected %s%s%s", name, eg_dtype_name(sums),
                    eg_dtype_name(problem->compute), narrow ? " or the layer's, " : "",
                    narrow ? eg_dtype_name(problem->dtype) : "");
 }
@@ -55,9 +57,14 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
     EG_TRY(eg_validate_enum("data_parallel.sharding", (int)given->sharding, EG_SHARDING_LINES,
                             "an EG_SHARDING_ value"));
     if (given->comm == NULL) return EG_OK;
-    EG_TRY(check_comm(given->comm));
+    if (eg_is_tensor_parallel(problem))
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "data_parallel.comm is given with tensor_parallel.comm; expected one of them (sum d_b "
+                       "over the other processes after the call)");
+    EG_TRY(check_comm("data_parallel", given->comm));
     problem->exchange = (eg_exchange){.rank = given->comm->rank,
                                       .ranks = given->comm->ranks,
+                                      .streams = given->comm->progress == NULL,
                                       .mean = given->reduction == EG_REDUCTION_MEAN,
                                       .sharded = given->sharding == EG_SHARDING_LINES,
                                       .d_b_by_columns = args->d_b.layout == EG_COL_MAJOR,
@@ -65,7 +72,7 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
                                       .begun = given->comm->begun,
                                       .busy = given->comm->busy,
                                       .order = given->comm->order};
-    EG_TRY(take_sums(given->sums, problem));
+    EG_TRY(take_sums("data_parallel", given->sums, problem));
     if (given->comm->ranks > 1) problem->comm = given->comm;
     if (problem->gated || eg_wants(problem, EG_OP_BELOW_UP)) {
         return eg_fail(EG_ERR_UNSUPPORTED,
@@ -90,11 +97,90 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
     return EG_OK;
 }
 
-const eg_comm *eg_comm_of(const eg_backward_args *args) {
+/* ---- Tensor parallel ---------------------------------------------------------------------------- */
+
+static eg_status check_gathered(const eg_tensor_parallel *given) {
+    if (given->gathered.data == NULL) return EG_OK;
+    if (given->comm == NULL || given->split != EG_SPLIT_COLUMNS)
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "tensor_parallel.gathered is given %s; expected it with EG_SPLIT_COLUMNS and a comm",
+                       given->comm == NULL ? "without tensor_parallel.comm" : "with EG_SPLIT_ROWS");
+    return EG_OK;
+}
+
+eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit, eg_problem *problem) {
+    EG_TRY(eg_validate_enum("tensor_parallel.split", (int)given->split, EG_SPLIT_ROWS, "an EG_SPLIT_ value"));
+    EG_TRY(check_gathered(given));
+    if (given->comm == NULL) return EG_OK;
+    EG_TRY(check_comm("tensor_parallel", given->comm));
+    if (given->comm->ranks == 1 && given->gathered.data == NULL) return EG_OK;
+    problem->exchange = (eg_exchange){.parallel = given->split == EG_SPLIT_ROWS ? EG_BY_ROWS : EG_BY_COLUMNS,
+                                      .rank = given->comm->rank,
+                                      .ranks = given->comm->ranks,
+                                      .streams = given->comm->progress == NULL,
+                                      .now = given->comm->now,
+                                      .begun = given->comm->begun,
+                                      .busy = given->comm->busy,
+                                      .order = given->comm->order};
+    problem->comm = given->comm;
+    EG_TRY(take_sums("tensor_parallel", given->sums, problem));
+    if (problem->batch != 1)
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "layer.batch is %lld with tensor_parallel.comm; expected 1, all rows in m",
+                       (long long)problem->batch);
+    if (limit != 0)
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "workspace_limit is %zu with tensor_parallel.comm; expected no limit", limit);
+    if (problem->m % given->comm->ranks == 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "layer.m is %lld with tensor_parallel.comm; expected a multiple of its %d ranks",
+                   (long long)problem->m, given->comm->ranks);
+}
+
+static eg_status check_by_columns(const eg_problem *problem) {
+    const eg_operand *gathered = &problem->operands[EG_OP_GATHERED];
+    if (eg_wants(problem, EG_OP_BELOW))
+        return eg_fail(EG_ERR_UNSUPPORTED, "chain.saved is given with EG_SPLIT_COLUMNS; expected no chain");
+    if (gathered->data == NULL || !eg_has_elements(gathered)) return EG_OK;
+    if (gathered->col_stride == 1 && (gathered->rows == 1 || gathered->row_stride == gathered->cols))
+        return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "tensor_parallel.gathered is not dense and row-major; expected ld %lld",
+                   (long long)gathered->cols);
+}
+
+eg_status eg_check_tensor_parallel(const eg_problem *problem) {
+    const bool acts = problem->activation != EG_ACT_NONE;
+    if (problem->exchange.parallel == EG_BY_COLUMNS) return check_by_columns(problem);
+    if (problem->exchange.parallel != EG_BY_ROWS) return EG_OK;
+    if (problem->gated || eg_wants(problem, EG_OP_BELOW_UP))
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "tensor_parallel.split is EG_SPLIT_ROWS for a gated unit; expected "
+                       "EG_SPLIT_COLUMNS");
+    if (!problem->backward || !acts || problem->source != EG_SOURCE_RECOMPUTE) return EG_OK;
+    return eg_fail(
+        EG_ERR_UNSUPPORTED,
+        "source is EG_SOURCE_RECOMPUTE with EG_SPLIT_ROWS and activation %s; expected a saved pre or y",
+        eg_activation_name(problem->activation));
+}
+
+/* ---- Calls that are wrong ----------------------------------------------------------------------- */
+
+static const eg_comm *usable(const eg_comm *comm) {
     const eg_message message = eg_message_get();
-    if (args == NULL || args->size < offsetof(eg_backward_args, b_up) || args->data_parallel.comm == NULL)
-        return NULL;
-    const bool usable = check_comm(args->data_parallel.comm) == EG_OK && args->data_parallel.comm->ranks > 1;
+    if (comm == NULL) return NULL;
+    const bool is_usable = check_comm("", comm) == EG_OK && comm->ranks > 1;
     eg_message_put(&message);
-    return usable ? args->data_parallel.comm : NULL;
+    return is_usable ? comm : NULL;
+}
+
+const eg_comm *eg_comm_of_forward(const eg_forward_args *args) {
+    const size_t end = offsetof(eg_forward_args, tensor_parallel) + sizeof args->tensor_parallel;
+    return args != NULL && args->size >= end ? usable(args->tensor_parallel.comm) : NULL;
+}
+
+const eg_comm *eg_comm_of_backward(const eg_backward_args *args) {
+    if (args == NULL || args->size < offsetof(eg_backward_args, b_up)) return NULL;
+    const size_t end = offsetof(eg_backward_args, tensor_parallel) + sizeof args->tensor_parallel;
+    if (args->data_parallel.comm != NULL || args->size < end) return usable(args->data_parallel.comm);
+    return usable(args->tensor_parallel.comm);
 }

@@ -111,6 +111,11 @@ static const char *const names[EG_NAMES][2] = {
     [EG_OP_GRAD_UP] = {"grad_up", "grad_up transposed"},
     [EG_OP_GRAD_PRE_UP] = {"grad_pre_up", "grad_pre_up transposed"},
     [EG_CHUNK_GRADIENT] = {"grad_pre", "grad_pre transposed"},
+    [EG_GATHERED] = {"gathered", "gathered transposed"},
+    [EG_PANEL] = {"panel 1", "panel 1 transposed"},
+    [EG_PANEL + 1] = {"panel 2", "panel 2 transposed"},
+    [EG_PANEL + 2] = {"panel 3", "panel 3 transposed"},
+    [EG_PANEL + 3] = {"panel 4", "panel 4 transposed"},
 };
 static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B] = "pack b",
@@ -119,7 +124,12 @@ static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B_UP] = "pack b_up",
                                               [EG_OP_GRAD_UP] = "pack grad_up",
                                               [EG_OP_GRAD_PRE_UP] = "pack grad_pre_up",
-                                              [EG_CHUNK_GRADIENT] = "pack grad_pre"};
+                                              [EG_CHUNK_GRADIENT] = "pack grad_pre",
+                                              [EG_GATHERED] = "pack gathered",
+                                              [EG_PANEL] = "pack panel 1",
+                                              [EG_PANEL + 1] = "pack panel 2",
+                                              [EG_PANEL + 2] = "pack panel 3",
+                                              [EG_PANEL + 3] = "pack panel 4"};
 
 /* An operand is read once, and packed for every product that it is in. */
 static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
@@ -148,14 +158,23 @@ static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
     return true;
 }
 
-/* All packing before all else, left operands first. */
+/* All packing before all else, left operands first; but what arrives from other ranks is packed when it is
+ * there. */
 static bool pack_operands(eg_cpu_compiler *c) {
     for (int right = 0; right < 2; right++) {
         for (int i = 0; i < c->list->ops; i++) {
-            if (c->list->op[i].kind == EG_GEMM && !pack_operand(c, i, right)) return false;
+            const eg_op *op = &c->list->op[i];
+            if (op->kind != EG_GEMM || eg_arrives(right ? &op->right : &op->left)) continue;
+            if (!pack_operand(c, i, right)) return false;
         }
     }
     return true;
+}
+
+static bool pack_arrived(eg_cpu_compiler *c, int index) {
+    const eg_op *op = &c->list->op[index];
+    return (!eg_arrives(&op->left) || pack_operand(c, index, false)) &&
+           (!eg_arrives(&op->right) || pack_operand(c, index, true));
 }
 
 static void add_product(eg_cpu_compiler *c, int index) {
@@ -200,8 +219,10 @@ static bool is_sent_in_groups(const eg_cpu_compiler *c, int index) {
 }
 
 static void add_collective_step(eg_cpu_compiler *c, int index, int group) {
-    static const char *const names[] = {
-        [EG_ALL_REDUCE] = "all_reduce", [EG_REDUCE_SCATTER] = "reduce_scatter", [EG_FINISH] = "finish"};
+    static const char *const names[] = {[EG_ALL_REDUCE] = "all_reduce",
+                                        [EG_REDUCE_SCATTER] = "reduce_scatter",
+                                        [EG_ALL_GATHER] = "all_gather",
+                                        [EG_FINISH] = "finish"};
     const eg_op *op = &c->list->op[index];
     eg_step *step = eg_add_step(c->program, index, names[op->collective]);
     memcpy(step->detail, &c->detail[index], sizeof c->detail[index]);
@@ -253,6 +274,7 @@ static bool add_operation(eg_cpu_compiler *c, int index) {
     if (!add_temporaries(c, index)) return false;
     switch (op->kind) {
     case EG_GEMM:
+        if (!pack_arrived(c, index)) return false;
         (is_sent_in_groups(c, index) ? add_product_in_groups : add_product)(c, index);
         break;
     case EG_COLLECTIVE:

@@ -35,7 +35,7 @@ static void prepare_act(eg_epilogue *e, const eg_op *op) {
     e->elementwise = e->kernel->epilogue.act[act != NULL ? act->activation : EG_ACT_NONE];
     e->propagate = act != NULL && act->propagate;
     e->other = bind_term(e, op, e->times ? EG_TERM_TIMES : EG_TERM_ADD, &e->term);
-    if (op->kind == EG_GEMM) e->pre = bind_term(e, op, EG_TERM_STORE, &e->stored);
+    if (op->kind == EG_GEMM || eg_is_forward_map(op)) e->pre = bind_term(e, op, EG_TERM_STORE, &e->stored);
     e->out = bind_result(e, op);
 }
 
@@ -110,7 +110,7 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
     } else if (at_saved != NULL) {
         prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), e->x);
         e->out = bind_result(e, op);
-    } else if (op->kind != EG_GEMM && eg_term_of(op, EG_TERM_TIMES) == NULL) {
+    } else if (op->kind != EG_GEMM && eg_term_of(op, EG_TERM_TIMES) == NULL && !eg_is_forward_map(op)) {
         prepare_copy(e, op);
         if (op->accumulate) return;
         e->out =

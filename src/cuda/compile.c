@@ -393,8 +393,10 @@ static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
 /* Whole: an engine of a stream has no part of the device's time to give back while a product is made in
  * groups. */
 static void add_collective(const eg_cuda_compiler *c, int op) {
-    static const char *const names[] = {
-        [EG_ALL_REDUCE] = "all_reduce", [EG_REDUCE_SCATTER] = "reduce_scatter", [EG_FINISH] = "finish"};
+    static const char *const names[] = {[EG_ALL_REDUCE] = "all_reduce",
+                                        [EG_REDUCE_SCATTER] = "reduce_scatter",
+                                        [EG_ALL_GATHER] = "all_gather",
+                                        [EG_FINISH] = "finish"};
     const eg_collective_kind kind = c->list->op[op].collective;
     const eg_cuda_step detail = {.kernel = NULL};
     eg_step *step = eg_add_step(c->program, op, names[kind]);
@@ -402,18 +404,20 @@ static void add_collective(const eg_cuda_compiler *c, int op) {
     memcpy(step->detail, &detail, sizeof detail);
 }
 
+/* Whether the first operation may clear the counters of later ones. */
+static bool first_clears(const eg_cuda_compiler *c) {
+    const eg_cuda_kernel *first = product_row(c, 0);
+    double saved;
+    if (first == NULL) return false;
+    const eg_cuda_gemm x = gemm_of(c, 0, product_part(c, 0));
+    return first->family == EG_CUDA_VECTORS ||
+           (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
+}
+
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     int beside = EG_NO_OP;
-    double saved;
-    if (counting) {
-        const eg_cuda_kernel *first = product_row(c, 0);
-        const eg_cuda_gemm x = gemm_of(c, 0, product_part(c, 0));
-        const bool clears =
-            first->family == EG_CUDA_VECTORS ||
-            (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
-        if (!clears) add_clearing(c);
-    }
+    if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
     for (int i = 0; i < c->list->ops; i++) {
         switch (c->list->op[i].kind) {

@@ -161,6 +161,7 @@ static eg_cuda_epilogue epilogue_of(const eg_op *op) {
     if (op->kind == EG_COPY) return EG_CUDA_FORWARD;
     if (eg_term_of(op, EG_TERM_TIMES) != NULL) return EG_CUDA_TIMES;
     if (eg_term_of(op, EG_TERM_GRAD_AT_SAVED) != NULL) return EG_CUDA_CHAIN;
+    if (eg_is_forward_map(op)) return EG_CUDA_FORWARD;
     if (op->kind == EG_MAP || eg_term_of(op, EG_TERM_GRAD_AT_VALUE) != NULL) return EG_CUDA_ACT_GRAD;
     return eg_is_bare(op) ? EG_CUDA_STORE : EG_CUDA_FORWARD;
 }

@@ -15,10 +15,12 @@ struct eg_collectives {
     const eg_comm *comm;
     const eg_program *program;
     const eg_call *call;
-    int64_t *words;   /* in the workspace: this rank's, then those of all; NULL: an engine of a stream */
-    bool agreed;      /* all ranks do the same */
-    bool overlaps;    /* and reductions begin before the products are through */
-    bool begun;       /* something may be under way */
+    int64_t *words; /* in the workspace: this rank's, then those of all; NULL: an engine of a stream */
+    bool agreed;    /* all ranks do the same */
+    bool overlaps;  /* and reductions begin before the products are through */
+    bool begun;     /* something may be under way */
+    int at, sent;   /* of a tensor-parallel call: collectives that the program has come to, and all that were
+                       sent */
     eg_status status; /* of what was noticed between the tasks of a step; its message is the thread's */
 };
 
@@ -33,6 +35,12 @@ double eg_comm_time(const eg_comm_cost *cost, double bytes);
 eg_status eg_collectives_begin(eg_collectives *x, const eg_comm *comm, const eg_program *program,
                                const eg_call *call);
 eg_status eg_collectives_end(eg_collectives *x, eg_status status);
+
+/* Of a tensor-parallel call, before its program begins: all ranks do the same, and `overlaps` is known. */
+eg_status eg_collectives_agree(eg_collectives *x);
+
+/* Another program takes the call up from the beginning. What has been sent or received is not sent again. */
+eg_status eg_collectives_begin_again(eg_collectives *x);
 
 /* Tells the other ranks of a call that this one could not begin. `comm` may be NULL. The message of the
  * failure is kept. */

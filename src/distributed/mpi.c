@@ -186,21 +186,35 @@ static eg_status reduce_scatter(void *user, const void *send, void *receive, siz
     return note(s, result, "MPI_Reduce_scatter_block", after_sum(receive, count, dtype, reduction), when);
 }
 
-static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, eg_comm_when when,
-                            void *stream) {
+/* One of each rank: `bytes` of them, and the next rank's `stride` further. The request keeps its type alive.
+ */
+static eg_status type_of_part(state *s, size_t bytes, size_t stride, MPI_Datatype *type) {
+    MPI_Datatype dense;
+    eg_status status = check(s, MPI_Type_contiguous((int)bytes, MPI_BYTE, &dense), "MPI_Type_contiguous");
+    if (status != EG_OK) return status;
+    status = check(s, MPI_Type_create_resized(dense, 0, (MPI_Aint)stride, type), "MPI_Type_create_resized");
+    MPI_Type_free(&dense);
+    return status == EG_OK ? check(s, MPI_Type_commit(type), "MPI_Type_commit") : status;
+}
+
+static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, size_t stride,
+                            eg_comm_when when, void *stream) {
     state *s = user;
+    MPI_Datatype part = MPI_BYTE;
     (void)stream;
     if (bytes > INT_MAX) {
         snprintf(s->text, sizeof s->text, "%zu bytes of each rank; expected at most %d", bytes, INT_MAX);
         return EG_ERR_UNSUPPORTED;
     }
-    const eg_status status = make_room(s);
+    eg_status status = make_room(s);
+    if (status == EG_OK && stride != bytes) status = type_of_part(s, bytes, stride, &part);
     if (status != EG_OK) return status;
-    const int each = (int)bytes;
+    const int each = (int)bytes, received = stride == bytes ? each : 1;
     const int result =
         when == EG_COMM_BEGIN
-            ? MPI_Iallgather(send, each, MPI_BYTE, receive, each, MPI_BYTE, s->comm, &s->request[s->pending])
-            : MPI_Allgather(send, each, MPI_BYTE, receive, each, MPI_BYTE, s->comm);
+            ? MPI_Iallgather(send, each, MPI_BYTE, receive, received, part, s->comm, &s->request[s->pending])
+            : MPI_Allgather(send, each, MPI_BYTE, receive, received, part, s->comm);
+    if (stride != bytes) MPI_Type_free(&part);
     return note(s, result, "MPI_Allgather", (after){.buffer = NULL}, when);
 }
 

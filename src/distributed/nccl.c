@@ -23,6 +23,9 @@ enum { NCCL_SUM = 0, NCCL_AVG = 4 };
     X(nccl_result, ncclAllReduce, (const void *, void *, size_t, int, int, nccl_comm, void *))               \
     X(nccl_result, ncclReduceScatter, (const void *, void *, size_t, int, int, nccl_comm, void *))           \
     X(nccl_result, ncclAllGather, (const void *, void *, size_t, int, nccl_comm, void *))                    \
+    X(nccl_result, ncclBroadcast, (const void *, void *, size_t, int, int, nccl_comm, void *))               \
+    X(nccl_result, ncclGroupStart, (void))                                                                   \
+    X(nccl_result, ncclGroupEnd, (void))                                                                     \
     X(nccl_result, ncclCommGetAsyncError, (nccl_comm, nccl_result *))                                        \
     X(nccl_result, ncclCommAbort, (nccl_comm))                                                               \
     X(const char *, ncclGetErrorString, (nccl_result))
@@ -98,11 +101,26 @@ static eg_status reduce_scatter(void *user, const void *send, void *receive, siz
         s, nccl.ncclReduceScatter(send, receive, count, type_of(dtype), sum_of(reduction), s->comm, stream));
 }
 
-static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, eg_comm_when when,
-                            void *stream) {
+/* NCCL gathers to where ranks' parts are next to each other. Elsewhere each rank broadcasts its own. */
+static eg_status broadcast_parts(state *s, const void *send, char *receive, size_t bytes, size_t stride,
+                                 void *stream) {
+    int ranks = 0;
+    nccl_result result = nccl.ncclCommCount(s->comm, &ranks);
+    if (result == NCCL_SUCCESS) result = nccl.ncclGroupStart();
+    if (result != NCCL_SUCCESS) return check(s, result);
+    for (int rank = 0; rank < ranks && result == NCCL_SUCCESS; rank++)
+        result = nccl.ncclBroadcast(send, receive + (size_t)rank * stride, bytes, NCCL_INT8, rank, s->comm,
+                                    stream);
+    const nccl_result ended = nccl.ncclGroupEnd();
+    return check(s, result != NCCL_SUCCESS ? result : ended);
+}
+
+static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, size_t stride,
+                            eg_comm_when when, void *stream) {
     state *s = user;
     (void)when;
     if (s->comm == NULL) return EG_ERR_DEVICE;
+    if (stride != bytes) return broadcast_parts(s, send, receive, bytes, stride, stream);
     return check(s, nccl.ncclAllGather(send, receive, bytes, NCCL_INT8, s->comm, stream));
 }
 

@@ -60,7 +60,13 @@ AT(eg_workspace, data, 0);
 AT(eg_workspace, offset, 8);
 AT(eg_workspace, bytes, 16);
 
-SIZE(eg_forward_args, 384);
+SIZE(eg_tensor_parallel, 56);
+AT(eg_tensor_parallel, comm, 0);
+AT(eg_tensor_parallel, split, 8);
+AT(eg_tensor_parallel, sums, 12);
+AT(eg_tensor_parallel, gathered, 16);
+
+SIZE(eg_forward_args, 440);
 AT(eg_forward_args, size, 0);
 AT(eg_forward_args, a, 8);
 AT(eg_forward_args, b, 48);
@@ -75,6 +81,7 @@ AT(eg_forward_args, b_up, 272);
 AT(eg_forward_args, bias_up, 312);
 AT(eg_forward_args, pre_up, 336);
 AT(eg_forward_args, packed_b_up, 376);
+AT(eg_forward_args, tensor_parallel, 384);
 
 SIZE(eg_chain, 72);
 AT(eg_chain, saved, 0);
@@ -94,7 +101,7 @@ AT(eg_chain_up, d_up, 40);
 AT(eg_chain_up, y, 80);
 AT(eg_chain_up, d_bias, 120);
 
-SIZE(eg_backward_args, 976);
+SIZE(eg_backward_args, 1032);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -124,6 +131,7 @@ AT(eg_backward_args, packed_b_up, 776);
 AT(eg_backward_args, chain_up, 784);
 AT(eg_backward_args, residual, 928);
 AT(eg_backward_args, accumulate_into, 968);
+AT(eg_backward_args, tensor_parallel, 976);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

@@ -12,6 +12,7 @@
 #include "data_parallel.h"
 #include "epigrad/mpi.h"
 #include "short.h"
+#include "tensor_parallel.h"
 
 static eg_comm comm;
 
@@ -28,9 +29,14 @@ static int run_table(uint64_t first, uint64_t cases) {
     char text[300];
     for (uint64_t i = first; i < first + cases && any == 0; i++) {
         const parallel_case c = parallel_case_of(i, comm.ranks);
+        const tensor_case t = tensor_case_of(i, comm.ranks);
         if (!parallel_check(&c, &comm, text, sizeof text)) {
             wrong = 1;
             printf("FAILED: case %d, rank %d of %d: %s\n", (int)i, comm.rank, comm.ranks, text);
+        }
+        if (!tensor_check(&t, &comm, text, sizeof text)) {
+            wrong = 1;
+            printf("FAILED: tensor case %d, rank %d of %d: %s\n", (int)i, comm.rank, comm.ranks, text);
         }
         MPI_Allreduce(&wrong, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     }

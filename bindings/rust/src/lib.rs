@@ -78,6 +78,10 @@ pub type eg_sharding = c_int;
 pub const EG_SHARDING_NONE: eg_sharding = 0;
 pub const EG_SHARDING_LINES: eg_sharding = 1;
 
+pub type eg_split = c_int;
+pub const EG_SPLIT_COLUMNS: eg_split = 0;
+pub const EG_SPLIT_ROWS: eg_split = 1;
+
 // ---- Structs ----
 
 /// A type of which only addresses are known. It is neither sent to nor shared with other threads.
@@ -162,6 +166,15 @@ pub struct eg_workspace {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct eg_tensor_parallel {
+    pub comm: *const eg_comm,
+    pub split: eg_split,
+    pub sums: eg_dtype,
+    pub gathered: eg_matrix,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct eg_forward_args {
     pub size: usize,
     pub a: eg_matrix,
@@ -177,6 +190,7 @@ pub struct eg_forward_args {
     pub bias_up: eg_vector,
     pub pre_up: eg_matrix,
     pub packed_b_up: *const eg_packed,
+    pub tensor_parallel: eg_tensor_parallel,
 }
 
 #[repr(C)]
@@ -238,6 +252,7 @@ pub struct eg_backward_args {
     pub chain_up: eg_chain_up,
     pub residual: eg_matrix,
     pub accumulate_into: u64,
+    pub tensor_parallel: eg_tensor_parallel,
 }
 
 #[repr(C)]
