@@ -141,7 +141,7 @@ static eg_status progress(void *user, int *pending) {
 }
 
 static eg_status put(member *m, kind kind, const void *send, void *receive, size_t count, size_t stride,
-                     eg_dtype dtype, eg_reduction reduction, eg_comm_when when) {
+                     eg_dtype dtype, eg_reduction reduction) {
     team *t = m->team;
     if (m->aborted || (m->fails_at >= 0 && m->begun >= m->fails_at)) return EG_ERR_DEVICE;
     pthread_mutex_lock(&t->lock);
@@ -154,28 +154,25 @@ static eg_status put(member *m, kind kind, const void *send, void *receive, size
     if (++s->came == t->ranks && !s->mismatch) finish_meeting(t, s);
     const bool bad = s->mismatch;
     pthread_mutex_unlock(&t->lock);
-    for (int pending = 1; when == EG_COMM_NOW && pending > 0;) {
-        if (progress(m, &pending) != EG_OK) return EG_ERR_DEVICE;
-    }
     return bad ? EG_ERR_DEVICE : EG_OK;
 }
 
 static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dtype, eg_reduction reduction,
                             eg_comm_when when, void *stream) {
-    (void)stream;
-    return put(user, ALL_REDUCE, buffer, buffer, count, 0, dtype, reduction, when);
+    (void)when, (void)stream;
+    return put(user, ALL_REDUCE, buffer, buffer, count, 0, dtype, reduction);
 }
 
 static eg_status reduce_scatter(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
                                 eg_reduction reduction, eg_comm_when when, void *stream) {
-    (void)stream;
-    return put(user, REDUCE_SCATTER, send, receive, count, 0, dtype, reduction, when);
+    (void)when, (void)stream;
+    return put(user, REDUCE_SCATTER, send, receive, count, 0, dtype, reduction);
 }
 
 static eg_status all_gather(void *user, const void *send, void *receive, size_t bytes, size_t stride,
                             eg_comm_when when, void *stream) {
-    (void)stream;
-    return put(user, ALL_GATHER, send, receive, bytes, stride, EG_DTYPE_DEFAULT, EG_REDUCTION_SUM, when);
+    (void)when, (void)stream;
+    return put(user, ALL_GATHER, send, receive, bytes, stride, EG_DTYPE_DEFAULT, EG_REDUCTION_SUM);
 }
 
 static eg_status failure(void *user, char *text, size_t capacity) {

@@ -25,10 +25,11 @@
 extern "C" {
 #endif
 
-/* When a collective is to be done. */
+/* How a collective is waited for. Of either kind a callback may return before it has finished: progress
+ * tells, and memory is left alone until then. One that blocks instead has no timeout. */
 typedef enum eg_comm_when {
-    EG_COMM_NOW = 0,  /* host: has finished when the callback returns */
-    EG_COMM_BEGIN = 1 /* host: may return before; progress tells. Memory is left alone until then */
+    EG_COMM_NOW = 0,  /* the caller does nothing but wait for it */
+    EG_COMM_BEGIN = 1 /* products go on under it */
 } eg_comm_when;
 
 /* How long a collective of so many bytes takes: latency + bytes / rate. All ranks have the same figures: what

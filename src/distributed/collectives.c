@@ -111,6 +111,18 @@ static eg_status check(const eg_comm *comm, eg_status status, const char *what) 
 
 static double timeout_of(const eg_comm *comm) { return comm->timeout > 0 ? comm->timeout : 600; }
 
+/* An engine that gives up may find out who is missing. */
+static eg_status fail_waiting(const eg_comm *comm, const char *what) {
+    char text[200] = "";
+    comm->abort(comm->user);
+    comm->failure(comm->user, text, sizeof text);
+    return eg_fail(
+        EG_ERR_DEVICE,
+        "%s: rank %d waited %g s (comm.timeout) for the other ranks of %d, one of which has failed or "
+        "hangs%s%s",
+        what, comm->rank, timeout_of(comm), comm->ranks, text[0] != '\0' ? ": " : "", text);
+}
+
 /* Everything that was begun. Ranks may share cores, so a rank that waits for long makes room. */
 static eg_status wait_for_all(const eg_comm *comm, const char *what) {
     enum { SPINS = 100 };
@@ -120,13 +132,7 @@ static eg_status wait_for_all(const eg_comm *comm, const char *what) {
         EG_TRY(check(comm, comm->progress(comm->user, &pending), what));
         if (pending == 0) return EG_OK;
         if (turn < SPINS) continue;
-        if (eg_seconds() - begin > timeout_of(comm)) {
-            return give_up(
-                comm, eg_fail(EG_ERR_DEVICE,
-                              "%s: rank %d waited %g s for the other ranks of %d, one of which has failed or "
-                              "hangs; comm.timeout says how long",
-                              what, comm->rank, timeout_of(comm), comm->ranks));
-        }
+        if (eg_seconds() - begin > timeout_of(comm)) return fail_waiting(comm, what);
         sched_yield();
     }
 }
@@ -356,11 +362,16 @@ static eg_status send(eg_collectives *x, const eg_op *op, eg_row_range rows, eg_
 
 static eg_row_range all_rows(const eg_op *op) { return (eg_row_range){0, op->rows}; }
 
-/* An engine has no timeout for what is done at once: so that begins when every rank has come so far. */
+/* An engine may have no timeout for what is done at once: so that begins when every rank has come so far. */
 static eg_status meet(eg_collectives *x, const char *what) {
     if (x->words == NULL) return EG_OK;
     EG_TRY(begin_agreement(x->comm, x->words));
     return wait_for_all(x->comm, what);
+}
+
+static eg_status send_now(eg_collectives *x, const eg_op *op, void *stream, const char *what) {
+    EG_TRY(send(x, op, all_rows(op), EG_COMM_NOW, stream));
+    return x->words != NULL ? wait_for_all(x->comm, what) : EG_OK;
 }
 
 /* Products, then collectives. */
@@ -370,7 +381,7 @@ static eg_status send_all(eg_collectives *x, void *stream) {
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];
         if (op->kind != EG_COLLECTIVE || op->collective == EG_FINISH) continue;
-        EG_TRY(send(x, op, all_rows(op), EG_COMM_NOW, stream));
+        EG_TRY(send_now(x, op, stream, "the reduction of gradients"));
     }
     return EG_OK;
 }
@@ -393,8 +404,9 @@ static eg_status step_tensors(eg_collectives *x, const eg_step *step, void *stre
     }
     if (x->at++ < x->sent) return EG_OK;
     x->sent = x->at;
-    if (!x->overlaps && step->op > 0) EG_TRY(meet(x, "the exchange of rows"));
-    return send(x, op, all_rows(op), x->overlaps ? EG_COMM_BEGIN : EG_COMM_NOW, stream);
+    if (x->overlaps) return send(x, op, all_rows(op), EG_COMM_BEGIN, stream);
+    if (step->op > 0) EG_TRY(meet(x, "the exchange of rows"));
+    return send_now(x, op, stream, "the exchange of rows");
 }
 
 eg_status eg_collectives_begin_again(eg_collectives *x) {

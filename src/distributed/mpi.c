@@ -13,12 +13,33 @@
 
 enum { PENDING = 64 };
 
+/* What is done at once goes from rank to rank directly: no faster than a blocking collective of MPI, but it
+ * can be given up. With many ranks that would be too many messages, and MPI's own collectives, begun, take
+ * its place. */
+enum { MOST_DIRECT = 16, MOST_ASKED = 256, DIRECT_TAG = 1, ASK_TAG = 2 };
+
 /* What is left to do when a request has finished. */
 typedef struct after {
     void *buffer; /* whose numbers are to be divided by the ranks; NULL: nothing */
     size_t count;
     eg_dtype dtype;
 } after;
+
+/* Sums of chunk by chunk, one for each rank, and then every rank gets every chunk: either may be all. */
+typedef enum direct_kind { DIRECT_ALL, DIRECT_SCATTER, DIRECT_GATHER } direct_kind;
+
+typedef struct direct {
+    bool active, gathers; /* gathers: the second part */
+    direct_kind kind;
+    const char *send;
+    char *receive;       /* of an all-reduce both are its buffer */
+    size_t chunk, count; /* elements of a rank, and of all */
+    size_t stride;       /* bytes from rank to rank of what is gathered */
+    eg_dtype dtype;      /* bytes where nothing is summed: EG_DTYPE_DEFAULT */
+    eg_reduction reduction;
+    int requests;
+    MPI_Request request[2 * MOST_DIRECT];
+} direct;
 
 typedef struct state {
     MPI_Comm comm;
@@ -27,6 +48,9 @@ typedef struct state {
     int pending;
     MPI_Request request[PENDING];
     after after[PENDING];
+    direct direct;
+    char *parts; /* what other ranks sent to be summed */
+    size_t parts_bytes;
     bool given_up;
     char text[MPI_MAX_ERROR_STRING + 64];
 } state;
@@ -80,8 +104,6 @@ static MPI_Op sum_of(const state *s, eg_dtype dtype) {
     return dtype == EG_F16 ? s->add_f16 : dtype == EG_BF16 ? s->add_bf16 : MPI_SUM;
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------- */
-
 static eg_status check(state *s, int result, const char *what) {
     char text[MPI_MAX_ERROR_STRING] = "unknown error";
     int length = 0;
@@ -91,12 +113,141 @@ static eg_status check(state *s, int result, const char *what) {
     return EG_ERR_DEVICE;
 }
 
+/* ---- Directly ----------------------------------------------------------------------------------- */
+
+static size_t size_of(const direct *d) { return d->dtype == EG_DTYPE_DEFAULT ? 1 : eg_size_of(d->dtype); }
+
+/* Elements of a rank's chunk: the last ones may have fewer, or none. */
+static int chunk_of(const direct *d, int rank) {
+    const size_t first = d->chunk * (size_t)rank;
+    return (int)(first >= d->count ? 0 : d->count - first < d->chunk ? d->count - first : d->chunk);
+}
+
+static eg_status talk(state *s, int with, const char *from, int sent, char *to, int received) {
+    direct *d = &s->direct;
+    MPI_Datatype type = d->dtype == EG_DTYPE_DEFAULT ? MPI_BYTE : type_of(d->dtype);
+    eg_status status = EG_OK;
+    if (received > 0)
+        status =
+            check(s, MPI_Irecv(to, received, type, with, DIRECT_TAG, s->comm, &d->request[d->requests++]),
+                  "MPI_Irecv");
+    if (status == EG_OK && sent > 0)
+        status = check(s, MPI_Isend(from, sent, type, with, DIRECT_TAG, s->comm, &d->request[d->requests++]),
+                       "MPI_Isend");
+    return status;
+}
+
+static char *part_of(const state *s, int rank) {
+    return s->parts + (size_t)rank * s->direct.chunk * size_of(&s->direct);
+}
+
+/* To each rank its chunk. */
+static eg_status begin_sums(state *s) {
+    const direct *d = &s->direct;
+    eg_status status = EG_OK;
+    for (int i = 1; i < s->ranks && status == EG_OK; i++) {
+        const int with = (s->rank + i) % s->ranks;
+        status = talk(s, with, d->send + (size_t)with * d->chunk * size_of(d), chunk_of(d, with),
+                      part_of(s, with), chunk_of(d, s->rank));
+    }
+    return status;
+}
+
+/* To each rank this one's chunk. */
+static eg_status begin_gathering(state *s) {
+    direct *d = &s->direct;
+    const char *mine = d->kind == DIRECT_GATHER ? d->send : d->receive + (size_t)s->rank * d->stride;
+    eg_status status = EG_OK;
+    d->gathers = true;
+    for (int i = 1; i < s->ranks && status == EG_OK; i++) {
+        const int with = (s->rank + i) % s->ranks;
+        status = talk(s, with, mine, chunk_of(d, s->rank), d->receive + (size_t)with * d->stride,
+                      chunk_of(d, with));
+    }
+    return status;
+}
+
+static void add(const direct *d, const void *from, void *to, int count) {
+    const float *x = from;
+    const double *wide = from;
+    MPI_Datatype none = MPI_BYTE;
+    if (d->dtype == EG_F16) {
+        add_f16((void *)(uintptr_t)from, to, &count, &none);
+    } else if (d->dtype == EG_BF16) {
+        add_bf16((void *)(uintptr_t)from, to, &count, &none);
+    } else if (d->dtype == EG_F64) {
+        for (int i = 0; i < count; i++) ((double *)to)[i] += wide[i];
+    } else {
+        for (int i = 0; i < count; i++) ((float *)to)[i] += x[i];
+    }
+}
+
+/* In the order of the ranks, whoever came first: the sum of rank 0's and rank 1's, of that and rank 2's, ...
+ */
+static void add_parts(state *s) {
+    const direct *d = &s->direct;
+    const int count = chunk_of(d, s->rank);
+    const size_t bytes = (size_t)count * size_of(d);
+    const char *mine = d->send + (size_t)s->rank * d->chunk * size_of(d);
+    char *sums = d->kind == DIRECT_ALL ? d->receive + (size_t)s->rank * d->stride : d->receive;
+    memcpy(part_of(s, s->rank), mine, bytes);
+    memcpy(sums, part_of(s, 0), bytes);
+    for (int rank = 1; rank < s->ranks; rank++) add(d, part_of(s, rank), sums, count);
+    const after all = {sums, (size_t)count, d->dtype};
+    if (d->reduction == EG_REDUCTION_MEAN) divide(&all, s->ranks);
+}
+
+static eg_status progress_directly(state *s) {
+    direct *d = &s->direct;
+    int done = 0;
+    MPI_Status unused[2 * MOST_DIRECT];
+    const eg_status status = check(s, MPI_Testall(d->requests, d->request, &done, unused), "MPI_Testall");
+    if (status != EG_OK || !done) return status;
+    d->requests = 0;
+    if (!d->gathers) add_parts(s);
+    if (d->gathers || d->kind == DIRECT_SCATTER) {
+        d->active = false;
+        return EG_OK;
+    }
+    return begin_gathering(s);
+}
+
+/* False: too many ranks or bytes, or other reasons to leave it to MPI. */
+static bool is_for_direct(const state *s, size_t chunk, eg_comm_when when) {
+    return when == EG_COMM_NOW && s->ranks > 1 && s->ranks <= MOST_DIRECT && chunk <= INT_MAX;
+}
+
+static eg_status begin_directly(state *s, const direct *as) {
+    const size_t bytes = as->kind == DIRECT_GATHER ? 0 : as->chunk * (size_t)s->ranks * size_of(as);
+    if (s->given_up) return EG_ERR_DEVICE;
+    if (bytes > s->parts_bytes) {
+        free(s->parts);
+        s->parts = malloc(bytes);
+        s->parts_bytes = s->parts != NULL ? bytes : 0;
+        if (s->parts == NULL) {
+            snprintf(s->text, sizeof s->text, "no memory for %zu bytes of other ranks", bytes);
+            return EG_ERR_OUT_OF_MEMORY;
+        }
+    }
+    s->direct = *as;
+    s->direct.active = true;
+    return as->kind == DIRECT_GATHER ? begin_gathering(s) : begin_sums(s);
+}
+
+/* ---- Requests ----------------------------------------------------------------------------------- */
+
 static eg_status progress(void *user, int *pending) {
     state *s = user;
     int done = 0, which[PENDING];
     MPI_Status unused[PENDING]; /* MPICH declares MPI_STATUSES_IGNORE as memory that is too little */
     *pending = s->pending;
     if (s->given_up) return EG_ERR_DEVICE;
+    if (s->direct.active) {
+        *pending = 1;
+        const eg_status direct = progress_directly(s);
+        if (direct != EG_OK || s->direct.active) return direct;
+        *pending = s->pending;
+    }
     if (s->pending == 0) return EG_OK;
     const eg_status status =
         check(s, MPI_Testsome(s->pending, s->request, &done, which, unused), "MPI_Testsome");
@@ -123,16 +274,11 @@ static eg_status make_room(state *s) {
     return status;
 }
 
-/* Of a request that was begun, or of a collective that has finished. */
-static eg_status note(state *s, int result, const char *what, after left, eg_comm_when when) {
+/* Of a request that was begun. */
+static eg_status note(state *s, int result, const char *what, after left) {
     const eg_status status = check(s, result, what);
-    if (status != EG_OK) return status;
-    if (when == EG_COMM_BEGIN) {
-        s->after[s->pending++] = left;
-    } else if (left.buffer != NULL) {
-        divide(&left, s->ranks);
-    }
-    return EG_OK;
+    if (status == EG_OK) s->after[s->pending++] = left;
+    return status;
 }
 
 /* ---- Collectives -------------------------------------------------------------------------------- */
@@ -141,28 +287,34 @@ static after after_sum(void *buffer, size_t count, eg_dtype dtype, eg_reduction 
     return (after){reduction == EG_REDUCTION_MEAN ? buffer : NULL, count, dtype};
 }
 
-static eg_status all_reduce_part(state *s, void *buffer, int count, eg_dtype dtype, eg_reduction reduction,
-                                 eg_comm_when when) {
-    MPI_Datatype type = type_of(dtype);
-    MPI_Op sum = sum_of(s, dtype);
+static eg_status all_reduce_part(state *s, void *buffer, int count, eg_dtype dtype, eg_reduction reduction) {
     const eg_status status = make_room(s);
     if (status != EG_OK) return status;
-    const int result = when == EG_COMM_BEGIN ? MPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, sum, s->comm,
-                                                              &s->request[s->pending])
-                                             : MPI_Allreduce(MPI_IN_PLACE, buffer, count, type, sum, s->comm);
-    return note(s, result, "MPI_Allreduce", after_sum(buffer, (size_t)count, dtype, reduction), when);
+    return note(s,
+                MPI_Iallreduce(MPI_IN_PLACE, buffer, count, type_of(dtype), sum_of(s, dtype), s->comm,
+                               &s->request[s->pending]),
+                "MPI_Iallreduce", after_sum(buffer, (size_t)count, dtype, reduction));
 }
 
 /* MPI counts in int. */
 static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dtype, eg_reduction reduction,
                             eg_comm_when when, void *stream) {
-    const size_t most = 1 << 30;
+    state *s = user;
+    const size_t most = 1 << 30, chunk = (count + (size_t)s->ranks - 1) / (size_t)s->ranks;
     eg_status status = EG_OK;
     (void)stream;
+    if (is_for_direct(s, chunk, when))
+        return begin_directly(s, &(direct){.kind = DIRECT_ALL,
+                                           .send = buffer,
+                                           .receive = buffer,
+                                           .chunk = chunk,
+                                           .count = count,
+                                           .stride = chunk * eg_size_of(dtype),
+                                           .dtype = dtype,
+                                           .reduction = reduction});
     for (size_t at = 0; at < count && status == EG_OK; at += most) {
         const size_t part = count - at < most ? count - at : most;
-        status =
-            all_reduce_part(user, (char *)buffer + at * eg_size_of(dtype), (int)part, dtype, reduction, when);
+        status = all_reduce_part(s, (char *)buffer + at * eg_size_of(dtype), (int)part, dtype, reduction);
     }
     return status;
 }
@@ -170,20 +322,25 @@ static eg_status all_reduce(void *user, void *buffer, size_t count, eg_dtype dty
 static eg_status reduce_scatter(void *user, const void *send, void *receive, size_t count, eg_dtype dtype,
                                 eg_reduction reduction, eg_comm_when when, void *stream) {
     state *s = user;
-    MPI_Datatype type = type_of(dtype);
-    MPI_Op sum = sum_of(s, dtype);
     (void)stream;
+    if (is_for_direct(s, count, when))
+        return begin_directly(s, &(direct){.kind = DIRECT_SCATTER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .chunk = count,
+                                           .count = count * (size_t)s->ranks,
+                                           .dtype = dtype,
+                                           .reduction = reduction});
     if (count > INT_MAX) {
         snprintf(s->text, sizeof s->text, "a shard of %zu elements; expected at most %d", count, INT_MAX);
         return EG_ERR_UNSUPPORTED;
     }
     const eg_status status = make_room(s);
     if (status != EG_OK) return status;
-    const int result = when == EG_COMM_BEGIN
-                           ? MPI_Ireduce_scatter_block(send, receive, (int)count, type, sum, s->comm,
-                                                       &s->request[s->pending])
-                           : MPI_Reduce_scatter_block(send, receive, (int)count, type, sum, s->comm);
-    return note(s, result, "MPI_Reduce_scatter_block", after_sum(receive, count, dtype, reduction), when);
+    return note(s,
+                MPI_Ireduce_scatter_block(send, receive, (int)count, type_of(dtype), sum_of(s, dtype),
+                                          s->comm, &s->request[s->pending]),
+                "MPI_Ireduce_scatter_block", after_sum(receive, count, dtype, reduction));
 }
 
 /* One of each rank: `bytes` of them, and the next rank's `stride` further. The request keeps its type alive.
@@ -206,16 +363,23 @@ static eg_status all_gather(void *user, const void *send, void *receive, size_t 
         snprintf(s->text, sizeof s->text, "%zu bytes of each rank; expected at most %d", bytes, INT_MAX);
         return EG_ERR_UNSUPPORTED;
     }
+    if (is_for_direct(s, bytes, when)) {
+        memcpy((char *)receive + (size_t)s->rank * stride, send, bytes);
+        return begin_directly(s, &(direct){.kind = DIRECT_GATHER,
+                                           .send = send,
+                                           .receive = receive,
+                                           .chunk = bytes,
+                                           .count = bytes * (size_t)s->ranks,
+                                           .stride = stride});
+    }
     eg_status status = make_room(s);
     if (status == EG_OK && stride != bytes) status = type_of_part(s, bytes, stride, &part);
     if (status != EG_OK) return status;
     const int each = (int)bytes, received = stride == bytes ? each : 1;
     const int result =
-        when == EG_COMM_BEGIN
-            ? MPI_Iallgather(send, each, MPI_BYTE, receive, received, part, s->comm, &s->request[s->pending])
-            : MPI_Allgather(send, each, MPI_BYTE, receive, received, part, s->comm);
+        MPI_Iallgather(send, each, MPI_BYTE, receive, received, part, s->comm, &s->request[s->pending]);
     if (stride != bytes) MPI_Type_free(&part);
-    return note(s, result, "MPI_Allgather", (after){.buffer = NULL}, when);
+    return note(s, result, "MPI_Iallgather", (after){.buffer = NULL});
 }
 
 static eg_status failure(void *user, char *text, size_t capacity) {
@@ -224,9 +388,43 @@ static eg_status failure(void *user, char *text, size_t capacity) {
     return s->text[0] != '\0' ? EG_ERR_DEVICE : EG_OK;
 }
 
+/* Says to all that this rank is here, and waits a moment for the same of them: the text names those who are
+ * silent. All give up within moments of each other, those of them that can. */
+static void ask_around(state *s) {
+    const double moment = 0.5;
+    int word[MOST_ASKED], here = s->rank, heard = 0;
+    MPI_Request request[MOST_ASKED], sent;
+    size_t used = 0;
+    if (s->ranks > MOST_ASKED) return;
+    for (int rank = 0; rank < s->ranks; rank++) {
+        request[rank] = MPI_REQUEST_NULL;
+        if (rank == s->rank) continue;
+        if (MPI_Irecv(&word[rank], 1, MPI_INT, rank, ASK_TAG, s->comm, &request[rank]) != MPI_SUCCESS ||
+            MPI_Isend(&here, 1, MPI_INT, rank, ASK_TAG, s->comm, &sent) != MPI_SUCCESS)
+            return;
+        MPI_Request_free(&sent);
+    }
+    for (const double begin = MPI_Wtime(); heard < s->ranks && MPI_Wtime() - begin < moment;) {
+        heard = 0;
+        for (int rank = 0; rank < s->ranks; rank++) {
+            int done = 0;
+            MPI_Status unused;
+            MPI_Test(&request[rank], &done, &unused);
+            heard += done;
+        }
+    }
+    for (int rank = 0; rank < s->ranks && used < sizeof s->text; rank++) {
+        if (request[rank] == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&request[rank]);
+        used += (size_t)snprintf(s->text + used, sizeof s->text - used, "%s %d",
+                                 used == 0 ? "no answer from rank" : ",", rank);
+    }
+}
+
 /* Nothing that is under way can be taken back. */
 static void give_up(void *user) {
     state *s = user;
+    if (!s->given_up && s->text[0] == '\0') ask_around(s);
     s->given_up = true;
     if (s->text[0] == '\0')
         snprintf(s->text, sizeof s->text, "the communicator was given up after a failure");
@@ -334,6 +532,7 @@ void eg_comm_mpi_free(eg_comm *comm) {
     MPI_Op_free(&s->add_f16);
     MPI_Op_free(&s->add_bf16);
     MPI_Comm_free(&s->comm);
+    free(s->parts);
     free(s);
     *comm = (eg_comm){.size = 0};
 }

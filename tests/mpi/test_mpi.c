@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes under mpirun:
- *     test_mpi table [FIRST COUNT]     random calls, whose sums are exact, against one process's; and faults
- * that all are told test_mpi late      rank 1 comes when the others have given up test_mpi times overlapped
- * and plain order beside products and an all-reduce by hand */
+ *     test_mpi table [FIRST COUNT]   random calls, whose sums are exact, against one process's; and faults
+ * that all are told test_mpi late                  rank 1 comes when the others have given up test_mpi killed
+ * SEED           a rank is killed at a random point: killed.sh test_mpi times                 overlapped and
+ * plain order beside products and collectives by hand */
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +147,49 @@ static void run_late(void) {
     _exit(0);
 }
 
+/* ---- Deaths ------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 33, x *= 0xff51afd7ed558ccdU, x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53U;
+    return x ^ x >> 33;
+}
+
+static void *die(void *microseconds) {
+    usleep((useconds_t)(uintptr_t)microseconds);
+    raise(SIGKILL);
+    return NULL;
+}
+
+/* A rank is killed while all make random calls: each of the others gets a status, soon, and is told who it
+ * was. */
+static void run_killed(uint64_t seed) {
+    const int victim = (int)(mix(seed) % (uint64_t)comm.ranks);
+    const useconds_t when = (useconds_t)(mix(seed + 1000) % 30000);
+    const double slack = 5; /* more ranks than cores */
+    char text[300] = "", name[40];
+    pthread_t thread;
+    double begin = 0;
+    bool right = true;
+    comm.timeout = 0.3;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (comm.rank == victim && pthread_create(&thread, NULL, die, (void *)(uintptr_t)when) != 0) abort();
+    for (uint64_t i = 1000 * seed; right; i++) {
+        const parallel_case c = parallel_case_of(i, comm.ranks);
+        const tensor_case t = tensor_case_of(i, comm.ranks);
+        begin = MPI_Wtime();
+        right =
+            i % 2 ? parallel_check(&c, &comm, text, sizeof text) : tensor_check(&t, &comm, text, sizeof text);
+    }
+    const double took = MPI_Wtime() - begin;
+    snprintf(name, sizeof name, "no answer from rank %d", victim);
+    const bool told = strncmp(text, "EG_ERR_DEVICE: ", 15) == 0 && took < comm.timeout + slack;
+    printf("%s: rank %d, %.2f s after the call began%s: %s\n", told ? "told" : "FAILED", comm.rank, took,
+           strstr(text, name) != NULL ? ", by name" : "", text);
+    fflush(stdout);
+    sleep(1); /* so that the others hear of this one */
+    _exit(0);
+}
+
 /* ---- Times -------------------------------------------------------------------------------------- */
 
 static double time_of(layer_call *x, bool by_hand) {
@@ -190,6 +236,7 @@ int main(int argc, char **argv) {
     comm.timeout = 60;
     int wrong = 0;
     if (strcmp(what, "late") == 0) run_late();
+    if (strcmp(what, "killed") == 0) run_killed(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
     if (strcmp(what, "times") == 0) run_times();
     if (strcmp(what, "table") == 0) {
         const uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
