@@ -11,6 +11,8 @@ typedef struct fake_nccl {
     void *receive, *stream;
     size_t count;
     int type, op;
+    void *first; /* where the last broadcast of rank 0 went to */
+    int root;
     /* What to pretend: ncclResult_t of calls, and of what is under way. */
     int result, error;
 } fake_nccl;

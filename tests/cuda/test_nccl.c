@@ -108,6 +108,88 @@ static void sums_are_added_to_what_is_there(void **state) {
     close_ranks();
 }
 
+/* ---- Tensor parallel ---------------------------------------------------------------------------- */
+
+/* 64 x 64 bf16 on each of two ranks: too few rows for panels. */
+static void open_parts(eg_split split, int64_t m) {
+    open_ranks(1, 2);
+    s.backward.data_parallel.comm = NULL;
+    s.layer.m = m;
+    s.forward.workspace.data = s.backward.workspace.data = NULL; /* the context's own */
+    s.forward.tensor_parallel = s.backward.tensor_parallel =
+        (eg_tensor_parallel){.comm = &comm, .split = split};
+}
+
+static int count_of(const char *name) {
+    int count = 0;
+    for (int i = 0; i < driver->launches && i < FAKE_LAUNCHES; i++)
+        count += strcmp(driver->launch[i], name) == 0;
+    return count;
+}
+
+static void rows_are_gathered_before_a_product(void **state) {
+    (void)state;
+    open_parts(EG_SPLIT_COLUMNS, 64);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(nccl.calls, 1);
+    assert_int_equal(nccl.count, 32 * 64 * 2); /* bytes */
+    assert_int_equal(place_of("all_gather"), 0);
+    assert_ptr_equal(nccl.send, s.forward.a.data);
+    assert_non_null(nccl.stream);
+    assert_int_equal(driver->waits, 2); /* of the other stream for this one, and back */
+    close_ranks();
+}
+
+static void products_are_summed_in_f32_and_finished(void **state) {
+    (void)state;
+    open_parts(EG_SPLIT_ROWS, 64);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(nccl.calls, 1);
+    assert_int_equal(nccl.type, NCCL_F32);
+    assert_int_equal(nccl.count, 32 * 64);
+    assert_true(place_of("reduce_scatter") > 0);
+    assert_true(place_of("reduce_scatter") < driver->launches - 1); /* bias and activation follow */
+    close_ranks();
+}
+
+/* Panels of 512 rows of each rank. What is gathered is not dense then: each rank broadcasts. */
+static void rows_go_in_panels(void **state) {
+    (void)state;
+    open_parts(EG_SPLIT_COLUMNS, 4096);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(count_of("broadcast"), 2 * 4);
+    assert_int_equal(nccl.count, 512 * 64 * 2);
+    assert_int_equal((char *)nccl.receive - (char *)nccl.first, 2048 * 64 * 2);
+    assert_int_equal(driver->launches, 4 * 3);
+    close_ranks();
+    open_parts(EG_SPLIT_ROWS, 4096);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(count_of("reduce_scatter"), 4);
+    close_ranks();
+    open_parts(EG_SPLIT_COLUMNS, 4096);
+    comm.order = EG_COMM_ORDER_PLAIN;
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(count_of("all_gather"), 1);
+    assert_null(nccl.stream);
+    close_ranks();
+}
+
+static void backward_exchanges_beside_products(void **state) {
+    (void)state;
+    open_parts(EG_SPLIT_COLUMNS, 64);
+    backward();
+    assert_int_equal(count_of("all_gather"), 1);
+    assert_int_equal(count_of("reduce_scatter"), 1);
+    assert_int_equal(place_of("all_gather"), 0);
+    assert_true(place_of("reduce_scatter") < driver->launches - 1); /* d_b is made under it */
+    close_ranks();
+    open_parts(EG_SPLIT_ROWS, 64);
+    backward();
+    assert_int_equal(count_of("all_gather"), 1);
+    assert_int_equal(count_of("all_reduce"), 1); /* d_bias */
+    close_ranks();
+}
+
 static void one_rank_sends_nothing(void **state) {
     (void)state;
     open_ranks(0, 1);
@@ -174,6 +256,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(plain_order_sends_at_the_end_on_the_callers_stream),
         cmocka_unit_test(what_is_ready_is_sent_from_where_it_is),
         cmocka_unit_test(sums_are_added_to_what_is_there),
+        cmocka_unit_test(rows_are_gathered_before_a_product),
+        cmocka_unit_test(products_are_summed_in_f32_and_finished),
+        cmocka_unit_test(rows_go_in_panels),
+        cmocka_unit_test(backward_exchanges_beside_products),
         cmocka_unit_test(one_rank_sends_nothing),
         cmocka_unit_test(failures_are_told),
         cmocka_unit_test(eg_sync_asks_the_engine_while_it_waits),
