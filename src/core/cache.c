@@ -222,19 +222,18 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
     memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
 }
 
-/* A tensor-parallel call whose ranks gain nothing from overlap runs another program, which has no panels:
- * there is to be room for that too. */
+/* A tensor-parallel call whose ranks gain nothing from overlap runs a program that has no panels: there is to
+ * be room for that, too. */
 static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
-    const eg_exchange *by = &problem->exchange;
-    const double worth = 0.95; /* estimates of products differ by a few percent from panel to whole */
     eg_problem plain = *problem;
     eg_program other;
-    if (!eg_is_tensor_parallel(problem) || by->streams || by->order == EG_COMM_ORDER_PLAIN) return EG_OK;
+    if (program->list.panels == 1 || problem->exchange.streams) return EG_OK;
     plain.exchange.order = EG_COMM_ORDER_PLAIN;
     eg_lower(&plain, &other.list);
     EG_TRY(eg_compile(caps, &other));
     if (other.workspace > program->workspace) program->workspace = other.workspace;
-    if (by->order == EG_COMM_ORDER_ESTIMATED) program->overlaps = program->time < worth * other.time;
+    program->plain_time = other.plain_time;
+    program->overlaps = eg_collectives_overlap(program);
     return EG_OK;
 }
 
@@ -333,7 +332,7 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
     eg_status status = EG_OK;
     if (eg_is_tensor_parallel(problem) && !problem->exchange.streams) {
         status = eg_collectives_agree(&collectives);
-        if (status == EG_OK && !collectives.overlaps) {
+        if (status == EG_OK && !collectives.overlaps && program->list.panels > 1) {
             agreed.exchange.order = EG_COMM_ORDER_PLAIN;
             status = find_program(context, &agreed, NULL, false, &program);
         }

@@ -35,7 +35,7 @@ static eg_status compile(const eg_caps *caps, eg_program *program) {
     if (program->list.exchanged == INT64_MAX) return eg_too_large(&program->list);
     program->workspace = (size_t)program->list.exchanged; /* comes first */
     program->overlaps = false;
-    program->time = 0;
+    program->time = program->plain_time = 0;
     program->serial = 0;
     program->may_refuse = false;
     memset(program->region, 0, sizeof program->region);

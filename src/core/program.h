@@ -45,9 +45,9 @@ typedef struct eg_program {
     eg_region region[EG_MAX_REGIONS];
     size_t buffer[EG_MAX_BUFFERS]; /* where each begins in the workspace, bytes */
     size_t workspace;              /* bytes */
-    uint64_t serial; /* no two programs of a context have the same; 0: not one of the context's */
-    bool overlaps;   /* collectives are worth beginning before the products are through */
-    double time;     /* of a tensor-parallel call, estimated microseconds: with its collectives */
+    uint64_t serial;         /* no two programs of a context have the same; 0: not one of the context's */
+    bool overlaps;           /* collectives are worth beginning before the products are through */
+    double time, plain_time; /* of a tensor-parallel call with its collectives, estimated microseconds */
     bool may_refuse; /* its kernels may meet numbers, or a library a product, that they do not take: the
                         program compiled with eg_caps.refused then does the call */
     _Alignas(8) unsigned char detail[EG_PROGRAM_DETAIL]; /* the backend's own */

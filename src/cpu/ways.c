@@ -143,7 +143,8 @@ static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[2]) 
     return count;
 }
 
-/* Fused packing may refuse a number late, but not when other ranks have begun to add up. */
+/* Fused packing may refuse a number late, but not when other ranks have begun to add up. A tensor-parallel
+ * call can be taken up again. */
 static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->right;
     int count = 0;
@@ -151,7 +152,8 @@ static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3])
         return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
     if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
         ways[count++] = EG_CPU_IN_PLACE;
-    const bool late = c->list->exchanged > 0 && eg_cpu_may_refuse(c->kernel);
+    const bool late = c->list->exchanged > 0 && c->list->exchange.parallel == EG_DATA_PARALLEL &&
+                      eg_cpu_may_refuse(c->kernel);
     if (!late && eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
     if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;

@@ -47,7 +47,7 @@ static bool overlap_pays(const eg_caps *caps, const eg_program *program) {
 }
 
 /* Products go on until they need what has been sent, collectives one after the other. */
-static double time_of_program(const eg_caps *caps, const eg_program *program) {
+static double time_of_program(const eg_caps *caps, const eg_program *program, bool overlaps) {
     const eg_exchange *by = &program->list.exchange;
     double time = 0, sent = 0, products = 0, begun = 0;
     for (int i = 0; i < program->steps; i++) {
@@ -56,7 +56,7 @@ static double time_of_program(const eg_caps *caps, const eg_program *program) {
         if (op == NULL) {
             time += step->microseconds;
             products += step->microseconds;
-        } else if (!program->overlaps && op->collective != EG_FINISH) {
+        } else if (!overlaps && op->collective != EG_FINISH) {
             time += time_of(by, &by->now, op, op->rows);
         } else if (op->collective == EG_FINISH) {
             if (sent > time) time = sent;
@@ -65,8 +65,16 @@ static double time_of_program(const eg_caps *caps, const eg_program *program) {
             begun += step->microseconds;
         }
     }
+    if (!overlaps) return time;
     const double slowed = products + by->busy * begun / (caps->threads > 1 ? caps->threads : 1);
     return time > slowed ? time : slowed;
+}
+
+bool eg_collectives_overlap(const eg_program *program) {
+    const eg_exchange *by = &program->list.exchange;
+    const double worth = 0.95; /* estimates of products differ by a few percent from panel to whole */
+    if (by->order != EG_COMM_ORDER_ESTIMATED) return by->order == EG_COMM_ORDER_OVERLAPPED;
+    return by->streams || by->begun.rate <= 0 || program->time < worth * program->plain_time;
 }
 
 void eg_collectives_estimate(const eg_caps *caps, eg_program *program) {
@@ -82,8 +90,9 @@ void eg_collectives_estimate(const eg_caps *caps, eg_program *program) {
     if (by->parallel == EG_DATA_PARALLEL) {
         program->overlaps = overlap_pays(caps, program);
     } else {
-        program->overlaps = by->order != EG_COMM_ORDER_PLAIN;
-        program->time = time_of_program(caps, program);
+        program->time = time_of_program(caps, program, true);
+        program->plain_time = time_of_program(caps, program, false);
+        program->overlaps = eg_collectives_overlap(program);
     }
     for (int i = 0; i < program->steps && !program->overlaps; i++) {
         if (program->step[i].kind == EG_COLLECTIVE) program->step[i].beside = false;
@@ -118,7 +127,7 @@ static eg_status fail_waiting(const eg_comm *comm, const char *what) {
     comm->failure(comm->user, text, sizeof text);
     return eg_fail(
         EG_ERR_DEVICE,
-        "%s: rank %d waited %g s (comm.timeout) for the other ranks of %d, one of which has failed or "
+        "%s: rank %d waited %g s for the other ranks of %d (comm.timeout), one of which has failed or "
         "hangs%s%s",
         what, comm->rank, timeout_of(comm), comm->ranks, text[0] != '\0' ? ": " : "", text);
 }

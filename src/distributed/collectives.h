@@ -28,6 +28,9 @@ struct eg_collectives {
  * steps. */
 void eg_collectives_estimate(const eg_caps *caps, eg_program *program);
 
+/* Whether a tensor-parallel call is to overlap, by its order and its estimated times. */
+bool eg_collectives_overlap(const eg_program *program);
+
 /* Microseconds of a collective of so many bytes; 0: not known. */
 double eg_comm_time(const eg_comm_cost *cost, double bytes);
 

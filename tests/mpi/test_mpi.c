@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processes under mpirun:
- *     test_mpi table [FIRST COUNT]   random calls, whose sums are exact, against one process's; and faults
- * that all are told test_mpi late                  rank 1 comes when the others have given up test_mpi killed
- * SEED           a rank is killed at a random point: killed.sh test_mpi times                 overlapped and
- * plain order beside products and collectives by hand */
+/* Processes under mpirun: test_mpi MODE, of which
+ *
+ *     table [FIRST COUNT]   makes random calls, whose sums are exact, beside one process's; and faults, of
+ *                           which all are told
+ *
+ *     late                  has rank 1 come when the others have given up
+ *
+ *     killed SEED           kills a rank at a random point: killed.sh
+ *
+ *     times, tensor_times   measure orders beside products and collectives by hand */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -229,6 +234,115 @@ static void run_times(void) {
     }
 }
 
+/* ---- Times of tensor-parallel calls ------------------------------------------------------------- */
+
+typedef struct part_call {
+    eg_context *context;
+    eg_layer layer;
+    eg_split split;
+    bool backward;
+    float *mine, *whole, *b, *other, *d_b; /* a of this rank and of all; the other side likewise */
+    float *other_mine;
+} part_call;
+
+static part_call make_part(eg_split split, bool backward, int64_t m, int64_t k, int64_t n) {
+    part_call x = {.split = split, .backward = backward, .layer = eg_layer_of(m, k, n, EG_ACT_NONE)};
+    float **const all[] = {&x.mine, &x.whole, &x.b, &x.other, &x.other_mine, &x.d_b};
+    const int64_t counts[] = {m * k, m * k, k * n, m * n, m * n, k * n};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        *all[i] = malloc((size_t)counts[i] * sizeof(float));
+        if (*all[i] == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+        for (int64_t j = 0; *all[i] != NULL && j < counts[i]; j++) (*all[i])[j] = (float)(j % 17) * 0.125F;
+    }
+    const eg_open_info info = {.size = sizeof info, .threads = 1};
+    must(eg_open(&info, &x.context), "eg_open");
+    return x;
+}
+
+static void free_part(part_call *x) {
+    eg_close(x->context);
+    free(x->mine), free(x->whole), free(x->b), free(x->other), free(x->other_mine), free(x->d_b);
+}
+
+static void gather_by_hand(float *mine, float *whole, int64_t count) {
+    MPI_Allgather(mine, (int)(count / comm.ranks), MPI_FLOAT, whole, (int)(count / comm.ranks), MPI_FLOAT,
+                  MPI_COMM_WORLD);
+}
+
+static void scatter_by_hand(float *whole, float *mine, int64_t count) {
+    MPI_Reduce_scatter_block(whole, mine, (int)(count / comm.ranks), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Forward: a is gathered or y is summed. Backward: a is gathered and d_a summed, or grad gathered. */
+static void make_part_call(const part_call *x, bool by_hand) {
+    const bool by_rows = x->split == EG_SPLIT_ROWS;
+    const int64_t of_a = x->layer.m * x->layer.k, of_y = x->layer.m * x->layer.n;
+    float *a = by_hand && !by_rows ? x->whole
+               : by_rows           ? x->whole
+                                   : x->mine,
+          *y = by_hand || !by_rows ? x->other : x->other_mine;
+    const eg_tensor_parallel how = {.comm = by_hand ? NULL : &comm, .split = x->split};
+    if (by_hand && !by_rows) gather_by_hand(x->mine, x->whole, of_a);
+    if (!x->backward) {
+        eg_forward_args args =
+            eg_forward_of(eg_row_major(a), eg_row_major(x->b), eg_elements(NULL), eg_row_major(y));
+        args.tensor_parallel = how;
+        must(eg_forward(x->context, &x->layer, &args), "eg_forward");
+        if (by_hand && by_rows) scatter_by_hand(x->other, x->other_mine, of_y);
+        return;
+    }
+    if (by_hand && by_rows) gather_by_hand(x->other_mine, x->other, of_y);
+    float *d_a = by_rows ? x->mine : by_hand ? x->whole : x->mine; /* a is not needed after d_b */
+    float *spare = malloc((size_t)of_a * sizeof *spare);
+    if (spare == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (d_a == a) d_a = spare;
+    eg_backward_args args =
+        eg_backward_of(eg_row_major(a), eg_row_major(x->b), eg_elements(NULL), eg_row_major(y));
+    args.d_a = eg_row_major(d_a), args.d_b = eg_row_major(x->d_b);
+    args.tensor_parallel = how;
+    must(eg_backward(x->context, &x->layer, &args), "eg_backward");
+    if (by_hand && !by_rows) scatter_by_hand(d_a, x->mine, of_a);
+    free(spare);
+}
+
+/* All ways in turns, so that what else runs here slows all of them alike. */
+static void time_parts(const part_call *x, double least[4]) {
+    enum { TURNS = 15 };
+    for (int way = 0; way < 4; way++) least[way] = 1e30;
+    for (int i = 0; i < 4 * TURNS; i++) {
+        double most;
+        comm.order = i % 4 > 0 ? (eg_comm_order)(i % 4 - 1) : EG_COMM_ORDER_ESTIMATED;
+        MPI_Barrier(MPI_COMM_WORLD);
+        const double begin = MPI_Wtime();
+        make_part_call(x, i % 4 == 0);
+        const double time = 1e6 * (MPI_Wtime() - begin);
+        MPI_Allreduce(&time, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        if (most < least[i % 4]) least[i % 4] = most;
+    }
+    comm.order = EG_COMM_ORDER_ESTIMATED;
+}
+
+static void run_tensor_times(void) {
+    static const int64_t sizes[][3] = {
+        {64, 64, 64}, {256, 256, 256}, {512, 512, 512}, {256, 1024, 1024}, {1024, 1024, 1024}};
+    if (comm.rank == 0)
+        printf("split     call           M    K    N   by hand us   estimated us     plain us   overlapped "
+               "us\n");
+    for (int call = 0; call < 4; call++) {
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            part_call x = make_part(call % 2 ? EG_SPLIT_ROWS : EG_SPLIT_COLUMNS, call > 1, sizes[i][0],
+                                    sizes[i][1], sizes[i][2]);
+            double times[4];
+            time_parts(&x, times);
+            if (comm.rank == 0)
+                printf("%-9s %-8s %7d %4d %4d %12.1f %14.1f %12.1f %15.1f\n", call % 2 ? "rows" : "columns",
+                       call > 1 ? "backward" : "forward", (int)sizes[i][0], (int)sizes[i][1],
+                       (int)sizes[i][2], times[0], times[1], times[2], times[3]);
+            free_part(&x);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     const char *what = argc > 1 ? argv[1] : "table";
@@ -238,6 +352,7 @@ int main(int argc, char **argv) {
     if (strcmp(what, "late") == 0) run_late();
     if (strcmp(what, "killed") == 0) run_killed(argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
     if (strcmp(what, "times") == 0) run_times();
+    if (strcmp(what, "tensor_times") == 0) run_tensor_times();
     if (strcmp(what, "table") == 0) {
         const uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 0;
         wrong = run_table(first, argc > 3 ? strtoull(argv[3], NULL, 10) : short_run() ? 40 : 200);
