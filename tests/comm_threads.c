@@ -11,6 +11,8 @@
 
 #include "epigrad/epigrad.h"
 
+enum { AGREEMENT = 64 }; /* bytes of each rank */
+
 typedef enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER } kind;
 
 typedef struct meeting {
@@ -90,11 +92,19 @@ static void add_up(const meeting *s, int ranks, size_t from, void *to) {
 }
 
 /* As fast as an engine, for measuring. */
-static void add_up_f32(const meeting *s, int ranks, float *sums) {
-    memcpy(sums, s->send[0], s->count * sizeof *sums);
+static void add_up_f32(const meeting *s, int ranks, size_t first, float *sums) {
+    memcpy(sums, (const float *)s->send[0] + first, s->count * sizeof *sums);
     for (int r = 1; r < ranks; r++) {
-        const float *from = s->send[r];
+        const float *from = (const float *)s->send[r] + first;
         for (size_t i = 0; i < s->count; i++) sums[i] += from[i];
+    }
+}
+
+static void add_up_all(const meeting *s, int ranks, size_t first, void *sums) {
+    if (s->dtype == EG_F32 && s->reduction == EG_REDUCTION_SUM) {
+        add_up_f32(s, ranks, first, sums);
+    } else {
+        add_up(s, ranks, first, sums);
     }
 }
 
@@ -103,23 +113,22 @@ static void finish_meeting(team *t, meeting *s) {
     if (s->kind == ALL_REDUCE) {
         void *sums = malloc(bytes + 1);
         if (sums == NULL) abort();
-        if (s->dtype == EG_F32 && s->reduction == EG_REDUCTION_SUM) {
-            add_up_f32(s, t->ranks, sums);
-        } else {
-            add_up(s, t->ranks, 0, sums);
-        }
+        add_up_all(s, t->ranks, 0, sums);
         for (int r = 0; r < t->ranks; r++) memcpy(s->receive[r], sums, bytes);
         free(sums);
     }
     for (int r = 0; r < t->ranks && s->kind == REDUCE_SCATTER; r++)
-        add_up(s, t->ranks, (size_t)r * s->count, s->receive[r]);
+        add_up_all(s, t->ranks, (size_t)r * s->count, s->receive[r]);
     for (int r = 0; r < t->ranks && s->kind == ALL_GATHER; r++) {
         for (int q = 0; q < t->ranks; q++)
             memcpy((char *)s->receive[r] + (size_t)q * s->stride, s->send[q], bytes);
     }
     const double begin = seconds() > t->free_at ? seconds() : t->free_at;
     s->ready = begin;
-    if (t->rate > 0 && s->kind != ALL_GATHER) s->ready += 1e-6 * (t->latency + (double)bytes / t->rate);
+    /* An all-gather or a reduce-scatter is half an all-reduce; what ranks agree on takes no time. */
+    const double half = 0.5 * (double)bytes * t->ranks, sent = s->kind == ALL_REDUCE ? (double)bytes : half;
+    const bool agrees = s->kind == ALL_GATHER && bytes <= AGREEMENT;
+    if (t->rate > 0 && !agrees) s->ready += 1e-6 * (t->latency + sent / t->rate);
     t->free_at = s->ready;
 }
 

@@ -201,6 +201,35 @@ static void orders_and_runs_have_the_same_bits(void **state) {
     }
 }
 
+/* One context, calls that differ in what is divided. */
+static void run_both_splits(void *arg, const eg_comm *comm) {
+    atomic_int *wrong = arg;
+    enum { ROWS = 8, SIDE = 4 };
+    float a[ROWS * SIDE], b[SIDE * SIDE], y[ROWS * SIDE];
+    for (int i = 0; i < ROWS * SIDE; i++) a[i] = 1;
+    for (int i = 0; i < SIDE * SIDE; i++) b[i] = 1;
+    eg_context *context = open_cpu(1);
+    const eg_layer layer = eg_layer_of(ROWS, SIDE, SIDE, EG_ACT_NONE);
+    eg_forward_args args =
+        eg_forward_of(eg_row_major(a), eg_row_major(b), eg_elements(NULL), eg_row_major(y));
+    args.tensor_parallel.comm = comm;
+    for (int i = 0; i < 4; i++) {
+        args.tensor_parallel.split = i % 2 ? EG_SPLIT_ROWS : EG_SPLIT_COLUMNS;
+        *wrong +=
+            eg_forward(context, &layer, &args) != EG_OK || y[0] != (float)(i % 2 ? SIDE * comm->ranks : SIDE);
+    }
+    eg_close(context);
+}
+
+static void a_program_is_of_one_split(void **state) {
+    (void)state;
+    atomic_int wrong = 0;
+    team *team = team_make(2, 0, 0);
+    team_run(team, run_both_splits, &wrong);
+    team_free(team);
+    assert_int_equal(wrong, 0);
+}
+
 /* A kernel for the matrix unit refuses a number that is in the last panel: the call begins again, with those
  * that were exchanged. */
 static void a_rank_may_take_another_program(void **state) {
@@ -361,6 +390,7 @@ int main(void) {
         cmocka_unit_test(rows_go_in_panels_where_that_pays),
         cmocka_unit_test(a_plan_shows_panels),
         cmocka_unit_test(orders_and_runs_have_the_same_bits),
+        cmocka_unit_test(a_program_is_of_one_split),
         cmocka_unit_test(a_rank_may_take_another_program),
         cmocka_unit_test(ranks_that_disagree_are_told_who_and_what),
         cmocka_unit_test(a_rank_that_cannot_call_tells_the_others),
