@@ -142,7 +142,8 @@ static eg_backward_args backward_args(const call *c) {
                               .d_b_up = matrix(c, OP_D_B_UP),
                               .d_bias_up = vector(c, OP_D_BIAS_UP),
                               .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
-                              .accumulate_into = accumulate_into(c)};
+                              .accumulate_into = accumulate_into(c),
+                              .data_parallel = c->processes};
 }
 
 /* ---- Calls -------------------------------------------------------------------------------------- */
@@ -173,6 +174,8 @@ static int check_empty(const call *c, eg_context *context) {
 }
 
 int call_run(call *c) {
+    if (c->layer.batch == 0 && c->processes.comm != NULL)
+        return cli_fail(CLI_BAD_INPUT, "the batch is 0 with --mpi; expected 1 or more (rows may be 0)");
     if (c->layer.batch == 0) {
         CLI_TRY(check_empty(c, c->context));
         return clear_sums(c);

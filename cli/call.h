@@ -11,7 +11,8 @@ typedef struct call {
     bool b_is_nk;
     eg_layer layer;
     eg_source mode;
-    unsigned into; /* outputs that are added to what they hold, a bit each */
+    eg_data_parallel processes; /* its comm is NULL where there is one process */
+    unsigned into;              /* outputs that are added to what they hold, a bit each */
     size_t workspace_limit;
     bool batched;             /* some input is 3-D, and so y is */
     bool present[OPERANDS];   /* which of them the call reads or writes */

@@ -237,6 +237,18 @@ static int set_backward(options *o, const char *value) {
     return CLI_OK;
 }
 
+static int set_mpi(options *o, const char *value) {
+    (void)value;
+    o->mpi = true;
+    return CLI_OK;
+}
+
+static int set_mean(options *o, const char *value) {
+    (void)value;
+    o->mean = true;
+    return CLI_OK;
+}
+
 static int set_json(options *o, const char *value) {
     (void)value;
     o->json = true;
@@ -275,6 +287,8 @@ static const struct {
     {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
     {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
     {"accumulate-into", required_argument, BACKWARDS, set_accumulate_into, SUMS},
+    {"mpi", no_argument, COMMAND_BACKWARD, set_mpi, NULL},
+    {"mean", no_argument, COMMAND_BACKWARD, set_mean, NULL},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
     {"gated", no_argument, CALLS, set_gated, NULL},
     {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
@@ -367,6 +381,7 @@ int options_parse(command which, int argc, char **argv, options *o) {
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
     CLI_TRY(check_gated(o));
+    if (o->mean && !o->mpi) return cli_fail(CLI_BAD_INPUT, "--mean given without --mpi; expected both");
     if (o->accumulate) o->into |= o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
     return check_files(o, argv[0]);
 }

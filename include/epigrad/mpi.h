@@ -19,6 +19,13 @@ extern "C" {
  * MPI is not initialised; EG_ERR_OUT_OF_MEMORY; EG_ERR_DEVICE: MPI failed. *comm is cleared then. */
 EG_API eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm);
 
+/* The same of all processes of mpirun, for a program that loads this library at run time and knows nothing of
+ * MPI: MPI is initialised where it is not, and then finalized by eg_comm_mpi_free. */
+EG_API eg_status eg_comm_mpi_world(eg_comm *comm);
+
+/* Of the MPI_Comm at that address, for other languages: mpi4py's MPI._addressof(comm). */
+EG_API eg_status eg_comm_mpi_at(const void *mpi, eg_comm *comm);
+
 /* Frees it: a collective call too, but on one that was given up after a failure, which stays MPI's. */
 EG_API void eg_comm_mpi_free(eg_comm *comm);
 

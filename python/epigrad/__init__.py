@@ -12,10 +12,11 @@ from __future__ import annotations
 from ._library import (ArgumentError, DeviceError, Error, OutOfMemoryError, UnavailableError, UnsupportedError)
 from ._library import version as __version__
 from ._library import device_info as _device_info, set_threads as _set_threads
+from ._comm import Comm
 from ._linear import linear, linear_backward
 from ._options import ACTIVATION as _ACTIVATION, FROM_Y as from_y
 
-__all__ = ["linear", "linear_backward", "activations", "from_y", "set_num_threads", "device_info", "Error",
+__all__ = ["linear", "linear_backward", "Comm", "activations", "from_y", "set_num_threads", "device_info", "Error",
            "ArgumentError", "UnsupportedError", "UnavailableError", "OutOfMemoryError", "DeviceError", "__version__"]
 
 activations = tuple(_ACTIVATION)

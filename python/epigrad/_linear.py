@@ -7,6 +7,7 @@ from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from . import _library
 from ._arrays import Torch, kind_of, refuse_grad, shape_of
+from ._comm import Comm
 from ._library import ArgumentError
 from ._options import ACTIVATION, FROM_Y, INTO, MATH, NONFINITE, number
 
@@ -175,7 +176,8 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     w_up: None = None, bias_up: None = None, residual: Optional[Array] = None,
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
-                    workspace_limit: int = 0, stream: Optional[int] = None
+                    workspace_limit: int = 0, stream: Optional[int] = None,
+                    comm: Optional[Comm] = None, mean: bool = False
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
 
 
@@ -186,14 +188,15 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     w_up: Array, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
-                    workspace_limit: int = 0, stream: Optional[int] = None
+                    workspace_limit: int = 0, stream: Optional[int] = None,
+                    comm: Optional[Comm] = None, mean: bool = False
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
                                Optional[Array], Optional[Array]]: ...
 
 
 def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
                     w_up=None, bias_up=None, residual=None, accumulate=False, math="default", nonfinite="zero",
-                    scale=1, workspace_limit=0, stream=None):
+                    scale=1, workspace_limit=0, stream=None, comm=None, mean=False):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
@@ -228,6 +231,8 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
         scale: as in the forward pass; d_x and d_w have it too, the gradients of biases have not.
+        comm: an `epigrad.Comm`: each of its processes has its own rows, and d_w and d_bias are summed over them.
+        mean: with comm, the mean over the processes and not the sum.
 
     Returns:
         (d_x, d_w, d_bias), with w_up (d_x, d_w, d_bias, d_w_up, d_bias_up), each None where it was not needed. Their
@@ -265,6 +270,7 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
               residual, *results)
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
                       into, value, number(MATH, "math", math),
-                      number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch)
+                      number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch,
+                      *(() if comm is None else (comm.address, int(mean))))
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))

@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "contexts.h"
+#include "epigrad/comm.h"
 #include "layer.h"
 #include "torch_operators.h"
 #include "view.h"
@@ -156,7 +157,7 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
 }
 
 /* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, residual, d_x, d_w, d_bias, d_w_up, d_bias_up,
- * source, eg_into bits, activation, ..., scratch) */
+ * source, eg_into bits, activation, ..., scratch [, the address of an eg_comm, eg_reduction]) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum {
         X,
@@ -175,18 +176,22 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         D_BIAS_UP,
         ARRAYS
     };
-    enum { SOURCE = ARRAYS, INTO, FIXED };
+    enum { SOURCE = ARRAYS, INTO, FIXED, ALL = FIXED + OPTIONS, COMM = ALL, MEAN, WITH_COMM };
     static const char *const names[ARRAYS] = {"x",    "w",      "bias",     "w_up",     "bias_up",
                                               "grad", "saved",  "saved_up", "residual", "d_x",
                                               "d_w",  "d_bias", "d_w_up",   "d_bias_up"};
     (void)self;
-    if (count != FIXED + OPTIONS)
-        return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments", FIXED + OPTIONS), NULL;
+    if (count != ALL && count != WITH_COMM)
+        return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments, or %d", ALL, WITH_COMM), NULL;
     eg_py_view views[ARRAYS] = {{0}};
     eg_backward_args a = {.size = sizeof a};
     call_options options;
     a.source = (eg_source)PyLong_AsLongLong(args[SOURCE]);
     a.accumulate_into = (uint64_t)PyLong_AsLongLong(args[INTO]);
+    if (count == WITH_COMM) {
+        a.data_parallel.comm = (const eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[COMM]);
+        a.data_parallel.reduction = (eg_reduction)PyLong_AsLongLong(args[MEAN]);
+    }
     if (!take_options(args + FIXED, &options)) return NULL;
     const eg_py_operand operands[ARRAYS] = {
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
@@ -230,6 +235,31 @@ static PyObject *activations(PyObject *self, PyObject *const *args, Py_ssize_t c
         Py_DecRef(row);
     }
     return table;
+}
+
+/* comm_size(): of an eg_comm, whose memory is the caller's. */
+static PyObject *comm_size(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self, (void)args, (void)count;
+    return PyLong_FromLongLong((long long)sizeof(eg_comm));
+}
+
+/* comm_nccl(address of an ncclComm, address of an eg_comm), and comm_nccl_free(address of an eg_comm) */
+static PyObject *comm_nccl(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 2) return eg_py_fail(EG_PY_TYPE_ERROR, "comm_nccl takes 2 addresses"), NULL;
+    struct ncclComm *nccl = (struct ncclComm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[0]);
+    eg_comm *comm = (eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[1]);
+    if (PyErr_Occurred() != NULL) return NULL;
+    const eg_status status = eg_comm_nccl(nccl, comm);
+    if (status != EG_OK) return eg_py_fail((int)status, "%s", eg_last_error()), NULL;
+    return none();
+}
+
+static PyObject *comm_nccl_free(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (count != 1) return eg_py_fail(EG_PY_TYPE_ERROR, "comm_nccl_free takes an address"), NULL;
+    eg_comm_nccl_free((eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[0]));
+    return none();
 }
 
 static PyObject *version(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -296,9 +326,10 @@ EXPORT PyObject *eg_py_functions(void);
 PyObject *eg_py_functions(void) {
 #define FUNCTION(name)                                                                                       \
     { #name, (void (*)(void))name, METH_FASTCALL, NULL }
-    static PyMethodDef methods[] = {FUNCTION(forward),     FUNCTION(backward),       FUNCTION(activations),
-                                    FUNCTION(version),     FUNCTION(set_errors),     FUNCTION(set_threads),
-                                    FUNCTION(device_info), FUNCTION(torch_operators)};
+    static PyMethodDef methods[] = {FUNCTION(forward),     FUNCTION(backward),        FUNCTION(activations),
+                                    FUNCTION(version),     FUNCTION(set_errors),      FUNCTION(set_threads),
+                                    FUNCTION(device_info), FUNCTION(torch_operators), FUNCTION(comm_size),
+                                    FUNCTION(comm_nccl),   FUNCTION(comm_nccl_free)};
 #undef FUNCTION
     PyObject *functions = PyDict_New();
     for (size_t i = 0; functions != NULL && i < sizeof methods / sizeof *methods; i++) {

@@ -52,6 +52,7 @@ typedef struct state {
     char *parts; /* what other ranks sent to be summed */
     size_t parts_bytes;
     bool given_up;
+    bool finalizes; /* MPI was initialised for it */
     char text[MPI_MAX_ERROR_STRING + 64];
 } state;
 
@@ -525,6 +526,25 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
     return EG_OK;
 }
 
+eg_status eg_comm_mpi_at(const void *mpi, eg_comm *comm) {
+    MPI_Comm given;
+    if (mpi == NULL) return EG_ERR_ARGUMENT;
+    memcpy(&given, mpi, sizeof given);
+    return eg_comm_mpi(given, comm);
+}
+
+eg_status eg_comm_mpi_world(eg_comm *comm) {
+    int begun = 0, provided;
+    if (comm == NULL) return EG_ERR_ARGUMENT;
+    *comm = (eg_comm){.size = 0};
+    MPI_Initialized(&begun);
+    if (!begun && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
+        return EG_ERR_DEVICE;
+    const eg_status status = eg_comm_mpi(MPI_COMM_WORLD, comm);
+    if (status == EG_OK) ((state *)comm->user)->finalizes = !begun;
+    return status;
+}
+
 void eg_comm_mpi_free(eg_comm *comm) {
     if (comm == NULL || comm->user == NULL) return;
     state *s = comm->user;
@@ -532,6 +552,7 @@ void eg_comm_mpi_free(eg_comm *comm) {
     MPI_Op_free(&s->add_f16);
     MPI_Op_free(&s->add_bf16);
     MPI_Comm_free(&s->comm);
+    if (s->finalizes) MPI_Finalize();
     free(s->parts);
     free(s);
     *comm = (eg_comm){.size = 0};

@@ -16,7 +16,7 @@ def test_help():
     for command in COMMANDS:
         assert f"epigrad {command}" in text
         assert succeed(command, "--help") == text
-    for option in ("--activation", "--backend", "--dtype", "--out-dtype", "--layout-b", "--mode", "--want", "--accumulate", "--accumulate-into",
+    for option in ("--activation", "--backend", "--dtype", "--out-dtype", "--layout-b", "--mode", "--want", "--accumulate", "--accumulate-into", "--mpi", "--mean",
                    "--save-pre", "--scale", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--json", "--output"):
         assert option in text
     assert max(map(len, text.splitlines())) <= 110
