@@ -4,6 +4,7 @@
  * to show that the loss is the same. */
 #include "data.h"
 #include "../common/must.h"
+#include "nccl.h"
 #include "options.h"
 #include "training.h"
 
@@ -51,20 +52,45 @@ static int compare(const options *o, const outcome *together, const outcome *alo
     return good;
 }
 
+static double sum_over_processes(double x) {
+    double sum = 0;
+    MPI_Allreduce(&x, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    return sum;
+}
+
+/* On CUDA numbers go by NCCL, and the device is there before. */
+static void join(eg_backend backend, eg_comm *comm) {
+    const char *why = NULL;
+    if (backend == EG_BACKEND_CUDA) {
+        why = nccl_open(MPI_COMM_WORLD, comm);
+    } else if (eg_comm_mpi(MPI_COMM_WORLD, comm) != EG_OK) {
+        why = "MPI made no communicator";
+    }
+    if (why == NULL) return;
+    fprintf(stderr, "%s\n", why);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+}
+
+static void leave(eg_backend backend, eg_comm *comm) {
+    (backend == EG_BACKEND_CUDA ? eg_comm_nccl_free : eg_comm_mpi_free)(comm);
+}
+
 int main(int argc, char **argv) {
     eg_comm comm;
     int good = 1;
     MPI_Init(&argc, &argv);
     options o = options_parse(argc, argv);
-    if (eg_comm_mpi(MPI_COMM_WORLD, &comm) != EG_OK) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-    if (comm.rank != 0 && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
-    digits d = digits_load(o.data);
     eg_open_info info = {.size = sizeof info, .backend = o.backend, .threads = o.threads};
     eg_context *context;
+    if (o.backend == EG_BACKEND_CUDA) nccl_take_device(MPI_COMM_WORLD);
     must(eg_open(&info, &context));
+    join(o.backend, &comm);
+    if (comm.rank != 0 && !freopen("/dev/null", "w", stdout)) MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+    digits d = digits_load(o.data);
 
     training_plan plan = o.plan;
     plan.comm = &comm;
+    plan.sum = sum_over_processes;
     outcome together = run(context, &plan, &d, "together");
     if (comm.rank == 0) {
         outcome alone = run(context, &o.plan, &d, "alone   ");
@@ -74,7 +100,7 @@ int main(int argc, char **argv) {
     free(together.training.loss);
     eg_close(context);
     digits_free(&d);
-    eg_comm_mpi_free(&comm);
+    leave(o.backend, &comm);
     MPI_Finalize();
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

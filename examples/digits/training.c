@@ -17,6 +17,7 @@ typedef struct trainer {
     void *master;    /* parameters, net->master_dtype */
     void *gradients; /* the same */
     double logits[BATCH * CLASSES], d_logits[BATCH * CLASSES];
+    double (*sum)(double x); /* over the processes of net->comm */
 } trainer;
 
 static void trainer_open(trainer *t, network *net, rng *random) {
@@ -36,11 +37,6 @@ static void trainer_close(trainer *t) {
     free(t->gradients);
 }
 
-static double sum_over_processes(const eg_comm *comm, double x) {
-    if (comm) must(comm->all_reduce(comm->user, &x, 1, EG_F64, EG_REDUCTION_SUM, EG_COMM_NOW, NULL));
-    return x;
-}
-
 /* One step on the images first .. first + rows - 1; returns their mean loss. Of several processes each takes
  * its part of the images, and all get the gradients of the whole. */
 static double train_step(trainer *t, const image_set *images, int first, int rows, double rate) {
@@ -50,7 +46,7 @@ static double train_step(trainer *t, const image_set *images, int first, int row
     eg_matrix input = image_set_from(images, first + mine);
     network_forward(t->net, input, count, true, t->logits);
     double loss = softmax_cross_entropy(t->logits, images->label + first + mine, count, t->d_logits);
-    loss = sum_over_processes(comm, loss);
+    if (comm) loss = t->sum(loss);
     network_backward(t->net, input, count, t->d_logits, t->gradients);
     adam_step(&t->optimiser, t->master, t->gradients, 1.0 / rows, rate);
     network_set(t->net, t->master);
@@ -69,6 +65,7 @@ training_result train(network *net, eg_context *context, const training_plan *pl
     network_open(net, context, plan->dtype, plan->activation, BATCH);
     net->comm = plan->comm;
     trainer_open(&t, net, &random);
+    t.sum = plan->sum;
     image_set images = image_set_new(context, plan->dtype, count);
 
     int step = 0, steps = plan->epochs * ((count + BATCH - 1) / BATCH);

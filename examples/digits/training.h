@@ -14,7 +14,8 @@ typedef struct training_plan {
     uint64_t seed; /* of the first weights and of the order of the examples */
     eg_dtype dtype;
     eg_activation activation;
-    const eg_comm *comm; /* of processes that share every batch; NULL: one process */
+    const eg_comm *comm;     /* of processes that share every batch; NULL: one process */
+    double (*sum)(double x); /* over those processes */
 } training_plan;
 
 typedef struct training_result {
