@@ -8,11 +8,11 @@
 
 #include "failure.h"
 
-static int find(void *library, const char *name, void *function, size_t size) {
+/* NULL, and a line that says so, where there is none. */
+static void *find(void *library, const char *name) {
     void *address = dlsym(library, name);
-    if (address == NULL) return cli_fail(CLI_UNAVAILABLE, "--mpi: the library has no %s", name);
-    memcpy(function, &address, size);
-    return CLI_OK;
+    if (address == NULL) cli_fail(CLI_UNAVAILABLE, "--mpi: the library has no %s", name);
+    return address;
 }
 
 int processes_open(processes *p) {
@@ -22,8 +22,12 @@ int processes_open(processes *p) {
     *p = (processes){.library = dlopen(named != NULL ? named : "libepigrad_mpi.so." EPIGRAD_SOVERSION,
                                        RTLD_NOW | RTLD_GLOBAL)};
     if (p->library == NULL) return cli_fail(CLI_UNAVAILABLE, "--mpi: %s", dlerror());
-    CLI_TRY(find(p->library, "eg_comm_mpi_world", &open, sizeof open));
-    CLI_TRY(find(p->library, "eg_comm_mpi_free", &free_comm, sizeof free_comm));
+    void *address = find(p->library, "eg_comm_mpi_world");
+    memcpy(&open, &address, sizeof open);
+    if (open == NULL) return CLI_UNAVAILABLE;
+    address = find(p->library, "eg_comm_mpi_free");
+    memcpy(&free_comm, &address, sizeof free_comm);
+    if (free_comm == NULL) return CLI_UNAVAILABLE;
     if (open(&p->comm) != EG_OK) return cli_fail(CLI_FAILED, "--mpi: the processes could not be joined");
     p->free = free_comm;
     return CLI_OK;

@@ -364,12 +364,12 @@ MUTATIONS = [
     ("parts: what arrives is packed before it is there", "src/cpu/compile.c",
      "if (op->kind != EG_GEMM || eg_arrives(right ? &op->right : &op->left)) continue;",
      "if (op->kind != EG_GEMM) continue;"),
-    ("parts: all panels are packed as one", "src/core/lower_tensor.c", "op.left.id = EG_PANEL + panel;", ""),
-    ("parts: a product does not wait for its panel", "src/core/lower_tensor.c",
-     "    for (int i = 0; i < list->panels; i++) {\n        eg_lower_finish(list);\n        if (i + 1 < list->panels) "
-     "gather(p, list, &local, &whole, i + 1);", "    for (int i = 0; i < list->panels; i++) {\n        if (i + 1 < "
-     "list->panels) gather(p, list, &local, &whole, i + 1);"),
-    ("parts: a panel is read at the first rank's rows alone", "src/core/lower_tensor.c",
+    ("parts: all groups are packed as one", "src/core/lower_tensor.c", "op.left.id = EG_ROW_GROUP + group;", ""),
+    ("parts: a product does not wait for its group", "src/core/lower_tensor.c",
+     "    for (int i = 0; i < list->groups; i++) {\n        eg_lower_finish(list);\n        if (i + 1 < list->groups) "
+     "gather(p, list, &local, &whole, i + 1);", "    for (int i = 0; i < list->groups; i++) {\n        if (i + 1 < "
+     "list->groups) gather(p, list, &local, &whole, i + 1);"),
+    ("parts: a group is read at the first rank's rows alone", "src/core/lower_tensor.c",
      "x.batch_stride = rows_of_rank(p) * x.row_stride;", "x.batch_stride = 0;"),
     ("parts: each rank adds the bias", "src/core/lower_tensor.c",
      "    forget(&q, EG_OP_BIAS), forget(&q, EG_OP_RESIDUAL)", "    forget(&q, EG_OP_RESIDUAL)"),
@@ -381,7 +381,7 @@ MUTATIONS = [
      "    if (gathers && !early) eg_lower_finish(list);\n", ""),
     ("parts: a call that is taken up again sends again", "src/distributed/collectives.c",
      "    if (x->at++ < x->sent) return EG_OK;\n", "    x->at++;\n"),
-    ("parts: panels run where a rank gains nothing", "src/core/cache.c",
+    ("parts: groups run where a rank gains nothing", "src/core/cache.c",
      "agreed.exchange.order = EG_COMM_ORDER_PLAIN;", ""),
     ("parts: there is no room for the plain program", "src/core/cache.c",
      "if (other.workspace > program->workspace) program->workspace = other.workspace;\n    program->plain", "program->plain"),

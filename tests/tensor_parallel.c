@@ -227,7 +227,7 @@ static void free_part(part *p) {
                                  &p->residual, &p->y,         &p->pre,      &p->pre_up,      &p->gathered,
                                  &p->grad,     &p->below,     &p->d_a,      &p->d_b,         &p->d_bias,
                                  &p->d_b_up,   &p->d_bias_up, &p->grad_pre, &p->d_bias_below};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->x.data);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]->x.data);
 }
 
 static eg_forward_args forward_args(const tensor_case *c, const eg_comm *comm, const part *p) {
@@ -321,8 +321,8 @@ static bool check(const part *p, const matrix *m, const char *name, char *text, 
             double got;
             eg_convert(&got, EG_F64, at(m, i, j), m->x.dtype, 1);
             if (got == expected) continue;
-            snprintf(text, capacity, "%s[%lld, %lld] is %g; expected %g", name, (long long)(m->row + i),
-                     (long long)(m->col + j), got, expected);
+            snprintf(text, capacity, "%s[%lld, %lld] is %g; expected %g", name, (long long)m->row + i,
+                     (long long)m->col + j, got, expected);
             return false;
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor-parallel calls of ranks that are threads: results, orders, panels and faults. */
+/* Tensor-parallel calls of ranks that are threads: results, orders, groups and faults. */
 #include <math.h>
 
 #include "comm_threads.h"
@@ -25,7 +25,7 @@ static void parts_are_those_of_the_whole_layer(void **state) {
     for (uint64_t i = 0; i < cases; i++) {
         const int ranks = 1 + (int)(i % 5);
         table t = {.c = tensor_case_of(i, ranks)};
-        /* Costs by which rows go in panels, or not. */
+        /* Costs by which rows go in groups, or not. */
         team *team = team_make(ranks, i % 3 == 0 ? 0.01 : 100, i % 2 == 0 ? 20 : 1e5);
         team_run(team, check_rank, &t);
         team_free(team);
@@ -135,7 +135,7 @@ static void expect_all(const layer_run *r, eg_status status, const char *text) {
 static const struct {
     eg_split split;
     bool backward;
-    int panels, plain; /* collectives: with the agreement; in plain order, before which ranks may meet */
+    int groups, plain; /* collectives: with the agreement; in plain order, before which ranks may meet */
 } calls[] = {{EG_SPLIT_COLUMNS, false, 1 + 4, 1 + 1},
              {EG_SPLIT_ROWS, false, 1 + 4, 1 + 2},
              {EG_SPLIT_COLUMNS, true, 1 + 2, 1 + 3},
@@ -144,20 +144,20 @@ enum { CALLS = sizeof calls / sizeof *calls };
 
 /* Where a collective takes this thread for all of its time, there is nothing to be gained by beginning it
  * early; where it does not, products hide it. */
-static void rows_go_in_panels_where_that_pays(void **state) {
+static void rows_go_in_groups_where_that_pays(void **state) {
     (void)state;
     for (int i = 0; i < CALLS; i++) {
         layer_run *r = new_run(calls[i].split, calls[i].backward);
         run(r, 0.001, 1000);
         expect_all(r, EG_OK, "");
-        assert_int_equal(r->begun[0], calls[i].panels);
+        assert_int_equal(r->begun[0], calls[i].groups);
         r->busy = 1;
         run(r, 0.001, 1000);
         expect_all(r, EG_OK, "");
         assert_int_equal(r->begun[0], calls[i].plain);
         r->order = EG_COMM_ORDER_OVERLAPPED;
         run(r, 0.001, 1000);
-        assert_int_equal(r->begun[0], calls[i].panels);
+        assert_int_equal(r->begun[0], calls[i].groups);
         r->busy = 0, r->order = EG_COMM_ORDER_PLAIN;
         run(r, 0.001, 1000);
         assert_int_equal(r->begun[0], calls[i].plain);
@@ -165,7 +165,7 @@ static void rows_go_in_panels_where_that_pays(void **state) {
     }
 }
 
-static void a_plan_shows_panels(void **state) {
+static void a_plan_shows_groups(void **state) {
     (void)state;
     layer_run *r = new_run(EG_SPLIT_COLUMNS, false);
     r->order = EG_COMM_ORDER_OVERLAPPED;
@@ -230,7 +230,7 @@ static void a_program_is_of_one_split(void **state) {
     assert_int_equal(wrong, 0);
 }
 
-/* A kernel for the matrix unit refuses a number that is in the last panel: the call begins again, with those
+/* A kernel for the matrix unit refuses a number that is in the last group: the call begins again, with those
  * that were exchanged. */
 static void a_rank_may_take_another_program(void **state) {
     (void)state;
@@ -309,7 +309,7 @@ static void an_engine_may_fail_at_any_point(void **state) {
     (void)state;
     for (int i = 0; i < 2 * CALLS; i++) {
         const bool plain = i % 2 == 0;
-        for (int at = 0; at < (plain ? calls[i / 2].plain : calls[i / 2].panels); at++) {
+        for (int at = 0; at < (plain ? calls[i / 2].plain : calls[i / 2].groups); at++) {
             layer_run *r = new_run(calls[i / 2].split, calls[i / 2].backward);
             r->order = plain ? EG_COMM_ORDER_PLAIN : EG_COMM_ORDER_OVERLAPPED, r->timeout = 0.3;
             r->team = team_make(RANKS, 0.001, 1000);
@@ -387,8 +387,8 @@ static void wrong_arguments_are_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole_layer),
-        cmocka_unit_test(rows_go_in_panels_where_that_pays),
-        cmocka_unit_test(a_plan_shows_panels),
+        cmocka_unit_test(rows_go_in_groups_where_that_pays),
+        cmocka_unit_test(a_plan_shows_groups),
         cmocka_unit_test(orders_and_runs_have_the_same_bits),
         cmocka_unit_test(a_program_is_of_one_split),
         cmocka_unit_test(a_rank_may_take_another_program),

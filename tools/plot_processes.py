@@ -29,9 +29,9 @@ def collective(processes, numbers, times):
     return times * (LATENCY * math.log2(processes) + share * numbers * SUM / LINK)
 
 
-def pipeline(first, later, panels):
-    """A panel of the first under one of the later: what is left is the longer of both, and one of the other."""
-    return first + (panels - 1) * max(first, later) + later
+def pipeline(first, later, groups):
+    """A group of the first under one of the later: what is left is the longer of both, and one of the other."""
+    return first + (groups - 1) * max(first, later) + later
 
 
 def data_parallel(processes, m, k, n):
@@ -44,8 +44,8 @@ def data_parallel(processes, m, k, n):
 def columns_forward(processes, m, k, n):
     """(products, plain, overlapped) of a layer [k, n] that is divided by columns."""
     products = 2 * m * k * n / processes / SPEED
-    gather, panel = collective(processes, m * k, 1), collective(processes, m * k / GROUPS, 1)
-    return products, products + gather, min(products + gather, pipeline(panel, products / GROUPS, GROUPS))
+    gather, group = collective(processes, m * k, 1), collective(processes, m * k / GROUPS, 1)
+    return products, products + gather, min(products + gather, pipeline(group, products / GROUPS, GROUPS))
 
 
 PANELS = (

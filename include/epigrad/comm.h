@@ -80,8 +80,8 @@ struct eg_comm {
 /* The caller's ncclComm_t as a communicator for CUDA contexts. libnccl.so.2 is loaded when it is first asked
  * for: EG_ERR_UNAVAILABLE where it is not there. The ncclComm_t stays the caller's and outlives *comm, unless
  * a failure or a timeout of eg_sync gives it up: ncclCommAbort has then been called, which frees it. Calls
- * are not compared over ranks: that would have to wait for the device. *comm outlives the calls with it until
- * they have been waited for. */
+ * are not compared over ranks, which would have to wait for the device, but with EPIGRAD_CUDA_CHECK=1. *comm
+ * outlives the calls with it until they have been waited for. */
 struct ncclComm;
 EG_API eg_status eg_comm_nccl(struct ncclComm *nccl, eg_comm *comm);
 EG_API void eg_comm_nccl_free(eg_comm *comm);

@@ -287,13 +287,13 @@ typedef struct eg_workspace {
 
 typedef struct eg_packed eg_packed; /* B laid out for the device once, reused over calls */
 
-typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
-
 /* How B is divided over the processes. */
 typedef enum eg_split {
     EG_SPLIT_COLUMNS = 0, /* each has columns of B: its inputs are gathered */
     EG_SPLIT_ROWS = 1     /* each has rows of B, and the same columns of A: its results are summed */
 } eg_split;
+
+typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
 
 /* Tensor parallel: each process has a part of B, and between layers each has M / ranks rows of the
  * activations. The layer is that of the process's own product: m are all rows, a multiple of the ranks; k and
@@ -303,8 +303,8 @@ typedef enum eg_split {
  *     EG_SPLIT_ROWS      y, pre and residual, and in the backward pass grad, pre, y and grad_pre: [M / ranks,
  * N]. Forward sums A·B over the processes; bias is added once. Backward gathers grad_pre, in the layer's
  * dtype; d_bias is the sum over all processes. bias, d_bias: the same on all. Not for gated units, and not
- * with EG_SOURCE_RECOMPUTE but for EG_ACT_NONE. Rows are exchanged in panels, under the products of other
- * panels, where that is estimated to gain time on every rank. Every rank makes the same calls in the same
+ * with EG_SOURCE_RECOMPUTE but for EG_ACT_NONE. Rows are exchanged in groups, under the products of other
+ * groups, where that is estimated to gain time on every rank. Every rank makes the same calls in the same
  * order, with the same m, and k (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in
  * every run. Not with batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as with
  * data_parallel. */

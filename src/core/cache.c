@@ -222,12 +222,12 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
     memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
 }
 
-/* A tensor-parallel call whose ranks gain nothing from overlap runs a program that has no panels: there is to
+/* A tensor-parallel call whose ranks gain nothing from overlap runs a program that has no groups: there is to
  * be room for that, too. */
 static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
     eg_problem plain = *problem;
     eg_program other;
-    if (program->list.panels == 1 || problem->exchange.streams) return EG_OK;
+    if (program->list.groups == 1 || problem->exchange.streams) return EG_OK;
     plain.exchange.order = EG_COMM_ORDER_PLAIN;
     eg_lower(&plain, &other.list);
     EG_TRY(eg_compile(caps, &other));
@@ -279,13 +279,13 @@ void eg_cache_keep_chunks(eg_context *context, const eg_problem *problem, size_t
     place->chunks = chunks;
 }
 
-/* Rows of all ranks: in the caller's memory, or in what is exchanged. Panels are of those, or of a. */
+/* Rows of all ranks: in the caller's memory, or in what is exchanged. Groups are of those, or of a. */
 static void bind_gathered(const eg_problem *problem, eg_call *call) {
     const bool kept = eg_wants(problem, EG_OP_GATHERED);
     const bool of_a = !problem->backward && problem->exchange.parallel == EG_BY_ROWS;
     call->operand[EG_GATHERED] = call->operand[kept ? EG_OP_GATHERED : EG_EXCHANGED];
-    for (int i = 0; i < EG_MAX_PANELS; i++)
-        call->operand[EG_PANEL + i] = call->operand[of_a ? EG_OP_A : EG_GATHERED];
+    for (int i = 0; i < EG_MAX_ROW_GROUPS; i++)
+        call->operand[EG_ROW_GROUP + i] = call->operand[of_a ? EG_OP_A : EG_GATHERED];
 }
 
 static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_call *call) {
@@ -332,7 +332,7 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
     eg_status status = EG_OK;
     if (eg_is_tensor_parallel(problem) && !problem->exchange.streams) {
         status = eg_collectives_agree(&collectives);
-        if (status == EG_OK && !collectives.overlaps && program->list.panels > 1) {
+        if (status == EG_OK && !collectives.overlaps && program->list.groups > 1) {
             agreed.exchange.order = EG_COMM_ORDER_PLAIN;
             status = find_program(context, &agreed, NULL, false, &program);
         }

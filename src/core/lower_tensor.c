@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor-parallel calls: a layer's own operations, between collectives over the rows of its divided side.
  *
- * Rows of all ranks lie in the order of the ranks, `each` of a rank. They are exchanged in panels: some rows
- * of each rank's. A panel is a batch with an item for each rank, so that products need to know nothing of it.
+ * Rows of all ranks lie in the order of the ranks, `each` of a rank. They are exchanged in groups: some rows
+ * of each rank's. A group is a batch with an item for each rank, so that products need to know nothing of it.
  */
 #include "lower_exchange.h"
 
@@ -22,7 +22,7 @@ static eg_view skip_rows(eg_view x, int64_t first) {
 }
 
 /* Those rows of each rank's, of a view of all ranks' rows. */
-static eg_view panel_of(const eg_problem *p, eg_view x, eg_row_range part) {
+static eg_view group_of(const eg_problem *p, eg_view x, eg_row_range part) {
     x = skip_rows(x, part.first);
     x.rows = part.count;
     x.batch_stride = rows_of_rank(p) * x.row_stride;
@@ -49,11 +49,11 @@ static void move(eg_problem *p, eg_operand_id id, const eg_view *to) {
 
 static void forget(eg_problem *p, eg_operand_id id) { p->operands[id].data = NULL; }
 
-/* ---- Panels ------------------------------------------------------------------------------------- */
+/* ---- Groups ------------------------------------------------------------------------------------- */
 
 /* As many as there may be before latency is more than little of the time that the rows take. A product of few
  * rows is slow. Ranks have to agree, so this depends on nothing that is a rank's own. */
-static int panels_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
+static int groups_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
     enum { LEAST_ROWS = 64, LEAST_ROWS_OF_STREAM = 512 };
     const double little = 0.05;
     const eg_exchange *by = &p->exchange;
@@ -61,35 +61,35 @@ static int panels_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
     const int64_t least = cost->rate > 0 ? LEAST_ROWS : LEAST_ROWS_OF_STREAM;
     const double bytes = (double)p->m * (double)cols * (double)eg_size_of(dtype),
                  time = cost->rate > 0 ? EG_HALF_OF_ALL_REDUCE * bytes / cost->rate : 0;
-    int panels = 1;
+    int groups = 1;
     if (by->order == EG_COMM_ORDER_PLAIN) return 1;
-    while (panels < EG_MAX_PANELS && rows_of_rank(p) >= (panels + 1) * least &&
-           (cost->rate <= 0 || (panels + 1) * cost->latency < little * time))
-        panels++;
-    return panels;
+    while (groups < EG_MAX_ROW_GROUPS && rows_of_rank(p) >= (groups + 1) * least &&
+           (cost->rate <= 0 || (groups + 1) * cost->latency < little * time))
+        groups++;
+    return groups;
 }
 
-static eg_row_range rows_of_panel(const eg_problem *p, const eg_op_list *list, int panel) {
-    return eg_rows_of_group(rows_of_rank(p), list->panels, panel);
+static eg_row_range rows_of_group(const eg_problem *p, const eg_op_list *list, int group) {
+    return eg_rows_of_group(rows_of_rank(p), list->groups, group);
 }
 
-/* A panel of a product. What it reads has a name of its own, under which it may be packed when it is there.
+/* A group of a product. What it reads has a name of its own, under which it may be packed when it is there.
  */
-static eg_op product_of_panel(const eg_problem *p, const eg_op_list *list, const eg_op *whole, int panel) {
-    const eg_row_range part = rows_of_panel(p, list, panel);
+static eg_op product_of_group(const eg_problem *p, const eg_op_list *list, const eg_op *whole, int group) {
+    const eg_row_range part = rows_of_group(p, list, group);
     eg_op op = *whole;
-    if (list->panels == 1) return op;
+    if (list->groups == 1) return op;
     op.items = p->exchange.ranks;
     op.rows = part.count;
     if (eg_is_present(&op.left)) {
-        op.left = panel_of(p, op.left, part);
-        op.left.id = EG_PANEL + panel;
+        op.left = group_of(p, op.left, part);
+        op.left.id = EG_ROW_GROUP + group;
     }
-    op.out = panel_of(p, op.out, part);
+    op.out = group_of(p, op.out, part);
     for (int i = 0; i < op.terms; i++) {
         eg_term *term = &op.term[i];
         if (term->kind == EG_TERM_STORE || term->kind == EG_TERM_ADD)
-            term->view = panel_of(p, term->view, part);
+            term->view = group_of(p, term->view, part);
     }
     return op;
 }
@@ -117,14 +117,14 @@ static void add_collective(const eg_problem *p, eg_op_list *list, eg_collective_
 }
 
 static void gather(const eg_problem *p, eg_op_list *list, const eg_view *local, const eg_view *whole,
-                   int panel) {
-    const eg_row_range part = rows_of_panel(p, list, panel);
-    add_collective(p, list, EG_ALL_GATHER, skip_rows(*local, part.first), panel_of(p, *whole, part));
+                   int group) {
+    const eg_row_range part = rows_of_group(p, list, group);
+    add_collective(p, list, EG_ALL_GATHER, skip_rows(*local, part.first), group_of(p, *whole, part));
 }
 
-/* A panel of what is sent is dense: it begins where those before it end. */
-static eg_view sent_panel(const eg_problem *p, const eg_op_list *list, eg_view sent, int panel) {
-    const eg_row_range part = rows_of_panel(p, list, panel);
+/* A group of what is sent is dense: it begins where those before it end. */
+static eg_view sent_group(const eg_problem *p, const eg_op_list *list, eg_view sent, int group) {
+    const eg_row_range part = rows_of_group(p, list, group);
     sent = skip_rows(sent, part.first * p->exchange.ranks);
     sent.rows = part.count;
     sent.batch_stride = part.count * sent.cols;
@@ -132,11 +132,11 @@ static eg_view sent_panel(const eg_problem *p, const eg_op_list *list, eg_view s
 }
 
 static void scatter(const eg_problem *p, eg_op_list *list, const eg_view *sent, const eg_view *received,
-                    int panel) {
-    const eg_row_range part = rows_of_panel(p, list, panel);
+                    int group) {
+    const eg_row_range part = rows_of_group(p, list, group);
     eg_view out = skip_rows(*received, part.first);
     out.rows = part.count;
-    add_collective(p, list, EG_REDUCE_SCATTER, sent_panel(p, list, *sent, panel), out);
+    add_collective(p, list, EG_REDUCE_SCATTER, sent_group(p, list, *sent, group), out);
 }
 
 /* This rank's rows, dense. */
@@ -177,7 +177,7 @@ static void lower_columns_forward(const eg_problem *p, eg_op_list *list) {
                      .id = EG_GATHERED};
     if (!eg_is_present(&kept)) whole = exchanged_rows(list, EG_GATHERED, p->dtype, p->m, p->k);
     move(&q, EG_OP_A, &whole);
-    list->panels = p->gated ? 1 : panels_of(p, p->k, p->dtype);
+    list->groups = p->gated ? 1 : groups_of(p, p->k, p->dtype);
     gather(p, list, &local, &whole, 0);
     if (p->gated) {
         eg_lower_finish(list);
@@ -187,11 +187,11 @@ static void lower_columns_forward(const eg_problem *p, eg_op_list *list) {
     const int ops = list->ops;
     eg_lower_forward(&q, list);
     const bool multiplies = take_back(list, ops, &product);
-    for (int i = 0; i < list->panels; i++) {
+    for (int i = 0; i < list->groups; i++) {
         eg_lower_finish(list);
-        if (i + 1 < list->panels) gather(p, list, &local, &whole, i + 1);
+        if (i + 1 < list->groups) gather(p, list, &local, &whole, i + 1);
         if (!multiplies) continue;
-        const eg_op op = product_of_panel(&q, list, &product, i);
+        const eg_op op = product_of_group(&q, list, &product, i);
         eg_add_op(list, &op);
     }
 }
@@ -212,7 +212,7 @@ static void finish_forward(const eg_problem *p, eg_op_list *list, const eg_view 
     eg_add_op(list, &op);
 }
 
-/* The products of a panel are summed under those of the next. */
+/* The products of a group are summed under those of the next. */
 static void lower_rows_forward(const eg_problem *p, eg_op_list *list) {
     eg_problem q = *p;
     eg_op product;
@@ -224,14 +224,14 @@ static void lower_rows_forward(const eg_problem *p, eg_op_list *list) {
     move(&q, EG_OP_Y, &sent);
     forget(&q, EG_OP_BIAS), forget(&q, EG_OP_RESIDUAL), forget(&q, EG_OP_PRE);
     q.activation = EG_ACT_NONE;
-    list->panels = panels_of(p, p->n, p->exchange.sums);
-    list->reads_a_by_panel = true;
+    list->groups = groups_of(p, p->n, p->exchange.sums);
+    list->reads_a_by_group = true;
     const int ops = list->ops;
     eg_lower_forward(&q, list);
     if (!take_back(list, ops, &product)) return;
-    for (int i = 0; i < list->panels; i++) {
-        eg_op op = product_of_panel(&q, list, &product, i);
-        if (list->panels > 1) op.out = sent_panel(p, list, sent, i);
+    for (int i = 0; i < list->groups; i++) {
+        eg_op op = product_of_group(&q, list, &product, i);
+        if (list->groups > 1) op.out = sent_group(p, list, sent, i);
         eg_add_op(list, &op);
         scatter(p, list, &sent, &received, i);
     }
@@ -316,16 +316,16 @@ static eg_view lower_local_gradient(const eg_problem *p, eg_op_list *list, const
     return dense_rows(list, eg_operand_view(&q, acts ? EG_OP_GRAD_PRE : EG_OP_GRAD));
 }
 
-/* d_a of a panel of grad_pre is made under the gathering of the next. */
+/* d_a of a group of grad_pre is made under the gathering of the next. */
 static void lower_gathered_d_a(const eg_problem *p, eg_op_list *list, const eg_view *local,
                                const eg_view *whole, const eg_view *sums_below) {
     const eg_gradients x = {.gate = *whole, .up = absent()};
     const eg_view none = absent();
-    const bool panels = eg_wants(p, EG_OP_D_A) && !eg_wants(p, EG_OP_BELOW);
+    const bool groups = eg_wants(p, EG_OP_D_A) && !eg_wants(p, EG_OP_BELOW);
     eg_op product;
-    list->panels = panels ? panels_of(p, p->n, p->dtype) : 1;
+    list->groups = groups ? groups_of(p, p->n, p->dtype) : 1;
     gather(p, list, local, whole, 0);
-    if (!panels) {
+    if (!groups) {
         eg_lower_finish(list);
         eg_lower_any_d_a(p, list, &x, sums_below, &none);
         return;
@@ -333,11 +333,11 @@ static void lower_gathered_d_a(const eg_problem *p, eg_op_list *list, const eg_v
     const int ops = list->ops;
     eg_lower_any_d_a(p, list, &x, &none, &none);
     const bool multiplies = take_back(list, ops, &product);
-    for (int i = 0; i < list->panels; i++) {
+    for (int i = 0; i < list->groups; i++) {
         eg_lower_finish(list);
-        if (i + 1 < list->panels) gather(p, list, local, whole, i + 1);
+        if (i + 1 < list->groups) gather(p, list, local, whole, i + 1);
         if (!multiplies) continue;
-        const eg_op op = product_of_panel(p, list, &product, i);
+        const eg_op op = product_of_group(p, list, &product, i);
         eg_add_op(list, &op);
     }
 }

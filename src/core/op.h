@@ -121,7 +121,7 @@ typedef struct eg_temporary {
  * result, those in the result's own memory, a gradient, lines in transit. So is what a list of operations
  * keeps for itself as a caller would: a buffer. */
 enum { EG_LOCAL_OPS = 16 /* of one process: a gated unit with a chain to one */ };
-enum { EG_MAX_PANELS = 4 }; /* of rows that are exchanged, each under the products of another */
+enum { EG_MAX_ROW_GROUPS = 4 }; /* of rows that are exchanged, each under the products of another */
 enum { EG_MAX_OPS = EG_LOCAL_OPS + 8 /* with what goes over processes */ };
 enum { EG_MAX_BUFFERS = 3 };
 enum {
@@ -131,8 +131,8 @@ enum {
     EG_TRANSIT,
     EG_EXCHANGED, /* what is sent to other processes and received, at the beginning of the workspace */
     EG_GATHERED,  /* rows of all ranks: there, or in the caller's memory */
-    EG_PANEL,     /* the same place, of which a panel each is read as a matrix of its own */
-    EG_LAST_PANEL = EG_PANEL + EG_MAX_PANELS - 1,
+    EG_ROW_GROUP, /* the same place, of which a group each is read as a matrix of its own */
+    EG_LAST_ROW_GROUP = EG_ROW_GROUP + EG_MAX_ROW_GROUPS - 1,
     EG_BUFFER,
     EG_NAMES = EG_BUFFER + EG_MAX_BUFFERS
 };
@@ -162,8 +162,8 @@ typedef struct eg_op_list {
     bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
     eg_exchange exchange;
     int64_t exchanged;     /* bytes of EG_EXCHANGED */
-    int panels;            /* that rows of a tensor-parallel call are exchanged in */
-    bool reads_a_by_panel; /* EG_PANEL is in a, not in what is gathered */
+    int groups;            /* that rows of a tensor-parallel call are exchanged in */
+    bool reads_a_by_group; /* EG_ROW_GROUP is in a, not in what is gathered */
 } eg_op_list;
 
 /* The operations of a call, in an order in which they may run. Operations without a result element are left
@@ -208,7 +208,7 @@ static inline eg_row_range eg_rows_of_group(int64_t rows, int groups, int group)
 
 /* Whether a view is of what other ranks send while the call runs. */
 static inline bool eg_arrives(const eg_view *view) {
-    return view->space == EG_OPERAND && view->id >= EG_GATHERED && view->id <= EG_LAST_PANEL;
+    return view->space == EG_OPERAND && view->id >= EG_GATHERED && view->id <= EG_LAST_ROW_GROUP;
 }
 
 /* The pack that a view of EG_PACKED_B is of. */

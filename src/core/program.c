@@ -129,7 +129,8 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_GATHERED] = "gathered",
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
-    if (view->id >= EG_PANEL && view->id <= EG_LAST_PANEL) return list->reads_a_by_panel ? "a" : "gathered";
+    if (view->id >= EG_ROW_GROUP && view->id <= EG_LAST_ROW_GROUP)
+        return list->reads_a_by_group ? "a" : "gathered";
     if (view->id >= EG_BUFFER) return list->buffer[view->id - EG_BUFFER].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
     if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";

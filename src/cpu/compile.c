@@ -112,10 +112,10 @@ static const char *const names[EG_NAMES][2] = {
     [EG_OP_GRAD_PRE_UP] = {"grad_pre_up", "grad_pre_up transposed"},
     [EG_CHUNK_GRADIENT] = {"grad_pre", "grad_pre transposed"},
     [EG_GATHERED] = {"gathered", "gathered transposed"},
-    [EG_PANEL] = {"panel 1", "panel 1 transposed"},
-    [EG_PANEL + 1] = {"panel 2", "panel 2 transposed"},
-    [EG_PANEL + 2] = {"panel 3", "panel 3 transposed"},
-    [EG_PANEL + 3] = {"panel 4", "panel 4 transposed"},
+    [EG_ROW_GROUP] = {"group 1", "group 1 transposed"},
+    [EG_ROW_GROUP + 1] = {"group 2", "group 2 transposed"},
+    [EG_ROW_GROUP + 2] = {"group 3", "group 3 transposed"},
+    [EG_ROW_GROUP + 3] = {"group 4", "group 4 transposed"},
 };
 static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B] = "pack b",
@@ -126,10 +126,10 @@ static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_GRAD_PRE_UP] = "pack grad_pre_up",
                                               [EG_CHUNK_GRADIENT] = "pack grad_pre",
                                               [EG_GATHERED] = "pack gathered",
-                                              [EG_PANEL] = "pack panel 1",
-                                              [EG_PANEL + 1] = "pack panel 2",
-                                              [EG_PANEL + 2] = "pack panel 3",
-                                              [EG_PANEL + 3] = "pack panel 4"};
+                                              [EG_ROW_GROUP] = "pack group 1",
+                                              [EG_ROW_GROUP + 1] = "pack group 2",
+                                              [EG_ROW_GROUP + 2] = "pack group 3",
+                                              [EG_ROW_GROUP + 3] = "pack group 4"};
 
 /* An operand is read once, and packed for every product that it is in. */
 static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {

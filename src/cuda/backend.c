@@ -205,12 +205,38 @@ static eg_status cuda_download(eg_context *context, void *host, const void *memo
 
 /* ---- Calls ------------------------------------------------------------------------------------------- */
 
+/* By the words that each rank has for a call, before any other of its collectives. Waits for the device. */
+static eg_status gather_words(eg_context *context, const eg_program *program, const eg_call *call,
+                              int64_t *words) {
+    eg_cuda_device *device = context->device;
+    const eg_comm *comm = call->collectives->comm;
+    const eg_address *at = &call->operand[EG_EXCHANGED];
+    const size_t mine = EG_AGREED_WORDS * sizeof *words, all = (size_t)comm->ranks * mine;
+    char *place = (char *)at->data + at->offset;
+    eg_collectives_say(program, words);
+    EG_TRY(cuda_upload(context, at->data, at->offset, words, mine));
+    if (comm->all_gather(comm->user, place, place + mine, mine, mine, EG_COMM_NOW, device->stream) != EG_OK)
+        return eg_collectives_fail(comm, "the comparison of calls");
+    device->comm = comm; /* who is waited for no longer than a limit */
+    EG_TRY(cuda_download(context, words + EG_AGREED_WORDS, at->data, at->offset + mine, all));
+    return eg_collectives_compare(call->collectives, words + EG_AGREED_WORDS);
+}
+
+static eg_status compare_ranks(eg_context *context, const eg_program *program, const eg_call *call) {
+    int64_t *words = eg_host_alloc(context, (size_t)eg_agreement_bytes(call->collectives->comm->ranks));
+    if (words == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for what ranks say of a call");
+    const eg_status status = gather_words(context, program, call, words);
+    eg_host_free(context, words);
+    return status;
+}
+
 /* A call made before is one launch; otherwise the library is asked for its algorithms before anything is
  * enqueued. */
 static eg_status cuda_run(eg_context *context, const eg_program *program, const eg_call *call,
                           bool *refused) {
     eg_cuda_device *device = context->device;
     bool done = false;
+    if (device->checked && call->collectives != NULL) EG_TRY(compare_ranks(context, program, call));
     EG_TRY(eg_cuda_enter(device));
     if (call->collectives != NULL) device->comm = call->collectives->comm;
     eg_status status = eg_cuda_replay(device, program, call, &done, refused);

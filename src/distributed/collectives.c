@@ -72,7 +72,7 @@ static double time_of_program(const eg_caps *caps, const eg_program *program, bo
 
 bool eg_collectives_overlap(const eg_program *program) {
     const eg_exchange *by = &program->list.exchange;
-    const double worth = 0.95; /* estimates of products differ by a few percent from panel to whole */
+    const double worth = 0.95; /* estimates of products differ by a few percent from group to whole */
     if (by->order != EG_COMM_ORDER_ESTIMATED) return by->order == EG_COMM_ORDER_OVERLAPPED;
     return by->streams || by->begun.rate <= 0 || program->time < worth * program->plain_time;
 }
@@ -171,7 +171,7 @@ static const char *const agreed_names_of_tensors[EG_AGREED_WORDS] = {
     [SAYS_DTYPE] = "layer.dtype",
     [SAYS_OUTPUTS] = "collectives (all-gather 1, reduce-scatter 2, all-reduce 4; forward 8) of",
     [SAYS_SUMS] = "tensor_parallel.sums",
-    [SAYS_GROUPS] = "row panels by its tensor_parallel.comm's costs of",
+    [SAYS_GROUPS] = "row groups by its tensor_parallel.comm's costs of",
 };
 
 static const char *name_of(int64_t call, int word) {
@@ -186,7 +186,7 @@ static void say_tensors(const eg_program *program, int64_t *words) {
     words[SAYS] = by_columns ? CALLS_BY_COLUMNS : CALLS_BY_ROWS;
     words[SAYS_M] = list->m, words[SAYS_SIDE] = by_columns ? list->k : list->n;
     words[SAYS_DTYPE] = list->dtype, words[SAYS_SUMS] = list->exchange.sums;
-    words[SAYS_GROUPS] = list->panels;
+    words[SAYS_GROUPS] = list->groups;
     words[SAYS_OUTPUTS] = list->backward ? 0 : 8;
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];
@@ -199,7 +199,7 @@ static void say_tensors(const eg_program *program, int64_t *words) {
 }
 
 /* What the collectives of a program depend on. */
-static void say(const eg_program *program, int64_t *words) {
+void eg_collectives_say(const eg_program *program, int64_t *words) {
     const eg_op_list *list = &program->list;
     const eg_exchange *by = &list->exchange;
     memset(words, 0, EG_AGREED_WORDS * sizeof *words);
@@ -240,7 +240,7 @@ static eg_status fail_agreement(const eg_comm *comm, const int64_t *all, int ran
 }
 
 /* Every rank compares the same words, so that all come to the same end. */
-static eg_status compare(eg_collectives *x, const int64_t *all) {
+eg_status eg_collectives_compare(eg_collectives *x, const int64_t *all) {
     bool overlaps = true;
     for (int rank = 0; rank < x->comm->ranks; rank++) {
         const int64_t *says = &all[(int64_t)rank * EG_AGREED_WORDS];
@@ -248,7 +248,7 @@ static eg_status compare(eg_collectives *x, const int64_t *all) {
             return fail_agreement(x->comm, all, rank, SAYS);
         overlaps = overlaps && says[SAYS_OVERLAP] != 0;
     }
-    /* Without overlap a tensor-parallel call has no panels. */
+    /* Without overlap a tensor-parallel call has no groups. */
     const int last = all[SAYS] == CALLS || overlaps ? SAYS_OVERLAP : SAYS_GROUPS;
     for (int rank = 1; rank < x->comm->ranks; rank++) {
         for (int word = SAYS_K; word < last; word++) {
@@ -271,7 +271,7 @@ eg_status eg_collectives_agree(eg_collectives *x) {
     if (x->agreed || x->words == NULL) return EG_OK;
     EG_TRY(wait_for_all(x->comm, "the agreement on a call"));
     x->begun = false;
-    EG_TRY(compare(x, x->words + EG_AGREED_WORDS));
+    EG_TRY(eg_collectives_compare(x, x->words + EG_AGREED_WORDS));
     x->agreed = true;
     return EG_OK;
 }
@@ -301,7 +301,7 @@ eg_status eg_collectives_begin(eg_collectives *x, const eg_comm *comm, const eg_
     }
     const eg_address *at = &call->operand[EG_EXCHANGED];
     x->words = (int64_t *)(void *)((char *)at->data + at->offset);
-    say(program, x->words);
+    eg_collectives_say(program, x->words);
     EG_TRY(begin_agreement(comm, x->words));
     x->begun = true;
     return EG_OK;

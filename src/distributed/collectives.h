@@ -45,6 +45,11 @@ eg_status eg_collectives_agree(eg_collectives *x);
 /* Another program takes the call up from the beginning. What has been sent or received is not sent again. */
 eg_status eg_collectives_begin_again(eg_collectives *x);
 
+/* For an engine of a stream that checks: the EG_AGREED_WORDS words of this rank, and, when they have been
+ * gathered, whether those of all ranks agree. */
+void eg_collectives_say(const eg_program *program, int64_t *words);
+eg_status eg_collectives_compare(eg_collectives *x, const int64_t *all);
+
 /* Tells the other ranks of a call that this one could not begin. `comm` may be NULL. The message of the
  * failure is kept. */
 void eg_collectives_refuse(const eg_comm *comm);

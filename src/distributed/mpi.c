@@ -527,10 +527,8 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
 }
 
 eg_status eg_comm_mpi_at(const void *mpi, eg_comm *comm) {
-    MPI_Comm given;
-    if (mpi == NULL) return EG_ERR_ARGUMENT;
-    memcpy(&given, mpi, sizeof given);
-    return eg_comm_mpi(given, comm);
+    const MPI_Comm *given = mpi;
+    return given != NULL ? eg_comm_mpi(*given, comm) : EG_ERR_ARGUMENT;
 }
 
 eg_status eg_comm_mpi_world(eg_comm *comm) {

@@ -4,8 +4,11 @@
 #include "fake_nccl.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "fake_driver.h"
+
+enum { WORDS = 8 };
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -43,6 +46,12 @@ EXPORT int ncclAllGather(const void *send, void *receive, size_t count, int type
                          void *stream) {
     comm->send = send, comm->receive = receive;
     note(comm, "all_gather", count, type, stream);
+    for (int rank = 0; rank < comm->ranks && comm->gathers; rank++) { /* what ranks say of a call */
+        long long *to = (long long *)receive + rank * WORDS;
+        memcpy(to, send, WORDS * sizeof *to);
+        if (rank == comm->ranks - 1) to[1] += comm->differs;
+    }
+    comm->gathers = 0;
     return comm->result;
 }
 

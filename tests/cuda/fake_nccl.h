@@ -15,6 +15,8 @@ typedef struct fake_nccl {
     int root;
     /* What to pretend: ncclResult_t of calls, and of what is under way. */
     int result, error;
+    int gathers,
+        differs; /* the next all-gather is of words, the second of which the last rank has so much larger */
 } fake_nccl;
 
 #endif

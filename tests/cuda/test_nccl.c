@@ -110,7 +110,7 @@ static void sums_are_added_to_what_is_there(void **state) {
 
 /* ---- Tensor parallel ---------------------------------------------------------------------------- */
 
-/* 64 x 64 bf16 on each of two ranks: too few rows for panels. */
+/* 64 x 64 bf16 on each of two ranks: too few rows for groups. */
 static void open_parts(eg_split split, int64_t m) {
     open_ranks(1, 2);
     s.backward.data_parallel.comm = NULL;
@@ -152,8 +152,8 @@ static void products_are_summed_in_f32_and_finished(void **state) {
     close_ranks();
 }
 
-/* Panels of 512 rows of each rank. What is gathered is not dense then: each rank broadcasts. */
-static void rows_go_in_panels(void **state) {
+/* Groups of 512 rows of each rank. What is gathered is not dense then: each rank broadcasts. */
+static void rows_go_in_groups(void **state) {
     (void)state;
     open_parts(EG_SPLIT_COLUMNS, 4096);
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
@@ -234,6 +234,27 @@ static void eg_sync_asks_the_engine_while_it_waits(void **state) {
     close_ranks();
 }
 
+/* With EPIGRAD_CUDA_CHECK, before anything else is sent. */
+static void ranks_that_disagree_are_told_who_and_what(void **state) {
+    (void)state;
+    setenv("EPIGRAD_CUDA_CHECK", "1", 1);
+    open_ranks(0, 2);
+    nccl.gathers = 1;
+    backward();
+    assert_int_equal(nccl.calls, 3);
+    nccl.gathers = 1, nccl.differs = 1;
+    assert_status(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "rank 1 has layer.k 65, and rank 0 64"));
+    assert_int_equal(nccl.calls, 4);
+    close_ranks();
+    open_parts(EG_SPLIT_ROWS, 64);
+    nccl.gathers = 1, nccl.differs = 2;
+    assert_status(eg_forward(s.context, &s.layer, &s.forward), EG_ERR_DEVICE);
+    assert_non_null(strstr(eg_last_error(), "rank 1 has layer.m 66, and rank 0 64"));
+    close_ranks();
+    unsetenv("EPIGRAD_CUDA_CHECK");
+}
+
 static void wrong_arguments_are_named(void **state) {
     (void)state;
     assert_status(eg_comm_nccl(NULL, &comm), EG_ERR_ARGUMENT);
@@ -258,11 +279,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sums_are_added_to_what_is_there),
         cmocka_unit_test(rows_are_gathered_before_a_product),
         cmocka_unit_test(products_are_summed_in_f32_and_finished),
-        cmocka_unit_test(rows_go_in_panels),
+        cmocka_unit_test(rows_go_in_groups),
         cmocka_unit_test(backward_exchanges_beside_products),
         cmocka_unit_test(one_rank_sends_nothing),
         cmocka_unit_test(failures_are_told),
         cmocka_unit_test(eg_sync_asks_the_engine_while_it_waits),
+        cmocka_unit_test(ranks_that_disagree_are_told_who_and_what),
         cmocka_unit_test(wrong_arguments_are_named),
     };
     const struct CMUnitTest none[] = {cmocka_unit_test(without_nccl_there_is_none)};
