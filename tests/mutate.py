@@ -366,9 +366,9 @@ MUTATIONS = [
      "if (op->kind != EG_GEMM) continue;"),
     ("parts: all groups are packed as one", "src/core/lower_tensor.c", "op.left.id = EG_ROW_GROUP + group;", ""),
     ("parts: a product does not wait for its group", "src/core/lower_tensor.c",
-     "    for (int i = 0; i < list->groups; i++) {\n        eg_lower_finish(list);\n        if (i + 1 < list->groups) "
-     "gather(p, list, &local, &whole, i + 1);", "    for (int i = 0; i < list->groups; i++) {\n        if (i + 1 < "
-     "list->groups) gather(p, list, &local, &whole, i + 1);"),
+     "    for (int i = 0; i < list->row_groups; i++) {\n        eg_lower_finish(list);\n        if (i + 1 < list->row_groups) "
+     "gather(p, list, &local, &whole, i + 1);", "    for (int i = 0; i < list->row_groups; i++) {\n        if (i + 1 < "
+     "list->row_groups) gather(p, list, &local, &whole, i + 1);"),
     ("parts: a group is read at the first rank's rows alone", "src/core/lower_tensor.c",
      "x.batch_stride = rows_of_rank(p) * x.row_stride;", "x.batch_stride = 0;"),
     ("parts: each rank adds the bias", "src/core/lower_tensor.c",

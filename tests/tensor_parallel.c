@@ -71,7 +71,7 @@ static void *need(size_t bytes) {
 
 static double scale_of(const tensor_case *c) { return c->scale == 0 ? 1 : c->scale; }
 static double act(const tensor_case *c, double x) { return c->activation == EG_ACT_RELU && x < 0 ? 0 : x; }
-static double slope(const tensor_case *c, double x) { return c->activation == EG_ACT_NONE || x > 0; }
+static double derivative(const tensor_case *c, double x) { return c->activation == EG_ACT_NONE || x > 0; }
 
 static double product(const whole *w, int64_t i, int64_t j, what b, what bias) {
     double sum = 0;
@@ -91,7 +91,7 @@ static whole whole_of(const tensor_case *c, int ranks) {
         const int64_t i = at / w.n, j = at % w.n;
         w.pre[at] = saved ? number(c, PRE, i, j) : product(&w, i, j, B, BIAS);
         w.pre_up[at] = !c->gated ? 1 : saved ? number(c, PRE_UP, i, j) : product(&w, i, j, B_UP, BIAS_UP);
-        w.gate[at] = number(c, GRAD, i, j) * w.pre_up[at] * slope(c, w.pre[at]);
+        w.gate[at] = number(c, GRAD, i, j) * w.pre_up[at] * derivative(c, w.pre[at]);
         w.up[at] = number(c, GRAD, i, j) * act(c, w.pre[at]);
     }
     return w;

@@ -127,6 +127,12 @@ typedef enum eg_source {
     EG_SOURCE_Y = 2          /* from Y: activations for which eg_activation_from_y() is 1 */
 } eg_source;
 
+/* Of a tensor-parallel layer: how B is divided over the processes. */
+typedef enum eg_split {
+    EG_SPLIT_COLUMNS = 0, /* each has columns of B: its inputs are gathered */
+    EG_SPLIT_ROWS = 1     /* each has rows of B, and the same columns of A: its results are summed */
+} eg_split;
+
 EG_API const char *eg_backend_name(eg_backend backend);          /* "cpu"; "unknown" for other values */
 EG_API const char *eg_dtype_name(eg_dtype dtype);                /* "f32"; "unknown" for other values */
 EG_API size_t eg_dtype_size(eg_dtype dtype);                     /* bytes an element; 0 for other values */
@@ -286,12 +292,6 @@ typedef struct eg_workspace {
 } eg_workspace;
 
 typedef struct eg_packed eg_packed; /* B laid out for the device once, reused over calls */
-
-/* How B is divided over the processes. */
-typedef enum eg_split {
-    EG_SPLIT_COLUMNS = 0, /* each has columns of B: its inputs are gathered */
-    EG_SPLIT_ROWS = 1     /* each has rows of B, and the same columns of A: its results are summed */
-} eg_split;
 
 typedef struct eg_comm eg_comm; /* the processes, and what carries numbers between them: comm.h */
 

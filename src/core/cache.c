@@ -227,7 +227,7 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
 static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
     eg_problem plain = *problem;
     eg_program other;
-    if (program->list.groups == 1 || problem->exchange.streams) return EG_OK;
+    if (program->list.row_groups == 1 || problem->exchange.streams) return EG_OK;
     plain.exchange.order = EG_COMM_ORDER_PLAIN;
     eg_lower(&plain, &other.list);
     EG_TRY(eg_compile(caps, &other));
@@ -332,7 +332,7 @@ eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_
     eg_status status = EG_OK;
     if (eg_is_tensor_parallel(problem) && !problem->exchange.streams) {
         status = eg_collectives_agree(&collectives);
-        if (status == EG_OK && !collectives.overlaps && program->list.groups > 1) {
+        if (status == EG_OK && !collectives.overlaps && program->list.row_groups > 1) {
             agreed.exchange.order = EG_COMM_ORDER_PLAIN;
             status = find_program(context, &agreed, NULL, false, &program);
         }

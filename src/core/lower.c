@@ -499,8 +499,8 @@ static void begin(const eg_problem *p, eg_op_list *list) {
     list->ops = list->temporaries = list->buffers = 0;
     list->exchange = p->exchange;
     list->exchanged = p->comm != NULL ? eg_agreement_bytes(p->exchange.ranks) : 0;
-    list->groups = 1;
-    list->reads_a_by_group = false;
+    list->row_groups = 1;
+    list->reads_a_by_row_group = false;
     list->packed_b_up = p->packed_b_up;
 }
 

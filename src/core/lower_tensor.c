@@ -70,7 +70,7 @@ static int groups_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
 }
 
 static eg_row_range rows_of_group(const eg_problem *p, const eg_op_list *list, int group) {
-    return eg_rows_of_group(rows_of_rank(p), list->groups, group);
+    return eg_rows_of_group(rows_of_rank(p), list->row_groups, group);
 }
 
 /* A group of a product. What it reads has a name of its own, under which it may be packed when it is there.
@@ -78,7 +78,7 @@ static eg_row_range rows_of_group(const eg_problem *p, const eg_op_list *list, i
 static eg_op product_of_group(const eg_problem *p, const eg_op_list *list, const eg_op *whole, int group) {
     const eg_row_range part = rows_of_group(p, list, group);
     eg_op op = *whole;
-    if (list->groups == 1) return op;
+    if (list->row_groups == 1) return op;
     op.items = p->exchange.ranks;
     op.rows = part.count;
     if (eg_is_present(&op.left)) {
@@ -177,7 +177,7 @@ static void lower_columns_forward(const eg_problem *p, eg_op_list *list) {
                      .id = EG_GATHERED};
     if (!eg_is_present(&kept)) whole = exchanged_rows(list, EG_GATHERED, p->dtype, p->m, p->k);
     move(&q, EG_OP_A, &whole);
-    list->groups = p->gated ? 1 : groups_of(p, p->k, p->dtype);
+    list->row_groups = p->gated ? 1 : groups_of(p, p->k, p->dtype);
     gather(p, list, &local, &whole, 0);
     if (p->gated) {
         eg_lower_finish(list);
@@ -187,9 +187,9 @@ static void lower_columns_forward(const eg_problem *p, eg_op_list *list) {
     const int ops = list->ops;
     eg_lower_forward(&q, list);
     const bool multiplies = take_back(list, ops, &product);
-    for (int i = 0; i < list->groups; i++) {
+    for (int i = 0; i < list->row_groups; i++) {
         eg_lower_finish(list);
-        if (i + 1 < list->groups) gather(p, list, &local, &whole, i + 1);
+        if (i + 1 < list->row_groups) gather(p, list, &local, &whole, i + 1);
         if (!multiplies) continue;
         const eg_op op = product_of_group(&q, list, &product, i);
         eg_add_op(list, &op);
@@ -224,14 +224,14 @@ static void lower_rows_forward(const eg_problem *p, eg_op_list *list) {
     move(&q, EG_OP_Y, &sent);
     forget(&q, EG_OP_BIAS), forget(&q, EG_OP_RESIDUAL), forget(&q, EG_OP_PRE);
     q.activation = EG_ACT_NONE;
-    list->groups = groups_of(p, p->n, p->exchange.sums);
-    list->reads_a_by_group = true;
+    list->row_groups = groups_of(p, p->n, p->exchange.sums);
+    list->reads_a_by_row_group = true;
     const int ops = list->ops;
     eg_lower_forward(&q, list);
     if (!take_back(list, ops, &product)) return;
-    for (int i = 0; i < list->groups; i++) {
+    for (int i = 0; i < list->row_groups; i++) {
         eg_op op = product_of_group(&q, list, &product, i);
-        if (list->groups > 1) op.out = sent_group(p, list, sent, i);
+        if (list->row_groups > 1) op.out = sent_group(p, list, sent, i);
         eg_add_op(list, &op);
         scatter(p, list, &sent, &received, i);
     }
@@ -323,7 +323,7 @@ static void lower_gathered_d_a(const eg_problem *p, eg_op_list *list, const eg_v
     const eg_view none = absent();
     const bool groups = eg_wants(p, EG_OP_D_A) && !eg_wants(p, EG_OP_BELOW);
     eg_op product;
-    list->groups = groups ? groups_of(p, p->n, p->dtype) : 1;
+    list->row_groups = groups ? groups_of(p, p->n, p->dtype) : 1;
     gather(p, list, local, whole, 0);
     if (!groups) {
         eg_lower_finish(list);
@@ -333,9 +333,9 @@ static void lower_gathered_d_a(const eg_problem *p, eg_op_list *list, const eg_v
     const int ops = list->ops;
     eg_lower_any_d_a(p, list, &x, &none, &none);
     const bool multiplies = take_back(list, ops, &product);
-    for (int i = 0; i < list->groups; i++) {
+    for (int i = 0; i < list->row_groups; i++) {
         eg_lower_finish(list);
-        if (i + 1 < list->groups) gather(p, list, local, whole, i + 1);
+        if (i + 1 < list->row_groups) gather(p, list, local, whole, i + 1);
         if (!multiplies) continue;
         const eg_op op = product_of_group(p, list, &product, i);
         eg_add_op(list, &op);

@@ -161,9 +161,9 @@ typedef struct eg_op_list {
     bool backward, gated; /* for text */
     bool in_place; /* an output is in the memory of an input: a call that was begun cannot be made anew */
     eg_exchange exchange;
-    int64_t exchanged;     /* bytes of EG_EXCHANGED */
-    int groups;            /* that rows of a tensor-parallel call are exchanged in */
-    bool reads_a_by_group; /* EG_ROW_GROUP is in a, not in what is gathered */
+    int64_t exchanged;         /* bytes of EG_EXCHANGED */
+    int row_groups;            /* that rows of a tensor-parallel call are exchanged in */
+    bool reads_a_by_row_group; /* EG_ROW_GROUP is in a, not in what is gathered */
 } eg_op_list;
 
 /* The operations of a call, in an order in which they may run. Operations without a result element are left

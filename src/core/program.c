@@ -130,7 +130,7 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
     };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
     if (view->id >= EG_ROW_GROUP && view->id <= EG_LAST_ROW_GROUP)
-        return list->reads_a_by_group ? "a" : "gathered";
+        return list->reads_a_by_row_group ? "a" : "gathered";
     if (view->id >= EG_BUFFER) return list->buffer[view->id - EG_BUFFER].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
     if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";

@@ -186,7 +186,7 @@ static void say_tensors(const eg_program *program, int64_t *words) {
     words[SAYS] = by_columns ? CALLS_BY_COLUMNS : CALLS_BY_ROWS;
     words[SAYS_M] = list->m, words[SAYS_SIDE] = by_columns ? list->k : list->n;
     words[SAYS_DTYPE] = list->dtype, words[SAYS_SUMS] = list->exchange.sums;
-    words[SAYS_GROUPS] = list->groups;
+    words[SAYS_GROUPS] = list->row_groups;
     words[SAYS_OUTPUTS] = list->backward ? 0 : 8;
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];

@@ -4,10 +4,7 @@
 # others have to come back with a status, each within seconds.
 set -euo pipefail
 run=$1 program=$2 ranks=$3 first=$4 count=$5
-case $("$run" --version 2>&1) in
-    *"Open MPI"* | *OpenRTE*) options=(--oversubscribe --allow-run-as-root --enable-recovery) ;;
-    *) options=(-disable-auto-cleanup) ;;
-esac
+options=(--oversubscribe --allow-run-as-root --enable-recovery) # Open MPI's, whose mpirun else ends the others
 told=0 named=0
 for ((seed = first; seed < first + count; seed++)); do
     text=$(timeout -k 5 60 "$run" "${options[@]}" -n "$ranks" "$program" killed "$seed" 2>&1) || true
