@@ -149,6 +149,12 @@ static eg_status progress(void *user, int *pending) {
     return bad ? EG_ERR_DEVICE : EG_OK;
 }
 
+static bool anyone_aborted(const team *t) {
+    bool any = false;
+    for (int rank = 0; rank < t->ranks; rank++) any = any || t->members[rank].aborted;
+    return any;
+}
+
 static eg_status put(member *m, kind kind, const void *send, void *receive, size_t count, size_t stride,
                      eg_dtype dtype, eg_reduction reduction) {
     team *t = m->team;
@@ -160,6 +166,7 @@ static eg_status put(member *m, kind kind, const void *send, void *receive, size
     if (s->kind != kind || s->count != count || s->dtype != dtype || s->reduction != reduction)
         s->mismatch = true;
     s->send[m->rank] = send, s->receive[m->rank] = receive;
+    if (anyone_aborted(t)) s->mismatch = true; /* whose memory may be gone */
     if (++s->came == t->ranks && !s->mismatch) finish_meeting(t, s);
     const bool bad = s->mismatch;
     pthread_mutex_unlock(&t->lock);
@@ -190,7 +197,12 @@ static eg_status failure(void *user, char *text, size_t capacity) {
     return EG_ERR_DEVICE;
 }
 
-static void give_up(void *user) { ((member *)user)->aborted = true; }
+static void give_up(void *user) {
+    member *m = user;
+    pthread_mutex_lock(&m->team->lock);
+    m->aborted = true;
+    pthread_mutex_unlock(&m->team->lock);
+}
 
 eg_comm team_comm(team *t, int rank) {
     return (eg_comm){.size = sizeof(eg_comm),
