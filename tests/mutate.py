@@ -370,7 +370,7 @@ MUTATIONS = [
      "gather(p, list, &local, &whole, i + 1);", "    for (int i = 0; i < list->row_groups; i++) {\n        if (i + 1 < "
      "list->row_groups) gather(p, list, &local, &whole, i + 1);"),
     ("parts: a group is read at the first rank's rows alone", "src/core/lower_tensor.c",
-     "x.batch_stride = rows_of_rank(p) * x.row_stride;", "x.batch_stride = 0;"),
+     "x.batch_stride = times(rows_of_rank(p), x.row_stride);", "x.batch_stride = 0;"),
     ("parts: each rank adds the bias", "src/core/lower_tensor.c",
      "    forget(&q, EG_OP_BIAS), forget(&q, EG_OP_RESIDUAL)", "    forget(&q, EG_OP_RESIDUAL)"),
     ("parts: d_a is sent with its residual", "src/core/lower_tensor.c",

@@ -384,6 +384,30 @@ static void wrong_arguments_are_named(void **state) {
     team_free(team);
 }
 
+/* What no memory could hold is told, and nothing overflows. */
+static void sizes_that_no_memory_holds_are_refused(void **state) {
+    (void)state;
+    fixture f;
+    team *team = team_make(8, 0, 0);
+    eg_comm comm = team_comm(team, 0);
+    eg_context *context = open_cpu(1);
+    size_t bytes;
+    fixture_make(&f, small_layer());
+    f.layer.batch = 0;
+    for (int i = 0; i < 4; i++) {
+        const eg_tensor_parallel how = {.comm = &comm, .split = i % 2 ? EG_SPLIT_ROWS : EG_SPLIT_COLUMNS};
+        f.layer.activation = EG_ACT_NONE;
+        f.forward.tensor_parallel = f.backward.tensor_parallel = how;
+        f.layer.m = (int64_t)1 << 59;
+        const eg_status status = i < 2 ? eg_forward_workspace(context, &f.layer, &f.forward, &bytes)
+                                       : eg_backward_workspace(context, &f.layer, &f.backward, &bytes);
+        assert_true(status == EG_ERR_OUT_OF_MEMORY || status == EG_ERR_ARGUMENT);
+    }
+    fixture_free(&f);
+    eg_close(context);
+    team_free(team);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_those_of_the_whole_layer),
@@ -397,6 +421,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_never_comes_is_waited_for_so_long),
         cmocka_unit_test(an_engine_may_fail_at_any_point),
         cmocka_unit_test(wrong_arguments_are_named),
+        cmocka_unit_test(sizes_that_no_memory_holds_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,9 +14,13 @@ static eg_view absent(void) { return (eg_view){.space = EG_ABSENT}; }
 
 static bool is_dense(const eg_view *x) { return x->col_stride == 1 && x->row_stride == x->cols; }
 
+/* Of what no memory could hold the product is never used: adding its room fails. */
+static int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
 static eg_view skip_rows(eg_view x, int64_t first) {
-    const uint64_t bytes = (uint64_t)(first * x.row_stride) * eg_size_of(x.dtype) | (uint64_t)x.align;
-    x.offset += first * x.row_stride;
+    const int64_t elements = times(first, x.row_stride);
+    const uint64_t bytes = (uint64_t)elements * eg_size_of(x.dtype) | (uint64_t)x.align;
+    x.offset = (int64_t)((uint64_t)x.offset + (uint64_t)elements);
     x.align = (int)(bytes & -bytes);
     return x;
 }
@@ -25,7 +29,7 @@ static eg_view skip_rows(eg_view x, int64_t first) {
 static eg_view group_of(const eg_problem *p, eg_view x, eg_row_range part) {
     x = skip_rows(x, part.first);
     x.rows = part.count;
-    x.batch_stride = rows_of_rank(p) * x.row_stride;
+    x.batch_stride = times(rows_of_rank(p), x.row_stride);
     return x;
 }
 
@@ -127,7 +131,7 @@ static eg_view sent_group(const eg_problem *p, const eg_op_list *list, eg_view s
     const eg_row_range part = rows_of_group(p, list, group);
     sent = skip_rows(sent, part.first * p->exchange.ranks);
     sent.rows = part.count;
-    sent.batch_stride = part.count * sent.cols;
+    sent.batch_stride = times(part.count, sent.cols);
     return sent;
 }
 
