@@ -31,7 +31,8 @@ typedef enum deck {
     DECK_GATE,
     DECK_GATED_CALL,
     DECK_INTO,
-    DECK_SCALE
+    DECK_SCALE,
+    DECK_LEVELS
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -197,6 +198,24 @@ static void deal_layout(int index, check_case *c) {
     if (chosen >= STYLE_SHARED_B) c->shared = b;
     if (chosen == STYLE_PYTORCH) c->col_major = b;
     if (chosen == STYLE_PADDED) c->padded = ~0U;
+}
+
+/* A third of the cases have two levels. A pack is of one: its b lies as one level would. */
+static void deal_levels(int index, check_case *c) {
+    static const int levels[][2] = {{0, 0}, {2, 2}, {0, 0}, {2, 3}, {0, 0}, {0, 0}, {3, 2}, {0, 0}, {0, 0}};
+    const int card = deal(DECK_LEVELS, index, (int)(sizeof levels / sizeof *levels));
+    const unsigned any = c->col_major | c->padded | c->gapped | c->interleaved,
+                   b = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    if (levels[card][0] == 0) return;
+    c->outer = levels[card][0];
+    c->batch = c->m * c->k * c->n > 500000 ? c->outer : c->outer * levels[card][1];
+    if (any == 0) return;
+    c->crossed = deal_mask(index, 9) & deal_mask(index, 10);
+    c->inner_shared = deal_mask(index, 11) & deal_mask(index, 12);
+    c->outer_shared = deal_mask(index, 13) & deal_mask(index, 14);
+    if (c->pack == CHECK_PACK_NONE) return;
+    c->crossed &= ~b, c->inner_shared &= ~b, c->outer_shared &= ~b;
+    c->gapped &= ~b, c->interleaved &= ~b;
 }
 
 /* ---- Operands ----------------------------------------------------------------------------------- */
@@ -365,6 +384,7 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
     const bool b_is_read = (check_needed(out) & CHECK_BIT(CHECK_B)) != 0;
     if (b_is_read) out->pack = (check_pack)deal(DECK_PACK, index, CHECK_PACKS);
+    deal_levels(index, out);
 }
 
 /* ---- Words -------------------------------------------------------------------------------------- */
@@ -420,6 +440,13 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     put_set(&to, "; gapped", c->gapped, c->present);
     put_set(&to, "; interleaved", c->interleaved, c->present);
     put_set(&to, "; offset", c->offset, c->present);
+    if (c->outer > 0) {
+        snprintf(head, sizeof head, "; %lld outer items", (long long)c->outer);
+        put(&to, head);
+        put_set(&to, "; crossed", c->crossed, c->present);
+        put_set(&to, "; inner shared", c->inner_shared, c->present);
+        put_set(&to, "; outer shared", c->outer_shared, c->present);
+    }
     if (c->scale != 0) {
         snprintf(head, sizeof head, "; scale %.9g", c->scale);
         put(&to, head);

@@ -184,16 +184,18 @@ static check_result refused(job *j, const char *call, eg_status status) {
 }
 
 static eg_layer public_layer(const check_case *c) {
+    const int64_t inner = c->outer > 0 ? c->batch / c->outer : c->batch;
     return (eg_layer){.size = sizeof(eg_layer),
                       .m = c->m,
                       .k = c->k,
                       .n = c->n,
-                      .batch = c->batch == 1 && c->seed % 2 == 0 ? 0 : c->batch, /* 0 means 1 */
+                      .batch = inner == 1 && c->seed % 2 == 0 ? 0 : inner, /* 0 means 1 */
                       .dtype = c->dtype,
                       .activation = c->activation,
                       .math = c->math,
                       .nonfinite = c->nonfinite,
-                      .scale = c->scale};
+                      .scale = c->scale,
+                      .outer_batch = c->outer};
 }
 
 /* Overwrites b on the device, where it lies alone. */
@@ -211,7 +213,8 @@ static bool is_packed(const job *j, int which) {
 static check_result pack_one(job *j, check_operand which, eg_packed **packed) {
     const operand *b = &j->set.of[which];
     eg_layer layer = public_layer(j->c);
-    layer.m = j->c->pack_m > 0 ? j->c->pack_m : layer.m + 5; /* m is free */
+    layer.m = j->c->pack_m > 0 ? j->c->pack_m : layer.m + 5;               /* m is free */
+    if (j->c->outer > 0) layer.batch = j->c->batch, layer.outer_batch = 0; /* a pack is of one level */
     const eg_matrix matrix = operand_matrix(b, j->c);
     eg_status status = EG_OK;
     if (j->c->pack == CHECK_PACK_UPDATED) status = spoil(j, b);
@@ -324,6 +327,8 @@ static eg_vector vector_of(const job *j, check_operand which) {
     return operand_vector(&j->set.of[which], j->c);
 }
 
+static int64_t outer_of(const job *j, check_operand which) { return j->set.of[which].outer_stride; }
+
 static check_result call_forward(job *j, memory_place place) {
     const eg_layer layer = public_layer(j->c);
     eg_forward_args args = {.size = sizeof args,
@@ -337,7 +342,14 @@ static check_result call_forward(job *j, memory_place place) {
                             .b_up = matrix_of(j, CHECK_B_UP),
                             .bias_up = vector_of(j, CHECK_BIAS_UP),
                             .pre_up = matrix_of(j, CHECK_PRE_UP),
-                            .packed_b_up = j->packed_up};
+                            .packed_b_up = j->packed_up,
+                            .outer = {.a = outer_of(j, CHECK_A),
+                                      .b = outer_of(j, CHECK_B),
+                                      .residual = outer_of(j, CHECK_RESIDUAL),
+                                      .y = outer_of(j, CHECK_Y),
+                                      .pre = outer_of(j, CHECK_PRE),
+                                      .b_up = outer_of(j, CHECK_B_UP),
+                                      .pre_up = outer_of(j, CHECK_PRE_UP)}};
     if (j->c->pack == CHECK_PACK_ALONE) args.b.data = NULL;
     if (j->c->pack == CHECK_PACK_ALONE && j->packed_up != NULL) args.b_up.data = NULL;
     const question q = {.layer = &layer, .forward = &args};
@@ -385,7 +397,25 @@ static eg_backward_args backward_args(const job *j) {
                                           .y = matrix_of(j, CHECK_Y_BELOW),
                                           .d_bias = vector_of(j, CHECK_D_BIAS_UP_BELOW)},
                              .residual = matrix_of(j, CHECK_D_A_RESIDUAL),
-                             .accumulate_into = c->into};
+                             .accumulate_into = c->into,
+                             .outer = {.a = outer_of(j, CHECK_A),
+                                       .b = outer_of(j, CHECK_B),
+                                       .grad = outer_of(j, CHECK_GRAD),
+                                       .pre = outer_of(j, CHECK_SAVED),
+                                       .y = outer_of(j, CHECK_SAVED),
+                                       .d_a = outer_of(j, CHECK_D_A),
+                                       .d_b = outer_of(j, CHECK_D_B),
+                                       .grad_pre = outer_of(j, CHECK_GRAD_PRE),
+                                       .chain_saved = outer_of(j, CHECK_BELOW),
+                                       .b_up = outer_of(j, CHECK_B_UP),
+                                       .pre_up = outer_of(j, CHECK_SAVED_UP),
+                                       .grad_up = outer_of(j, CHECK_GRAD_UP),
+                                       .d_b_up = outer_of(j, CHECK_D_B_UP),
+                                       .grad_pre_up = outer_of(j, CHECK_GRAD_PRE_UP),
+                                       .chain_up_saved = outer_of(j, CHECK_BELOW_UP),
+                                       .chain_up_d_up = outer_of(j, CHECK_D_UP_BELOW),
+                                       .chain_up_y = outer_of(j, CHECK_Y_BELOW),
+                                       .residual = outer_of(j, CHECK_D_A_RESIDUAL)}};
     if (c->source == EG_SOURCE_PRE) args.pre = matrix_of(j, CHECK_SAVED);
     if (c->source == EG_SOURCE_PRE) args.pre_up = matrix_of(j, CHECK_SAVED_UP);
     if (c->source == EG_SOURCE_Y) args.y = matrix_of(j, CHECK_SAVED);

@@ -87,6 +87,7 @@ typedef struct check_place {
     eg_dtype dtype;
     eg_layout layout;
     int64_t ld, batch_stride; /* elements; batch_stride 0: shared by the batch */
+    int64_t outer_stride;     /* elements, where the case has two levels */
     size_t offset;            /* bytes from the start of the home's memory, */
     size_t in_pointer;        /* of which this many are in `data`, the rest in `offset` (not WebGPU: 0) */
     size_t tail;              /* bytes of the home's memory behind its last operand */
@@ -100,7 +101,8 @@ typedef struct check_case {
     eg_math math;
     eg_nonfinite nonfinite;
     int64_t m, k, n, batch;
-    double scale; /* of the products, a number of f32; 0: none */
+    int64_t outer; /* 0: one level; else the outer items of `batch`, which is a multiple of it */
+    double scale;  /* of the products, a number of f32; 0: none */
 
     /* Sets of operands, as CHECK_BITs: */
     unsigned present;
@@ -111,6 +113,8 @@ typedef struct check_case {
     unsigned gapped;      /* a gap between the matrices of the batch */
     unsigned interleaved; /* row i of every matrix, then row i + 1 of every matrix */
     unsigned offset;      /* an offset before the first element */
+    unsigned crossed;     /* with two levels: the outer items are the ones that lie next to each other */
+    unsigned outer_shared, inner_shared; /* inputs: broadcast at that level alone */
 
     bool backward;
     bool gated;   /* CHECK_GRAD_UP is present: a chain has made the gradients */

@@ -96,10 +96,29 @@ static void lay_out_at(const check_case *c, const check_place *place, operand *x
     x->layout = place->layout;
     x->ld = place->ld;
     x->batch_stride = place->batch_stride;
-    x->items = x->vector || x->batch_stride == 0 ? 1 : c->batch;
+    x->outer_stride = place->outer_stride;
+    x->items = x->vector || (x->batch_stride == 0 && (c->outer == 0 || x->outer_stride == 0)) ? 1 : c->batch;
     x->plain = !place->named;
     x->offset = place->offset;
     x->in_pointer = place->in_pointer;
+}
+
+/* One level becomes two. Interleaved are rows of the inner items alone, or where the levels are crossed those
+ * of all. */
+static void lay_out_levels(const check_case *c, check_operand like, int64_t lines, int64_t gap, operand *x) {
+    const int64_t step = x->batch_stride;
+    const bool interleaved = x->ld == x->items * step && lines > 1, input = !operand_is_output(like);
+    if (c->outer == 0 || x->items == 1) return;
+    if (in(c->crossed, like)) {
+        x->batch_stride = c->outer * step;
+        x->outer_stride = step;
+    } else {
+        if (interleaved) x->ld = x->inner * step;
+        x->outer_stride = interleaved ? lines * x->ld : x->inner * step;
+        if (in(c->gapped, like)) x->outer_stride += gap;
+    }
+    if (input && in(c->inner_shared, like)) x->batch_stride = 0;
+    if (input && !in(c->inner_shared, like) && in(c->outer_shared, like)) x->outer_stride = 0;
 }
 
 /* As the sets of the case say. */
@@ -127,6 +146,7 @@ static void lay_out_by_sets(const check_case *c, check_operand which, operand *x
         x->batch_stride = shared ? 0 : lines * x->ld + (in(c->gapped, like) ? gap : 0);
         if (!shared && x->batch_stride == 0) x->batch_stride = 1; /* no elements; 0 would mean shared */
     }
+    lay_out_levels(c, like, lines, gap, x);
     x->plain = !in(c->offset, like);
     x->offset = in(c->offset, like) ? (size_t)lead * eg_dtype_size(x->dtype) : 0;
 }
@@ -136,6 +156,7 @@ static void lay_out(const check_case *c, check_operand which, operand *x) {
     x->vector = table[which].rows == ONE;
     x->rows = dim_of(c, table[which].rows);
     x->cols = dim_of(c, table[which].cols);
+    x->inner = c->outer > 0 ? c->batch / c->outer : c->batch;
     if (c->places != NULL) {
         lay_out_at(c, &c->places[which], x);
     } else {
@@ -148,7 +169,8 @@ static void lay_out(const check_case *c, check_operand which, operand *x) {
 size_t operand_at(const operand *x, int64_t index) {
     const int64_t col = index % x->cols, row = index / x->cols % x->rows, item = index / x->cols / x->rows;
     const int64_t inside = x->layout == EG_ROW_MAJOR ? row * x->ld + col : row + col * x->ld;
-    return x->offset + (size_t)(item * x->batch_stride + inside) * eg_dtype_size(x->dtype);
+    const int64_t outer = item / x->inner, from = outer * x->outer_stride + item % x->inner * x->batch_stride;
+    return x->offset + (size_t)(from + inside) * eg_dtype_size(x->dtype);
 }
 
 static eg_dtype given_dtype(const operand *x, const check_case *c) {

@@ -14,6 +14,7 @@ typedef struct operand {
     eg_dtype dtype;
     int64_t items, rows, cols; /* items: 1 where the batch shares it */
     int64_t ld, batch_stride;
+    int64_t inner, outer_stride; /* of two levels: items before the next outer one */
     eg_layout layout;
     size_t offset;     /* bytes before the first element */
     size_t in_pointer; /* of them, in the address and not in eg_matrix.offset */

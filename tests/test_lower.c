@@ -125,6 +125,66 @@ static void a_batch_is_rows_or_summed(void **state) {
 }
 
 /* No operation has an empty result; one that sums nothing reads nothing. */
+/* y and A [OUTER, M, INNER, ...], heads within sequences. */
+static void levels_fold_where_they_can(void **state) {
+    (void)state;
+    enum { INNER = 3, OUTER = 2 };
+    eg_layer layer = layer_of(INNER, EG_ACT_NONE);
+    layer.outer_batch = OUTER;
+    eg_forward_args args = {.size = sizeof args,
+                            .a = {.data = mark(0), .ld = INNER * K, .batch_stride = K},
+                            .b = {.data = mark(300), .batch_stride = K * N},
+                            .y = {.data = mark(600), .ld = INNER * N, .batch_stride = N},
+                            .outer = {.a = M * INNER * K, .y = M * INNER * N}};
+    eg_problem problem;
+    eg_op_list list;
+    assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+    eg_lower(&problem, &list); /* b is the head's: sequences are rows */
+    assert_shape(&list.op[0], EG_GEMM, OUTER * M, N, K);
+    assert_true(list.op[0].items == INNER && list.op[0].out.outer.inner == 0);
+    args.outer.b = INNER * K * N; /* every item has its own */
+    assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+    eg_lower(&problem, &list);
+    assert_shape(&list.op[0], EG_GEMM, M, N, K);
+    assert_true(list.op[0].items == OUTER * INNER);
+    assert_true(list.op[0].right.outer.inner == 0 && list.op[0].right.batch_stride == K * N);
+    assert_true(list.op[0].left.outer.inner == INNER && list.op[0].left.outer.stride == M * INNER * K);
+    args.outer.y = N; /* in the middle of another one */
+    assert_int_equal(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem), EG_ERR_ARGUMENT);
+    args.outer.y = INNER * N; /* on the next row of another one */
+    assert_int_equal(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem), EG_ERR_ARGUMENT);
+    args.outer.y = -1;
+    assert_int_equal(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem), EG_ERR_ARGUMENT);
+}
+
+/* d_q and d_k are windows of one packed [B, T, 3, HEADS, D], element by element between each other's. */
+static void windows_of_packed_heads_are_apart(void **state) {
+    (void)state;
+    enum { B = 4, HEADS = 3, T = 7, D = 5, ROW = 3 * HEADS * D, K_AT = HEADS * D * sizeof(float) };
+    const eg_layer layer = {.size = sizeof layer, .m = T, .k = D, .n = T, .batch = HEADS, .outer_batch = B};
+    const eg_matrix q = {.data = mark(0), .ld = ROW, .batch_stride = D}, k = {.data = mark(0),
+                                                                              .offset = K_AT,
+                                                                              .ld = ROW,
+                                                                              .batch_stride = D,
+                                                                              .layout = EG_COL_MAJOR};
+    eg_backward_args args = {.size = sizeof args,
+                             .a = q,
+                             .b = k,
+                             .grad = matrix(10, T * T),
+                             .d_a = q,
+                             .d_b = k,
+                             .outer = {.a = T * ROW, .b = T * ROW, .grad = HEADS * T * T}};
+    args.d_a.data = args.d_b.data = mark(20);
+    args.outer.d_a = args.outer.d_b = T * ROW;
+    eg_problem problem;
+    assert_ok(eg_validate_backward(EG_ADDRESSES, &layer, &args, &problem));
+    args.d_b.offset = D * sizeof(float); /* the next head of q */
+    assert_int_equal(eg_validate_backward(EG_ADDRESSES, &layer, &args, &problem), EG_ERR_ARGUMENT);
+    args.d_b.offset = K_AT, args.outer.d_b = 0;
+    assert_int_equal(eg_validate_backward(EG_ADDRESSES, &layer, &args, &problem), EG_ERR_ARGUMENT);
+    assert_non_null(strstr(eg_last_error(), "or neither"));
+}
+
 static void what_is_empty_is_left_out(void **state) {
     (void)state;
     eg_layer layer = layer_of(1, EG_ACT_GELU);
@@ -225,6 +285,8 @@ int main(void) {
         cmocka_unit_test(a_batch_is_rows_or_summed),
         cmocka_unit_test(what_is_empty_is_left_out),
         cmocka_unit_test(what_is_added_to_d_a_is_a_term),
+        cmocka_unit_test(levels_fold_where_they_can),
+        cmocka_unit_test(windows_of_packed_heads_are_apart),
         cmocka_unit_test(a_scale_is_a_term_of_products),
         cmocka_unit_test(a_gated_unit_is_generic_operations),
     };

@@ -368,7 +368,9 @@ static void wrong_arguments_are_named(void **state) {
             "layer.m is 7 with tensor_parallel.comm; expected a multiple of its 2");
     f.layer.m = 8, f.layer.batch = 2;
     refuses(&f, &how, false, EG_ERR_UNSUPPORTED, "layer.batch is 2 with tensor_parallel.comm");
-    f.layer.batch = 0, f.forward.workspace_limit = 64;
+    f.layer.batch = 0, f.layer.outer_batch = 2;
+    refuses(&f, &how, false, EG_ERR_UNSUPPORTED, "layer.outer_batch is 2 with tensor_parallel.comm");
+    f.layer.outer_batch = 0, f.forward.workspace_limit = 64;
     refuses(&f, &how, false, EG_ERR_UNSUPPORTED, "workspace_limit is 64 with tensor_parallel.comm");
     f.backward.data_parallel.comm = &comm;
     refuses(&f, &how, true, EG_ERR_UNSUPPORTED, "data_parallel.comm is given with tensor_parallel.comm");

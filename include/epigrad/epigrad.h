@@ -226,6 +226,9 @@ typedef struct eg_layer {
     eg_nonfinite nonfinite;
     double scale; /* of the products: attention's 1/√d, for one. 0 means 1. Finite, and a normal number of the
                      type that is computed in, f32 or f64, to which it is rounded */
+    int64_t outer_batch; /* 0 means 1. Else the batch has two levels, such as sequences and the heads of each:
+                            outer_batch x batch items. Item (o, i) of an operand begins o outer strides
+                            (args.outer) and i batch strides after the first. */
 } eg_layer;
 
 /* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */
@@ -306,8 +309,8 @@ typedef struct eg_comm eg_comm; /* the processes, and what carries numbers betwe
  * with EG_SOURCE_RECOMPUTE but for EG_ACT_NONE. Rows are exchanged in groups, under the products of other
  * groups, where that is estimated to gain time on every rank. Every rank makes the same calls in the same
  * order, with the same m, and k (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in
- * every run. Not with batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as with
- * data_parallel. */
+ * every run. Not with batch, outer_batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as
+ * with data_parallel. */
 typedef struct eg_tensor_parallel {
     const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
     eg_split split;
@@ -316,6 +319,17 @@ typedef struct eg_tensor_parallel {
      * call that is given it gathers nothing, and its a is absent. */
     eg_matrix gathered;
 } eg_tensor_parallel;
+
+/* Outer strides: elements from an outer item to the next, of each operand; read where layer.outer_batch is
+ * more than 1. 0: the same for all outer items. An input may be broadcast at either level. A d_a or d_b is
+ * summed over all items, where both of its strides are 0, or over none, where neither is. */
+typedef struct eg_forward_outer {
+    int64_t a, b, residual, y, pre, b_up, pre_up;
+} eg_forward_outer;
+typedef struct eg_backward_outer {
+    int64_t a, b, grad, pre, y, d_a, d_b, grad_pre, chain_saved;
+    int64_t b_up, pre_up, grad_up, d_b_up, grad_pre_up, chain_up_saved, chain_up_d_up, chain_up_y, residual;
+} eg_backward_outer;
 
 typedef struct eg_forward_args {
     size_t size;
@@ -338,6 +352,7 @@ typedef struct eg_forward_args {
     eg_matrix pre_up;  /* [M, N], optional: A·B_up + bias_up; where pre is given, and only there */
     const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
     eg_tensor_parallel tensor_parallel;
+    eg_forward_outer outer;
 } eg_forward_args;
 
 /* Y = act(A·B + bias); the other fields are their defaults. */
@@ -466,6 +481,7 @@ typedef struct eg_backward_args {
     uint64_t
         accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
     eg_tensor_parallel tensor_parallel;
+    eg_backward_outer outer;
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */
@@ -510,8 +526,10 @@ EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, co
  * k, n, batch (where b has a batch stride), dtype and math; m is free. The pack is a copy: later changes
  * to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the same
  * sizes, in any layout. A call may give b beside its pack: it is not read, but with more than one item its
- * batch stride must be 0 where that of the packed b was, and only there. A pack may be read by several calls;
- * it belongs to its context, and is freed when no enqueued call uses it any more; NULL is allowed. */
+ * batch stride must be 0 where that of the packed b was, and only there. A pack is of one level: for a call
+ * of two it is made from one b for all, or from a batch of all outer_batch x batch items, one after the
+ * other, as the batch of a layer without outer_batch. A pack may be read by several calls; it belongs to its
+ * context, and is freed when no enqueued call uses it any more; NULL is allowed. */
 EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,
                            eg_packed **packed);
 EG_API eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b);

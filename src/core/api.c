@@ -143,7 +143,7 @@ eg_status eg_download(eg_context *context, void *host, const void *memory, size_
 static eg_status check_packed_stride(const eg_packed *packed, const eg_problem *problem, eg_operand_id id,
                                      const char *name) {
     const eg_operand *b = &problem->operands[id];
-    if (b->data == NULL || problem->batch <= 1 || packed->batched == (b->batch_stride != 0)) return EG_OK;
+    if (b->data == NULL || problem->batch <= 1 || packed->batched == eg_has_items(b)) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "%s.batch_stride is %lld; expected %s, as when %s was packed",
                    eg_operand_name(problem, id), (long long)b->batch_stride,
                    packed->batched ? "a batch" : "0", name);
@@ -249,6 +249,11 @@ static eg_status take_workspace(eg_context *context, const eg_problem *problem, 
     return EG_OK;
 }
 
+/* Chunks of as much as there is memory for, where the backend needs them. */
+static size_t limit_of(const eg_context *context, const eg_problem *problem, size_t limit) {
+    return limit == 0 && eg_goes_by_outer(&context->caps, problem) ? SIZE_MAX : limit;
+}
+
 static eg_status run_chunks(eg_context *context, const eg_problem *problem, size_t limit,
                             const eg_workspace *given) {
     eg_low_memory low;
@@ -263,6 +268,7 @@ static eg_status run(eg_context *context, const eg_problem *problem, size_t limi
                      bool *begun) {
     const eg_program *program;
     eg_address workspace;
+    limit = limit_of(context, problem, limit);
     if (limit != 0) return run_chunks(context, problem, limit, given);
     EG_TRY(eg_cache_find(context, problem, false, &program));
     EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
@@ -293,6 +299,7 @@ eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backw
 static eg_status workspace_of(eg_context *context, const eg_problem *problem, size_t limit, size_t *bytes) {
     const eg_program *program;
     eg_low_memory low;
+    limit = limit_of(context, problem, limit);
     if (limit != 0) {
         EG_TRY(eg_low_memory_find(context, problem, limit, &low));
         *bytes = low.workspace;
@@ -345,6 +352,7 @@ static eg_status print_plan(eg_context *context, const eg_problem *problem, size
                             size_t capacity) {
     eg_text out = {text, capacity};
     eg_low_memory low;
+    limit = limit_of(context, problem, limit);
     if (limit == 0) return print_programs(context, problem, &out);
     EG_TRY(eg_low_memory_find(context, problem, limit, &low));
     eg_low_memory_print(&low, &out);

@@ -8,6 +8,7 @@
 /* The capabilities of an open device: all that a program may depend on beside its operations. */
 struct eg_caps {
     eg_backend backend;
+    bool one_level;           /* of a batch of two, outer items run one after the other, as chunks */
     bool rounds_grad_pre;     /* products read a grad_pre of 16 bits; else one of f32 */
     eg_addressing addressing; /* of eg_matrix.data */
     uint32_t features;        /* bits of the backend's own meaning */

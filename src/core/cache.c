@@ -12,9 +12,9 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 /* All that a program depends on, as words: of a call, no address, but the power of two in it; of operations
  * that are no whole call, themselves. */
 enum {
-    HEADER = 20, /* those of sign_header, sign_call and sign_exchange */
-    OPERAND = 5,
-    VIEW = 8,
+    HEADER = 21, /* those of sign_header, sign_call and sign_exchange */
+    OPERAND = 6,
+    VIEW = 10,
     TERM = VIEW + 2,
     OP = 7 + 3 * VIEW + EG_MAX_TERMS * TERM,
     TEMPORARY = 3 + VIEW,
@@ -66,11 +66,12 @@ static void sign_operand(signature *key, const eg_problem *p, int id) {
     const uintptr_t at = eg_begin(p, x->data, x->offset) | EG_MOST_ALIGN;
     uint64_t *word = &key->word[key->count];
     word[0] = (uint64_t)id | (uint64_t)x->dtype << 8 | (uint64_t)(at & -at) << 16 |
-              (handle ? buffer_of(p, id) << 32 : 0);
+              (uint64_t)(x->outer.inner > 0) << 28 | (handle ? buffer_of(p, id) << 32 : 0);
     word[1] = (uint64_t)x->row_stride;
     word[2] = (uint64_t)x->col_stride;
     word[3] = (uint64_t)x->batch_stride;
     word[4] = handle ? x->offset : 0;
+    word[5] = (uint64_t)x->outer.stride;
     key->count += OPERAND;
 }
 
@@ -132,6 +133,7 @@ static void sign_call(signature *key, const eg_context *context, const eg_proble
     add(key, (uint64_t)p->k);
     add(key, (uint64_t)p->n);
     add(key, (uint64_t)p->batch);
+    add(key, (uint64_t)p->inner);
     add_number(key, p->scale);
     if (p->comm != NULL) sign_exchange(key, &p->exchange);
     for (int id = 0; id < EG_OPERANDS; id++) {
@@ -152,6 +154,8 @@ static void sign_view(signature *key, const eg_view *x) {
     add(key, (uint64_t)x->row_stride);
     add(key, (uint64_t)x->col_stride);
     add(key, (uint64_t)x->batch_stride);
+    add(key, (uint64_t)x->outer.inner);
+    add(key, (uint64_t)x->outer.stride);
     add(key, (uint64_t)x->offset);
 }
 

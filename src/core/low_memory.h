@@ -32,6 +32,7 @@ typedef struct eg_low_memory {
     eg_problem problem;        /* the call, its batch folded into rows where that is the same */
     eg_op_list whole;          /* and its operations */
     int64_t items, rows;       /* of a chunk: whole items, or rows of them; the last ones may have fewer */
+    bool by_outer;             /* a chunk is in one outer item */
     int threads;               /* that it may take */
     int in_result;             /* the operation part of whose sums are in its result; EG_NO_OP: none */
     int64_t workspace_lines;   /* lines of it whose sums are in the workspace, */
@@ -47,6 +48,10 @@ typedef struct eg_low_memory {
     eg_region transit; /* and, in place of these two, lines that leave the result's memory */
     size_t workspace;  /* bytes */
 } eg_low_memory;
+
+/* Whether a call is cut into its outer items, whatever its workspace: it has two levels of a batch, which the
+ * backend has not. */
+bool eg_goes_by_outer(const eg_caps *caps, const eg_problem *problem);
 
 /* Pure: the chunks of a call. `limit` 0: none, and one chunk. */
 eg_status eg_low_memory_make(const eg_caps *caps, const eg_problem *problem, size_t limit,

@@ -4,12 +4,12 @@
 #include <string.h>
 
 eg_chunk eg_chunk_at(const eg_low_memory *x, int64_t item, int64_t row) {
-    return (eg_chunk){item, eg_least(x->items, x->problem.batch - item), row,
-                      eg_least(x->rows, x->problem.m - row)};
+    const int64_t inner = x->problem.inner, left = x->items < inner ? inner - item % inner : x->problem.batch;
+    return (eg_chunk){item, eg_least(x->items, left), row, eg_least(x->rows, x->problem.m - row)};
 }
 
 bool eg_is_per_item(const eg_low_memory *x, const eg_op *op) {
-    return op->kind == EG_GEMM && x->problem.batch > 1 && op->summed == 1 && op->out.batch_stride != 0;
+    return op->kind == EG_GEMM && x->problem.batch > 1 && op->summed == 1 && eg_is_batched(&op->out);
 }
 
 /* ---- Lines of a result -------------------------------------------------------------------------- */
@@ -62,6 +62,11 @@ int eg_low_memory_may_split(const eg_caps *caps, const eg_op_list *list) {
         if (caps->rounds_grad_pre || !rounded) return i;
     }
     return EG_NO_OP;
+}
+
+/* A chunk that is not the whole batch is in one outer item. */
+static void shorten_batch(eg_view *x, int64_t items) {
+    if (items <= x->outer.inner) x->outer = (eg_outer){0, 0};
 }
 
 /* ---- Views of what outlives a chunk ------------------------------------------------------------- */
@@ -119,6 +124,7 @@ static eg_view gradient_of(const eg_low_memory *x, int64_t rows) {
                           .align = REGION_ALIGN};
     }
     right.rows = rows;
+    shorten_batch(&right, x->items);
     return right;
 }
 
@@ -147,6 +153,13 @@ static void shorten_views(eg_op *op, int64_t rows) {
     }
 }
 
+static void shorten_batches(eg_op *op, int64_t items) {
+    shorten_batch(&op->left, items);
+    shorten_batch(&op->right, items);
+    shorten_batch(&op->out, items);
+    for (int i = 0; i < op->terms; i++) shorten_batch(&op->term[i].view, items);
+}
+
 /* An operation with fewer rows. */
 static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, eg_begun begun, eg_op *op) {
     if (op->kind == EG_REDUCE) {
@@ -157,6 +170,7 @@ static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, eg_
         if (op->axis == EG_AXIS_ROWS) op->rows = c->rows;
         if (op->axis == EG_AXIS_DEPTH) op->depth = c->rows;
         shorten_views(op, c->rows);
+        shorten_batches(op, c->items);
     }
     if (!eg_sums_rows(op)) return;
     op->accumulate =
@@ -203,6 +217,7 @@ void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, eg_begun begun, eg_
         temporary->rows = c->rows;
         temporary->items = c->items;
         if (eg_is_present(&temporary->same)) temporary->same.rows = c->rows;
+        shorten_batch(&temporary->same, c->items);
     }
     for (int i = 0; i < list->buffers; i++) {
         list->buffer[i].rows = c->rows;
@@ -259,8 +274,10 @@ static eg_op_list copy_of(const eg_low_memory *x, int64_t items, eg_view from, e
 }
 
 eg_op_list eg_copy_sums(const eg_low_memory *x, int op, int64_t item, bool before) {
-    const eg_view sums = workspace_sums(x, op), out = eg_workspace_part(x, op);
+    const eg_view sums = workspace_sums(x, op);
     const int64_t items = eg_is_per_item(x, &x->whole.op[op]) ? eg_chunk_at(x, item, 0).items : 1;
+    eg_view out = eg_workspace_part(x, op);
+    shorten_batch(&out, items);
     return before ? copy_of(x, items, out, sums) : copy_of(x, items, sums, out);
 }
 
@@ -277,8 +294,10 @@ eg_problem eg_pack_of_items(const eg_low_memory *x, int64_t item) {
     for (int id = 0; id < EG_OPERANDS; id++) p.operands[id] = (eg_operand){0};
     eg_operand *b = &p.operands[EG_OP_B];
     *b = x->problem.operands[EG_OP_B];
-    b->offset += (size_t)(item * b->batch_stride) * eg_size_of(b->dtype);
+    b->offset += (size_t)eg_item_at(b->batch_stride, b->outer, item) * eg_size_of(b->dtype);
     p.backward = false;
     p.batch = eg_chunk_at(x, item, 0).items;
+    if (p.batch <= b->outer.inner) b->outer = (eg_outer){0, 0};
+    if (p.batch < p.inner) p.inner = p.batch;
     return p;
 }

@@ -35,13 +35,13 @@ static bool together(const eg_low_memory *x) {
     return is_batched(x->problem.packed_b) || is_batched(x->problem.packed_b_up);
 }
 
-/* The best first: the whole call, whole items of its batch, many rows, few rows. */
+/* The best first: the whole call, whole items of its batch (of one outer item), many rows, few rows. */
 static void list_families(const eg_low_memory *x, family list[FAMILIES]) {
     const int64_t m = x->problem.m, batch = x->problem.batch;
     const bool whole = together(x);
     const int64_t cut = m > 0 ? m - 1 : 0, items = whole ? batch : 1;
-    list[0] = (family){batch, m, 0, 0, 1};
-    list[1] = (family){1, m, 1, 0, whole || m == 0 ? 0 : batch - 1};
+    list[0] = (family){x->by_outer ? x->problem.inner : batch, m, 0, 0, 1};
+    list[1] = (family){1, m, 1, 0, whole || m == 0 ? 0 : eg_least(x->problem.inner, batch - 1)};
     list[2] = (family){items, COARSE, 0, COARSE, cut / COARSE};
     list[3] = (family){items, FINE, 0, FINE, eg_least(cut / FINE, COARSE / FINE - 1)};
 }
@@ -215,12 +215,35 @@ static eg_status choose(search *x, extent *best) {
     return best->rows < 0 ? refuse(x, alone) : even_out(x, alone, best);
 }
 
+/* Of a problem that is folded. */
+static bool is_by_outer(const eg_caps *caps, const eg_problem *problem) {
+    return caps->one_level && problem->inner < problem->batch;
+}
+
+bool eg_goes_by_outer(const eg_caps *caps, const eg_problem *problem) {
+    if (!caps->one_level || problem->inner == problem->batch) return false;
+    eg_problem folded = *problem;
+    eg_fold(&folded);
+    return is_by_outer(caps, &folded);
+}
+
+/* What cannot be done in chunks of items. */
+static eg_status check_outer(const eg_low_memory *x) {
+    if (!x->by_outer || (!together(x) && x->problem.comm == NULL)) return EG_OK;
+    return eg_fail(
+        EG_ERR_UNSUPPORTED,
+        "layer.outer_batch is %lld with a d_a that is summed over the batch, a b packed item by item "
+        "or data_parallel; expected one level on this backend, or the CPU",
+        (long long)(x->problem.batch / x->problem.inner));
+}
+
 static search begin(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_low_memory *call) {
     call->problem = *problem;
     eg_fold(&call->problem);
     eg_lower(&call->problem, &call->whole);
     call->whole.in_place = false; /* a chunk does not depend on it: a query does not know */
     call->in_result = EG_NO_OP;
+    call->by_outer = is_by_outer(caps, &call->problem);
     return (search){.caps = *caps, .limit = limit, .call = call};
 }
 
@@ -228,6 +251,7 @@ eg_status eg_low_memory_make(const eg_caps *caps, const eg_problem *problem, siz
                              eg_low_memory *call) {
     search x = begin(caps, problem, limit, call);
     extent best = {call->problem.batch, call->problem.m};
+    EG_TRY(check_outer(call));
     if (limit == 0) return eg_low_memory_lay_out(caps, best.items, best.rows, call);
     EG_TRY(choose(&x, &best));
     return lay_out(&x, caps->threads, best);
@@ -242,6 +266,7 @@ eg_status eg_low_memory_find(eg_context *context, const eg_problem *problem, siz
         return eg_low_memory_make(caps, problem, limit, call);
     if (eg_cache_find_chunks(context, problem, limit, &known)) {
         search x = begin(caps, problem, limit, call);
+        EG_TRY(check_outer(call));
         if (known.in_result) call->in_result = eg_low_memory_may_split(caps, &call->whole);
         return lay_out(&x, caps->threads, (extent){known.items, known.rows});
     }

@@ -50,7 +50,7 @@ static bool add_pack(const eg_caps *caps, eg_low_memory *x) {
                                       .batch = b.batch,
                                       .dtype = b.dtype,
                                       .math = b.math},
-                            .batched = b.batch > 1 && b.operands[EG_OP_B].batch_stride != 0};
+                            .batched = b.batch > 1 && eg_has_items(&b.operands[EG_OP_B])};
     return ops->plan_pack(caps, &b, &x->packed, &bytes) == EG_OK && add_region(x, &x->pack, bytes);
 }
 
@@ -98,9 +98,14 @@ static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item,
 /* Where the last of steps of `each` through `total` begins. */
 static int64_t last_start(int64_t total, int64_t each) { return each > 0 ? (total - 1) / each * each : 0; }
 
+/* Of chunks of fewer items than an outer one has, the last one in it. */
+static int64_t last_item(const eg_low_memory *x) {
+    const int64_t batch = x->problem.batch, inner = x->problem.inner;
+    return x->items < inner ? batch - inner + last_start(inner, x->items) : last_start(batch, x->items);
+}
+
 static eg_status take_chunks(const eg_caps *caps, eg_low_memory *x, size_t *room) {
-    EG_TRY(
-        take_chunk(caps, x, last_start(x->problem.batch, x->items), last_start(x->problem.m, x->rows), room));
+    EG_TRY(take_chunk(caps, x, last_item(x), last_start(x->problem.m, x->rows), room));
     return take_chunk(caps, x, 0, 0, room);
 }
 

@@ -26,7 +26,7 @@ static void bind(runner *r, int64_t item, int64_t row) {
         eg_address *at = &r->call.operand[id];
         *at = (eg_address){operand->data, operand->offset};
         if (operand->data == NULL || operand->rows == 0 || operand->cols == 0) continue;
-        const int64_t elements = item * operand->batch_stride +
+        const int64_t elements = eg_item_at(operand->batch_stride, operand->outer, item) +
                                  (eg_operand_has_rows((eg_operand_id)id) ? row * operand->row_stride : 0);
         at->offset += (size_t)elements * eg_size_of(operand->dtype);
     }
@@ -100,20 +100,23 @@ static eg_status run_chunk(runner *r, const eg_chunk *c) {
 static eg_status run_items(runner *r, int64_t item) {
     eg_low_memory *x = r->x;
     EG_TRY(copy_sums(r, true, item, true));
-    if (x->pack.bytes > 0 && (item == 0 || x->problem.operands[EG_OP_B].batch_stride != 0))
+    if (x->pack.bytes > 0 && (item == 0 || eg_has_items(&x->problem.operands[EG_OP_B])))
         EG_TRY(pack(r, item));
-    for (int64_t row = 0; row < x->problem.m; row += x->rows) {
+    int64_t row = 0;
+    do { /* without rows too: sums of none are 0 */
         const eg_chunk c = eg_chunk_at(x, item, row);
         bind(r, item, row);
         EG_TRY(run_chunk(r, &c));
-    }
+        row += x->rows;
+    } while (row < x->problem.m);
     return copy_sums(r, true, item, false);
 }
 
 static eg_status run_chunks(runner *r) {
     const eg_low_memory *x = r->x;
     EG_TRY(copy_sums(r, false, 0, true));
-    for (int64_t item = 0; item < x->problem.batch; item += x->items) EG_TRY(run_items(r, item));
+    for (int64_t item = 0; item < x->problem.batch; item += eg_chunk_at(x, item, 0).items)
+        EG_TRY(run_items(r, item));
     return copy_sums(r, false, 0, false);
 }
 
@@ -144,7 +147,9 @@ void eg_low_memory_print(const eg_low_memory *x, eg_text *out) {
     const eg_problem *p = &x->problem;
     if (eg_has_chunks(x)) {
         const bool whole_items = x->rows == p->m;
-        const double count = (double)eg_ceil_div(p->batch, x->items) * (double)eg_ceil_div(p->m, x->rows);
+        const int64_t outer = x->items < p->inner ? p->batch / p->inner : 1; /* chunks end with each */
+        const double count = (double)outer * (double)eg_ceil_div(p->batch / outer, x->items) *
+                             (double)(whole_items ? 1 : eg_ceil_div(p->m, x->rows));
         eg_put(out, "chunks of %lld %s", (long long)(whole_items ? x->items : x->rows),
                whole_items ? "items" : "rows");
         if (!whole_items && x->items > 1) eg_put(out, " of %lld items", (long long)x->items);

@@ -5,7 +5,7 @@ static bool is_dense(const eg_gradient *x) {
     const eg_view *view = &x->result;
     const int64_t stride = x->by_rows ? view->row_stride : view->col_stride,
                   length = x->by_rows ? view->cols : view->rows, size = view->rows * view->cols;
-    return stride == length && (x->items == 1 || view->batch_stride == size);
+    return stride == length && (x->items == 1 || (view->batch_stride == size && view->outer.inner == 0));
 }
 
 bool eg_is_summed(const eg_problem *p, eg_operand_id id) {
@@ -48,7 +48,7 @@ eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id 
         .result = eg_operand_view(p, id), .items = 1, .by_rows = id == EG_OP_D_B && !by->d_b_by_columns};
     x.sent = x.received = x.result;
     if (!eg_is_summed(p, id) || !eg_is_present(&x.result)) return x;
-    if (x.result.batch_stride != 0) x.items = p->batch;
+    if (eg_is_batched(&x.result)) x.items = p->batch;
     const bool ready = is_dense(&x) && x.result.dtype == by->sums && !eg_adds_to(p, id);
     const int64_t lines = x.by_rows ? rows : cols, each = eg_shard_lines(by, lines),
                   mine = x.by_rows ? x.result.rows : x.result.cols;

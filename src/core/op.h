@@ -28,6 +28,7 @@ typedef struct eg_view {
     int64_t rows, cols;
     int64_t row_stride, col_stride; /* elements */
     int64_t batch_stride;           /* elements from matrix to matrix; 0: the same for all */
+    eg_outer outer;                 /* of operands: the same at a second level */
     int64_t offset;                 /* elements from the operand's first one to the view's */
     int align; /* bytes: the first element's address is a multiple of it, a power of two up to EG_MOST_ALIGN
                 */
@@ -36,6 +37,8 @@ typedef struct eg_view {
 enum { EG_MOST_ALIGN = 256 };
 
 static inline bool eg_is_present(const eg_view *view) { return view->space != EG_ABSENT; }
+
+static inline bool eg_is_batched(const eg_view *view) { return eg_differs(view->batch_stride, view->outer); }
 
 static inline eg_view eg_transposed(eg_view x) {
     const eg_view was = x;
@@ -94,13 +97,13 @@ typedef enum eg_collective_kind {
     EG_FINISH          /* all collectives before have finished: no views */
 } eg_collective_kind;
 
-/* `items` results of rows x cols: item i reads and writes each view at i * batch_stride. */
+/* `items` results of rows x cols: item i reads and writes each view at its eg_item_at. */
 typedef struct eg_op {
     eg_op_kind kind;
     eg_axis axis; /* GEMM, MAP */
     int64_t items, rows, cols;
     int64_t depth;  /* GEMM: products a matrix, 0: left and right are absent; REDUCE: rows that were summed */
-    int64_t summed; /* GEMM: matrices summed into one result, left and right at s * batch_stride; 1 or more */
+    int64_t summed; /* GEMM: matrices summed into one result, items of left and right; 1 or more */
     eg_view left, right, out; /* out may be absent where a term stores what is wanted */
     bool accumulate;          /* out += v */
     eg_collective_kind collective;
@@ -173,8 +176,8 @@ void eg_lower(const eg_problem *problem, eg_op_list *list);
 /* The one operation of eg_pack_b: a copy of b into the pack. */
 void eg_lower_pack(const eg_problem *problem, bool batched, eg_op_list *list);
 
-/* Folds the batch into the rows where that is the same computation: shared B, summed d_b, operands whose
- * items follow each other as rows do. */
+/* Folds the batch, or one of its two levels, into the rows where that is the same computation: shared B,
+ * summed d_b, operands whose items follow each other as rows do. */
 void eg_fold(eg_problem *problem);
 
 /* Whether an output is in the memory of an input. */

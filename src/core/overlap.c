@@ -12,7 +12,7 @@ typedef struct term {
     int64_t stride, count;
 } term;
 
-enum { MOST_TERMS = 6, MOST_TRIES = 20000 };
+enum { MOST_TERMS = 8, MOST_TRIES = 20000 };
 
 /* Whether a sum of `terms`, by ascending stride, can be in [low, high]. Validation has bounded the extent of
  * an operand by 2^62 bytes, so that no sum of two overflows. */
@@ -148,7 +148,7 @@ typedef struct eg_span {
 /* Elements from the first to the last. */
 static int64_t reach_of(const eg_problem *problem, const eg_operand *x) {
     return (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride +
-           (problem->batch - 1) * x->batch_stride;
+           eg_item_at(x->batch_stride, x->outer, problem->batch - 1);
 }
 
 static eg_span span_of(const eg_problem *problem, const eg_operand *x) {
@@ -165,6 +165,11 @@ static bool meet(eg_span a, eg_span b) {
     return a.first < a.end && b.first < b.end && a.first < b.end && b.first < a.end;
 }
 
+static bool is_multiple(const eg_operand *x, uintptr_t pitch) {
+    const uintptr_t size = eg_size_of(x->dtype);
+    return (uintptr_t)x->batch_stride * size % pitch == 0 && (uintptr_t)x->outer.stride * size % pitch == 0;
+}
+
 /* Columns (rows) of one buffer, such as the parts of a fused projection, in the time of two divisions: both
  * are windows of lines `pitch` bytes apart, batch strides included, and these are [0, length) and
  * [shift, shift + length') modulo the pitch. */
@@ -175,21 +180,24 @@ static bool separate_windows(const eg_problem *problem, const eg_operand *x, con
     const uintptr_t size_x = eg_size_of(x->dtype), size_y = eg_size_of(y->dtype);
     const uintptr_t pitch = (uintptr_t)(row_major ? x->row_stride : x->col_stride) * size_x;
     if (pitch == 0 || pitch != (uintptr_t)(row_major ? y->row_stride : y->col_stride) * size_y) return false;
-    if (problem->batch > 1 && ((uintptr_t)x->batch_stride * size_x % pitch != 0 ||
-                               (uintptr_t)y->batch_stride * size_y % pitch != 0)) {
-        return false;
-    }
+    if (problem->batch > 1 && (!is_multiple(x, pitch) || !is_multiple(y, pitch))) return false;
     const uintptr_t length_x = (uintptr_t)(row_major ? x->cols : x->rows) * size_x;
     const uintptr_t length_y = (uintptr_t)(row_major ? y->cols : y->rows) * size_y;
     const uintptr_t shift = distance % pitch;
     return shift >= length_x && shift + length_y <= pitch;
 }
 
+/* Items of the inner level, and outer items of those. */
+static int64_t inner_of(const eg_problem *problem, const eg_operand *x) {
+    return x->outer.inner > 0 ? x->outer.inner : problem->batch;
+}
+
 static void add_operand(sum *s, const eg_problem *problem, const eg_operand *x) {
-    const int64_t size = (int64_t)eg_size_of(x->dtype);
+    const int64_t size = (int64_t)eg_size_of(x->dtype), inner = inner_of(problem, x);
     add_term(s, x->col_stride * size, x->cols - 1);
     add_term(s, x->row_stride * size, x->rows - 1);
-    add_term(s, x->batch_stride * size, problem->batch - 1);
+    add_term(s, x->batch_stride * size, inner - 1);
+    add_term(s, x->outer.stride * size, problem->batch / inner - 1);
 }
 
 /* With the elements of y counted from its last one down, every term of x - y is added. */
@@ -209,15 +217,28 @@ eg_overlap_verdict eg_overlap(const eg_problem *problem, const eg_operand *x, co
     return decide(&s);
 }
 
-/* An element of an item and one of an item that is `n + 1` items later: rows and columns are apart by any
- * number of them, up or down. Two terms are left of three, as an element is absorbed. */
-bool eg_items_overlap(const eg_problem *problem, const eg_operand *x) {
+/* The difference of elements of two items that are `apart` elements apart: rows and columns differ by any
+ * number of them, up or down. */
+static sum between_items(const eg_operand *x, int64_t apart) {
     const int64_t far = (x->rows - 1) * x->row_stride + (x->cols - 1) * x->col_stride;
-    sum s = {.low = far - x->batch_stride, .high = far - x->batch_stride};
+    sum s = {.low = far - apart, .high = far - apart};
     add_term(&s, x->col_stride, 2 * (x->cols - 1));
     add_term(&s, x->row_stride, 2 * (x->rows - 1));
-    add_term(&s, x->batch_stride, problem->batch - 2);
-    return problem->batch > 1 && eg_has_elements(x) && decide(&s) != EG_APART;
+    return s;
+}
+
+/* Items n + 1 later in the same outer item: two terms are left of three, as an element is absorbed. And items
+ * of an outer item n + 1 later, which inside it may be any number of items earlier or later. */
+bool eg_items_overlap(const eg_problem *problem, const eg_operand *x) {
+    const int64_t inner = inner_of(problem, x), outer = problem->batch / inner;
+    if (!eg_has_elements(x)) return false;
+    sum near = between_items(x, x->batch_stride);
+    add_term(&near, x->batch_stride, inner - 2);
+    if (inner > 1 && decide(&near) != EG_APART) return true;
+    sum distant = between_items(x, x->outer.stride - (inner - 1) * x->batch_stride);
+    add_term(&distant, x->batch_stride, 2 * (inner - 1));
+    add_term(&distant, x->outer.stride, outer - 2);
+    return outer > 1 && decide(&distant) != EG_APART;
 }
 
 bool eg_overlaps_workspace(const eg_problem *problem, const eg_operand *x, const eg_workspace *workspace,

@@ -17,7 +17,8 @@ typedef enum eg_overlap_verdict {
  * overlap. */
 eg_overlap_verdict eg_overlap(const eg_problem *problem, const eg_operand *x, const eg_operand *y);
 
-/* Whether two items of the batch share an element. Always decided. */
+/* Whether two items of the batch share an element. Always decided for one level; of two, items that may is
+ * taken for items that do. */
 bool eg_items_overlap(const eg_problem *problem, const eg_operand *x);
 
 /* Whether an operand, gaps included, has a byte of the first `bytes` of the workspace. */

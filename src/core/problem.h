@@ -41,6 +41,24 @@ typedef enum eg_operand_id {
     EG_OPERANDS
 } eg_operand_id;
 
+/* A batch of two levels: `inner` items, `inner` more at `stride` elements from there, and so on. inner 0: one
+ * level, and so it is always where one stride says the same. */
+typedef struct eg_outer {
+    int64_t inner, stride;
+} eg_outer;
+
+/* Elements from the first matrix of a batch to that of `item`. */
+static inline int64_t eg_item_at(int64_t batch_stride, eg_outer outer, int64_t item) {
+    if (outer.inner == 0) return item * batch_stride;
+    const int64_t whole = item / outer.inner;
+    return whole * outer.stride + (item - whole * outer.inner) * batch_stride;
+}
+
+/* Whether items are matrices of their own: else there is one for all of them. */
+static inline bool eg_differs(int64_t batch_stride, eg_outer outer) {
+    return batch_stride != 0 || outer.inner != 0;
+}
+
 /* data == NULL: absent. Strides in elements; a vector is one row. */
 typedef struct eg_operand {
     void *data;
@@ -48,6 +66,7 @@ typedef struct eg_operand {
     eg_dtype dtype;
     int64_t rows, cols;
     int64_t row_stride, col_stride, batch_stride;
+    eg_outer outer;
 } eg_operand;
 
 /* eg_dtype_size, for where it is asked often. */
@@ -110,7 +129,8 @@ typedef struct eg_problem {
     bool gated;
     eg_addressing addressing;
     int64_t m, k, n;
-    int64_t batch;    /* at least 1 */
+    int64_t batch;    /* items of all levels, at least 1 */
+    int64_t inner;    /* of them in an outer one */
     eg_dtype dtype;   /* storage */
     eg_dtype compute; /* f32, or f64 for f64 */
     eg_math math;
@@ -149,6 +169,8 @@ static inline bool eg_wants_up(const eg_problem *problem) {
 
 /* Whether the sum is added to what the operand holds. */
 bool eg_adds_to(const eg_problem *problem, eg_operand_id sum);
+
+static inline bool eg_has_items(const eg_operand *x) { return eg_differs(x->batch_stride, x->outer); }
 
 static inline bool eg_has_elements(const eg_operand *x) { return x->rows > 0 && x->cols > 0; }
 

@@ -84,10 +84,22 @@ static int64_t rows_of(const eg_problem *problem, eg_operand_id id) {
 
 /* ---- The layer ---------------------------------------------------------------------------------- */
 
+static const int64_t most_size = (int64_t)1 << 60; /* so that a size can be rounded up without a thought */
+
 static eg_status check_size(const char *name, int64_t value) {
-    const int64_t most = (int64_t)1 << 60; /* so that a size can be rounded up without a thought */
-    if (value >= 0 && value <= most) return EG_OK;
+    if (value >= 0 && value <= most_size) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT, "layer.%s is %lld; expected 0 to 2^60", name, (long long)value);
+}
+
+/* Of all levels. */
+static eg_status check_batch(const eg_layer *layer, int64_t *items) {
+    const int64_t inner = layer->batch == 0 ? 1 : layer->batch,
+                  outer = layer->outer_batch == 0 ? 1 : layer->outer_batch;
+    EG_TRY(check_size("batch", layer->batch));
+    EG_TRY(check_size("outer_batch", layer->outer_batch));
+    if (!__builtin_mul_overflow(outer, inner, items) && *items <= most_size) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "layer.outer_batch is %lld, of %lld items each; expected 2^60 at most",
+                   (long long)outer, (long long)inner);
 }
 
 static eg_status take_activation(const char *name, eg_activation activation) {
@@ -120,10 +132,11 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_
     if (given == NULL) return eg_fail(EG_ERR_ARGUMENT, "layer is NULL; expected an eg_layer");
     EG_TRY(eg_take_known("layer", &known, given->size, offsetof(eg_layer, scale), sizeof copy, &copy));
     const eg_layer *layer = known;
+    int64_t batch = 1;
     EG_TRY(check_size("m", layer->m));
     EG_TRY(check_size("k", layer->k));
     EG_TRY(check_size("n", layer->n));
-    EG_TRY(check_size("batch", layer->batch));
+    EG_TRY(check_batch(layer, &batch));
     EG_TRY(eg_validate_enum("layer.dtype", (int)layer->dtype, EG_BF16, "EG_F32, EG_F64, EG_F16 or EG_BF16"));
     EG_TRY(take_activation("layer.activation", layer->activation));
     EG_TRY(eg_validate_enum("layer.math", (int)layer->math, EG_MATH_FAST, "an EG_MATH_ value"));
@@ -134,7 +147,8 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_
         .m = layer->m,
         .k = layer->k,
         .n = layer->n,
-        .batch = layer->batch == 0 ? 1 : layer->batch,
+        .batch = batch,
+        .inner = layer->batch == 0 ? 1 : layer->batch,
         .dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype,
         .math = layer->math,
         .activation = layer->activation,
@@ -175,6 +189,22 @@ static eg_status check_strides(const eg_problem *problem, eg_operand_id id, cons
     return EG_OK;
 }
 
+/* As one level where one stride says the same. */
+static eg_status take_levels(const eg_problem *problem, eg_operand_id id, const eg_matrix *matrix,
+                             int64_t outer_stride, eg_operand *operand) {
+    const int64_t stride = matrix->batch_stride, inner = problem->inner;
+    int64_t span;
+    if (outer_stride < 0) {
+        return eg_fail(EG_ERR_ARGUMENT, "the outer stride of %s is %lld; expected 0 or more",
+                       eg_operand_name(problem, id), (long long)outer_stride);
+    }
+    const bool two = inner < problem->batch && inner > 1;
+    operand->batch_stride = inner == 1 && problem->batch > 1 ? outer_stride : stride;
+    if (two && (__builtin_mul_overflow(inner, stride, &span) || span != outer_stride))
+        operand->outer = (eg_outer){inner, outer_stride};
+    return EG_OK;
+}
+
 /* The end of the last element, in bytes from `data`, is at most this: more than any memory has, and little
  * enough for the sum of two. */
 static const int64_t furthest = (int64_t)1 << 62;
@@ -185,26 +215,49 @@ bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, 
 }
 
 static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
+    const int64_t items = operand->outer.inner > 0 ? operand->outer.inner : problem->batch;
     int64_t last = 0, term = 0;
     bool over = __builtin_mul_overflow(operand->rows - 1, operand->row_stride, &last);
     over = over || __builtin_mul_overflow(operand->cols - 1, operand->col_stride, &term);
     over = over || __builtin_add_overflow(last, term, &last);
-    over = over || __builtin_mul_overflow(problem->batch - 1, operand->batch_stride, &term);
+    over = over || __builtin_mul_overflow(items - 1, operand->batch_stride, &term);
+    over = over || __builtin_add_overflow(last, term, &last);
+    over = over || __builtin_mul_overflow(problem->batch / items - 1, operand->outer.stride, &term);
     over = over || __builtin_add_overflow(last, term, &last);
     over = over || __builtin_add_overflow(last, 1, &last);
     over = over || __builtin_mul_overflow(last, (int64_t)eg_size_of(operand->dtype), &last);
     over = over || eg_out_of_range(problem->addressing, operand->data, operand->offset, (uint64_t)last);
     if (!over) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,
-                   "%s is too large: %lld x %lld elements, row stride %lld, batch stride %lld, offset %zu",
+                   "%s is too large: %lld x %lld elements, row stride %lld, batch stride %lld, outer stride "
+                   "%lld, offset %zu",
                    eg_operand_name(problem, id), (long long)operand->rows, (long long)operand->cols,
-                   (long long)operand->row_stride, (long long)operand->batch_stride, operand->offset);
+                   (long long)operand->row_stride, (long long)operand->batch_stride,
+                   (long long)operand->outer.stride, operand->offset);
+}
+
+static eg_status check_levels_apart(const eg_problem *problem, eg_operand_id id, const eg_operand *operand,
+                                    bool may_reduce) {
+    const int64_t stride = operand->batch_stride, outer = operand->outer.stride;
+    if (may_reduce && (stride == 0 || outer == 0)) {
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "%s has batch stride %lld and outer stride %lld; expected both 0, for a sum over all "
+                       "items, or neither",
+                       eg_operand_name(problem, id), (long long)stride, (long long)outer);
+    }
+    if (!eg_items_overlap(problem, operand)) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "%s has batch stride %lld and outer stride %lld, so its %lld x %lld matrices overlap, or "
+                   "may; expected them apart",
+                   eg_operand_name(problem, id), (long long)stride, (long long)outer,
+                   (long long)(problem->batch / problem->inner), (long long)problem->inner);
 }
 
 /* Two matrices of an output's batch must not share elements; they may interleave. */
 static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
     const bool may_reduce = id == EG_OP_D_A || id == EG_OP_D_B || id == EG_OP_D_B_UP || table[id].rows == ONE;
-    if (problem->batch <= 1 || (operand->batch_stride == 0 && may_reduce)) return EG_OK;
+    if (problem->batch <= 1 || (!eg_has_items(operand) && may_reduce)) return EG_OK;
+    if (operand->outer.inner > 0) return check_levels_apart(problem, id, operand, may_reduce);
     const bool row_major = operand->col_stride == 1;
     const int64_t length = row_major ? operand->cols : operand->rows,
                   lines = row_major ? operand->rows : operand->cols;
@@ -219,7 +272,8 @@ static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, 
 }
 
 /* The operand is made where it stays: a copy of what has just been written is slow. */
-static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix) {
+static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix,
+                             int64_t outer_stride) {
     const char *name = eg_operand_name(problem, id);
     eg_operand *operand = &problem->operands[id];
     if (matrix->data == NULL) return EG_OK;
@@ -233,11 +287,11 @@ static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_mat
     operand->dtype = matrix->dtype == EG_DTYPE_DEFAULT ? problem->dtype : matrix->dtype;
     operand->rows = rows_of(problem, id);
     operand->cols = dim(problem, table[id].cols);
-    operand->batch_stride = matrix->batch_stride;
     const bool row_major = matrix->layout == EG_ROW_MAJOR;
     const int64_t length = row_major ? operand->cols : operand->rows;
     const int64_t ld = matrix->ld == 0 ? length : matrix->ld;
     EG_TRY(check_strides(problem, id, matrix, ld, length));
+    EG_TRY(take_levels(problem, id, matrix, outer_stride, operand));
     /* The ld of a single line addresses nothing, and may be any number. */
     const int64_t lines = row_major ? operand->rows : operand->cols, stride = lines > 1 ? ld : length;
     operand->row_stride = row_major ? stride : 1;
@@ -257,7 +311,7 @@ static eg_status take_matrix(eg_problem *problem, eg_operand_id id, const eg_mat
 
 static eg_status take_vector(eg_problem *problem, eg_operand_id id, const eg_vector *vector) {
     const eg_matrix row = {.data = vector->data, .offset = vector->offset, .dtype = vector->dtype};
-    return take_matrix(problem, id, &row);
+    return take_matrix(problem, id, &row, 0);
 }
 
 /* A needed input that has elements must be there. */
@@ -284,7 +338,8 @@ static bool same_elements(const eg_problem *problem, const eg_operand *x, const 
     return eg_begin(problem, x->data, x->offset) == eg_begin(problem, y->data, y->offset) &&
            x->dtype == y->dtype && (x->rows <= 1 || x->row_stride == y->row_stride) &&
            (x->cols <= 1 || x->col_stride == y->col_stride) &&
-           (problem->batch <= 1 || x->batch_stride == y->batch_stride);
+           (problem->batch <= 1 || (x->batch_stride == y->batch_stride && x->outer.inner == y->outer.inner &&
+                                    x->outer.stride == y->outer.stride));
 }
 
 static bool may_alias(eg_operand_id input, eg_operand_id output) {
@@ -347,9 +402,9 @@ static eg_status take_gated_forward(const eg_forward_args *args, eg_problem *pro
     problem->gated = args->b_up.data != NULL || args->packed_b_up != NULL || args->bias_up.data != NULL ||
                      args->pre_up.data != NULL;
     if (!problem->gated) return EG_OK;
-    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up));
+    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up, args->outer.b_up));
     EG_TRY(take_vector(problem, EG_OP_BIAS_UP, &args->bias_up));
-    EG_TRY(take_matrix(problem, EG_OP_PRE_UP, &args->pre_up));
+    EG_TRY(take_matrix(problem, EG_OP_PRE_UP, &args->pre_up, args->outer.pre_up));
     EG_TRY(require_b_up(problem, "to multiply"));
     if (!eg_wants(problem, EG_OP_RESIDUAL)) return check_pair(problem, EG_OP_PRE, EG_OP_PRE_UP);
     return eg_fail(EG_ERR_ARGUMENT, "residual is given for a gated unit (b_up); expected none");
@@ -365,13 +420,13 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
     const eg_forward_args *args = known;
     problem->packed_b = args->packed_b;
     EG_TRY(eg_take_tensor_parallel(&args->tensor_parallel, args->workspace_limit, problem));
-    EG_TRY(take_matrix(problem, EG_OP_GATHERED, &args->tensor_parallel.gathered));
-    EG_TRY(take_matrix(problem, EG_OP_A, &args->a));
-    EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
+    EG_TRY(take_matrix(problem, EG_OP_GATHERED, &args->tensor_parallel.gathered, 0));
+    EG_TRY(take_matrix(problem, EG_OP_A, &args->a, args->outer.a));
+    EG_TRY(take_matrix(problem, EG_OP_B, &args->b, args->outer.b));
     EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
-    EG_TRY(take_matrix(problem, EG_OP_RESIDUAL, &args->residual));
-    EG_TRY(take_matrix(problem, EG_OP_Y, &args->y));
-    EG_TRY(take_matrix(problem, EG_OP_PRE, &args->pre));
+    EG_TRY(take_matrix(problem, EG_OP_RESIDUAL, &args->residual, args->outer.residual));
+    EG_TRY(take_matrix(problem, EG_OP_Y, &args->y, args->outer.y));
+    EG_TRY(take_matrix(problem, EG_OP_PRE, &args->pre, args->outer.pre));
     EG_TRY(check_workspace(problem, &args->workspace));
 
     EG_TRY(require(problem, EG_OP_Y, "to write"));
@@ -387,7 +442,9 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
 }
 
 /* Of a gated unit below: its gate is `chain`. */
-static eg_status take_chain_up(const eg_chain_up *chain, eg_problem *problem) {
+static eg_status take_chain_up(const eg_backward_args *args, eg_problem *problem) {
+    const eg_chain_up *chain = &args->chain_up;
+    const eg_backward_outer *outer = &args->outer;
     if (chain->saved.data == NULL) {
         const char *given = chain->d_up.data != NULL     ? "d_up"
                             : chain->y.data != NULL      ? "y"
@@ -396,9 +453,9 @@ static eg_status take_chain_up(const eg_chain_up *chain, eg_problem *problem) {
         if (given == NULL) return EG_OK;
         return eg_fail(EG_ERR_ARGUMENT, "chain_up.%s is given without chain_up.saved; expected both", given);
     }
-    EG_TRY(take_matrix(problem, EG_OP_BELOW_UP, &chain->saved));
-    EG_TRY(take_matrix(problem, EG_OP_D_UP_BELOW, &chain->d_up));
-    EG_TRY(take_matrix(problem, EG_OP_Y_BELOW, &chain->y));
+    EG_TRY(take_matrix(problem, EG_OP_BELOW_UP, &chain->saved, outer->chain_up_saved));
+    EG_TRY(take_matrix(problem, EG_OP_D_UP_BELOW, &chain->d_up, outer->chain_up_d_up));
+    EG_TRY(take_matrix(problem, EG_OP_Y_BELOW, &chain->y, outer->chain_up_y));
     EG_TRY(take_vector(problem, EG_OP_D_BIAS_UP_BELOW, &chain->d_bias));
     if (!eg_wants(problem, EG_OP_BELOW))
         return eg_fail(EG_ERR_ARGUMENT, "chain_up.saved is given without chain.saved; expected both");
@@ -408,7 +465,8 @@ static eg_status take_chain_up(const eg_chain_up *chain, eg_problem *problem) {
     return require(problem, EG_OP_D_UP_BELOW, "for chain_up");
 }
 
-static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
+static eg_status take_chain(const eg_backward_args *args, eg_problem *problem) {
+    const eg_chain *chain = &args->chain;
     if (chain->saved.data == NULL) {
         if (chain->d_bias.data == NULL) return EG_OK;
         return eg_fail(EG_ERR_ARGUMENT, "chain.d_bias is given without chain.saved; expected both");
@@ -421,11 +479,11 @@ static eg_status take_chain(const eg_chain *chain, eg_problem *problem) {
     if (chain->source == EG_SOURCE_Y) EG_TRY(check_from_y("chain.source", chain->activation));
     problem->below_activation = chain->activation;
     problem->below_source = chain->source;
-    EG_TRY(take_matrix(problem, EG_OP_BELOW, &chain->saved));
+    EG_TRY(take_matrix(problem, EG_OP_BELOW, &chain->saved, args->outer.chain_saved));
     EG_TRY(take_vector(problem, EG_OP_D_BIAS_BELOW, &chain->d_bias));
     const eg_operand *d_a = &problem->operands[EG_OP_D_A];
     if (d_a->data == NULL) return eg_fail(EG_ERR_ARGUMENT, "chain.saved is given without d_a; expected both");
-    if (problem->batch != 1 && d_a->batch_stride == 0) {
+    if (problem->batch != 1 && !eg_has_items(d_a)) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "d_a.batch_stride is 0 with chain.saved and batch %lld; expected a d_a that is "
                        "not summed over the batch",
@@ -448,7 +506,9 @@ static eg_status take_source(const eg_backward_args *args, eg_problem *problem) 
                        name, args->pre.data != NULL ? "PRE" : "Y", name);
     }
     if (args->source == EG_SOURCE_Y) EG_TRY(check_from_y("source", problem->activation));
-    return take_matrix(problem, EG_OP_SAVED, args->source == EG_SOURCE_PRE ? &args->pre : &args->y);
+    const bool pre = args->source == EG_SOURCE_PRE;
+    return take_matrix(problem, EG_OP_SAVED, pre ? &args->pre : &args->y,
+                       pre ? args->outer.pre : args->outer.y);
 }
 
 /* What makes a layer a gated unit where it is given. */
@@ -460,13 +520,13 @@ static bool is_of_up(eg_operand_id id) {
 /* The other half of a gated unit. */
 static eg_status take_gated_backward(const eg_backward_args *args, eg_problem *problem) {
     problem->packed_b_up = args->packed_b_up;
-    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up));
+    EG_TRY(take_matrix(problem, EG_OP_B_UP, &args->b_up, args->outer.b_up));
     EG_TRY(take_vector(problem, EG_OP_BIAS_UP, &args->bias_up));
-    EG_TRY(take_matrix(problem, EG_OP_SAVED_UP, &args->pre_up));
-    EG_TRY(take_matrix(problem, EG_OP_GRAD_UP, &args->grad_up));
-    EG_TRY(take_matrix(problem, EG_OP_D_B_UP, &args->d_b_up));
+    EG_TRY(take_matrix(problem, EG_OP_SAVED_UP, &args->pre_up, args->outer.pre_up));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_UP, &args->grad_up, args->outer.grad_up));
+    EG_TRY(take_matrix(problem, EG_OP_D_B_UP, &args->d_b_up, args->outer.d_b_up));
     EG_TRY(take_vector(problem, EG_OP_D_BIAS_UP, &args->d_bias_up));
-    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE_UP, &args->grad_pre_up));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE_UP, &args->grad_pre_up, args->outer.grad_pre_up));
     problem->gated = problem->packed_b_up != NULL;
     for (int id = 0; id < EG_OPERANDS; id++)
         problem->gated = problem->gated || (is_of_up((eg_operand_id)id) && eg_wants(problem, id));
@@ -558,24 +618,26 @@ static eg_status take_added(const eg_backward_args *args, eg_problem *problem) {
                        (unsigned long long)args->accumulate_into, (unsigned long long)all);
     problem->accumulate =
         (unsigned)(args->accumulate_into | (args->accumulate != 0 ? all : 0)) & ~(unsigned)EG_INTO_D_A;
-    EG_TRY(take_matrix(problem, EG_OP_D_A_RESIDUAL, &args->residual));
+    EG_TRY(take_matrix(problem, EG_OP_D_A_RESIDUAL, &args->residual, args->outer.residual));
     if (residual->data != NULL && d_a->data == NULL)
         return eg_fail(EG_ERR_ARGUMENT, "residual is given without d_a; expected both");
-    if (residual->data != NULL && problem->batch > 1 && d_a->batch_stride == 0 && residual->batch_stride != 0)
-        return eg_fail(EG_ERR_ARGUMENT,
-                       "residual.batch_stride is %lld with a d_a that is summed over the batch; expected 0",
-                       (long long)residual->batch_stride);
+    if (residual->data != NULL && problem->batch > 1 && !eg_has_items(d_a) && eg_has_items(residual))
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "residual.batch_stride is %lld, its outer stride %lld, with a d_a that is summed over the "
+            "batch; expected 0",
+            (long long)residual->batch_stride, (long long)residual->outer.stride);
     return (args->accumulate_into & EG_INTO_D_A) != 0 ? take_accumulated_d_a(problem) : EG_OK;
 }
 
 /* With a of all ranks that of this one is not read. */
 static eg_status take_backward_a(const eg_backward_args *args, eg_problem *problem) {
     const eg_matrix *gathered = &args->tensor_parallel.gathered;
-    if (gathered->data == NULL) return take_matrix(problem, EG_OP_A, &args->a);
+    if (gathered->data == NULL) return take_matrix(problem, EG_OP_A, &args->a, args->outer.a);
     if (args->a.data != NULL)
         return eg_fail(EG_ERR_ARGUMENT, "a is given with tensor_parallel.gathered; expected one of them");
     problem->exchange.gathered = true;
-    return take_matrix(problem, EG_OP_A, gathered);
+    return take_matrix(problem, EG_OP_A, gathered, 0);
 }
 
 eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, const eg_backward_args *given,
@@ -591,17 +653,17 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     problem->packed_b = args->packed_b;
     EG_TRY(eg_take_tensor_parallel(&args->tensor_parallel, args->workspace_limit, problem));
     EG_TRY(take_backward_a(args, problem));
-    EG_TRY(take_matrix(problem, EG_OP_B, &args->b));
+    EG_TRY(take_matrix(problem, EG_OP_B, &args->b, args->outer.b));
     EG_TRY(take_vector(problem, EG_OP_BIAS, &args->bias));
-    EG_TRY(take_matrix(problem, EG_OP_GRAD, &args->grad));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD, &args->grad, args->outer.grad));
     EG_TRY(take_source(args, problem));
-    EG_TRY(take_matrix(problem, EG_OP_D_A, &args->d_a));
-    EG_TRY(take_matrix(problem, EG_OP_D_B, &args->d_b));
+    EG_TRY(take_matrix(problem, EG_OP_D_A, &args->d_a, args->outer.d_a));
+    EG_TRY(take_matrix(problem, EG_OP_D_B, &args->d_b, args->outer.d_b));
     EG_TRY(take_vector(problem, EG_OP_D_BIAS, &args->d_bias));
-    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE, &args->grad_pre));
+    EG_TRY(take_matrix(problem, EG_OP_GRAD_PRE, &args->grad_pre, args->outer.grad_pre));
     EG_TRY(take_gated_backward(args, problem));
-    EG_TRY(take_chain(&args->chain, problem));
-    EG_TRY(take_chain_up(&args->chain_up, problem));
+    EG_TRY(take_chain(args, problem));
+    EG_TRY(take_chain_up(args, problem));
     EG_TRY(take_added(args, problem));
     EG_TRY(eg_take_data_parallel(args, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
@@ -615,7 +677,12 @@ eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, cons
                            eg_problem *problem) {
     EG_TRY(take_layer(addressing, layer, problem));
     if (b == NULL) return eg_fail(EG_ERR_ARGUMENT, "b is NULL; expected an eg_matrix");
-    if (b->batch_stride == 0) problem->batch = 1; /* which then fits any batch */
-    EG_TRY(take_matrix(problem, EG_OP_B, b));
+    if (problem->inner != problem->batch)
+        return eg_fail(EG_ERR_ARGUMENT,
+                       "layer.outer_batch is %lld for a pack; expected none: a pack is of one level, "
+                       "layer.batch its items",
+                       (long long)(problem->batch / problem->inner));
+    if (b->batch_stride == 0) problem->batch = problem->inner = 1; /* which then fits any batch */
+    EG_TRY(take_matrix(problem, EG_OP_B, b, 0));
     return require(problem, EG_OP_B, "to pack");
 }

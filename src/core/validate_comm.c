@@ -85,7 +85,7 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
                        args->workspace_limit);
     }
     if (!problem->exchange.sharded) return EG_OK;
-    if (problem->batch != 1 && problem->operands[EG_OP_D_B].batch_stride != 0) {
+    if (problem->batch != 1 && eg_has_items(&problem->operands[EG_OP_D_B])) {
         return eg_fail(
             EG_ERR_UNSUPPORTED,
             "d_b.batch_stride is %lld with EG_SHARDING_LINES; expected 0, a d_b summed over the batch",
@@ -124,6 +124,10 @@ eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit,
                                       .order = given->comm->order};
     problem->comm = given->comm;
     EG_TRY(take_sums("tensor_parallel", given->sums, problem));
+    if (problem->inner != problem->batch)
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "layer.outer_batch is %lld with tensor_parallel.comm; expected 1, all rows in m",
+                       (long long)(problem->batch / problem->inner));
     if (problem->batch != 1)
         return eg_fail(EG_ERR_UNSUPPORTED,
                        "layer.batch is %lld with tensor_parallel.comm; expected 1, all rows in m",

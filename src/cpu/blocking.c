@@ -45,7 +45,7 @@ bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
  * memory. Not where the left operand is transposed: its micro-panels belong to several blocks. */
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
-    const bool shared = batch_of(op) > 1 && right->batch_stride == 0;
+    const bool shared = batch_of(op) > 1 && !eg_is_batched(right);
     if (op->depth == 0 || op->left.transposed || right->space != EG_OPERAND || shared ||
         kernel->blocking.fused_max_rows == 0)
         return false;

@@ -38,7 +38,7 @@ enum { EG_CPU_WANTED = INT8_MAX };
 /* Matrices of an operand that are read. */
 static inline int64_t eg_cpu_items_of(const eg_op *op, const eg_view *x) {
     const int64_t batch = op->items > op->summed ? op->items : op->summed;
-    return x->batch_stride == 0 ? 1 : batch;
+    return eg_is_batched(x) ? batch : 1;
 }
 
 /* The operand of an operation as its caller has it, rather than as the operation reads it. */

@@ -50,12 +50,14 @@ static inline eg_operand eg_cpu_bind(const eg_call *call, const eg_view *view) {
                         .cols = view->cols,
                         .row_stride = view->row_stride,
                         .col_stride = view->col_stride,
-                        .batch_stride = view->batch_stride};
+                        .batch_stride = view->batch_stride,
+                        .outer = view->outer};
 }
 
 /* Address of element (row, col) of the operand's batch `item`. */
 static inline char *eg_cpu_at(const eg_operand *x, int64_t item, int64_t row, int64_t col) {
-    const int64_t element = item * x->batch_stride + row * x->row_stride + col * x->col_stride;
+    const int64_t element =
+        eg_item_at(x->batch_stride, x->outer, item) + row * x->row_stride + col * x->col_stride;
     return (char *)x->data + x->offset + element * (int64_t)eg_size_of(x->dtype);
 }
 

@@ -8,7 +8,7 @@ static double greatest(double a, double b) { return a > b ? a : b; }
 
 static double numbers_of(const eg_view *x, int64_t items) {
     if (!eg_is_present(x)) return 0;
-    return (double)x->rows * (double)x->cols * (double)(x->batch_stride != 0 ? items : 1);
+    return (double)x->rows * (double)x->cols * (double)(eg_is_batched(x) ? items : 1);
 }
 
 /* A temporary holds numbers of the compute type, or like a pack bf16 terms. */

@@ -19,7 +19,7 @@ enum { ROWS_A_BLOCK = 192 };
 static bool can_be_streamed(const eg_op *op, const eg_view *x) {
     const int64_t batch = op->items > op->summed ? op->items : op->summed;
     return x->space == EG_OPERAND && (x->col_stride == 1 || x->row_stride == 1) &&
-           (batch == 1 || x->batch_stride != 0);
+           (batch == 1 || eg_is_batched(x));
 }
 
 /* The k of a left operand have to be neighbours: where they may not be, each block lays them out. */
@@ -135,7 +135,7 @@ static void find_panel(few_rows_job *job, const char *panel, eg_dtype dtype) {
     job->left = panel;
     job->left_dtype = dtype;
     job->left_k = kernel->micro.nr * size;
-    job->left_item = job->product.left.batch_stride != 0 ? panels.stride * job->left_k * panels.panels : 0;
+    job->left_item = eg_is_batched(&job->product.left) ? panels.stride * job->left_k * panels.panels : 0;
 }
 
 /* AMX tile blocks: the few rows as a left operand, or where the right one's columns are read as rows of
@@ -152,7 +152,7 @@ static void find_left_blocks(few_rows_job *job, int where) {
         job->left = eg_cpu_region(job->run, where);
     }
     job->left_k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
-    job->left_item = view->batch_stride != 0 ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
+    job->left_item = eg_is_batched(view) ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
     /* a right operand's blocks are as the transposed product reads them */
     job->gathers = job->left == NULL || (!job->is_turned && job->product.right.space != EG_PACKED_B);
 }
@@ -183,7 +183,7 @@ static void find_left(few_rows_job *job, int where) {
     }
     job->left = eg_cpu_region(job->run, where);
     job->left_k = panels.stride * size; /* exact for multiples of nr, at which passes begin */
-    job->left_item = view->batch_stride != 0 ? panels.panels * panels.stride * nr * size : 0;
+    job->left_item = eg_is_batched(view) ? panels.panels * panels.stride * nr * size : 0;
     job->part.left_row = nr;
     job->part.left_group = panels.stride * nr;
 }
@@ -207,13 +207,13 @@ static void find_right(few_rows_job *job) {
         const eg_amx_grid grid =
             eg_amx_grid_of(kernel->pack.bf16_terms, job->product.cols, job->product.depth);
         job->right_panel = grid.row_pitch * (int64_t)grid.block_bytes;
-        job->right_item = view->batch_stride != 0 ? grid.rows * job->right_panel : 0;
+        job->right_item = eg_is_batched(view) ? grid.rows * job->right_panel : 0;
         job->part.k_bytes = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
         return;
     }
     const eg_panels panels = eg_cpu_panels(kernel, job->product.depth, job->product.cols);
     job->right_panel = panels.stride * nr * size;
-    job->right_item = view->batch_stride != 0 ? panels.panels * job->right_panel : 0;
+    job->right_item = eg_is_batched(view) ? panels.panels * job->right_panel : 0;
     job->part.k_bytes = nr * size;
     job->part.col_bytes = size;
     job->part.panel_bytes = job->right_panel;

@@ -19,6 +19,7 @@
 typedef struct side {
     const char *data;
     int64_t item, k, index;
+    eg_outer outer;             /* of an operand in place */
     int64_t panel, panel_width; /* from one micro-panel to the next, and indices of each */
     bool in_place;              /* where its caller has it, not packed */
     eg_micro_operand micro;     /* as the micro-kernel reads it, but for the address */
@@ -62,6 +63,7 @@ static void place_side(side *s, const eg_operand *x, bool right, int64_t nr) {
     const int64_t k = right ? x->row_stride : x->col_stride, index = right ? x->col_stride : x->row_stride;
     s->data = eg_cpu_at(x, 0, 0, 0);
     s->item = times(x->batch_stride, size);
+    s->outer = (eg_outer){x->outer.inner, times(x->outer.stride, size)};
     s->k = times(k, size);
     s->index = times(index, size);
     s->in_place = true;
@@ -109,7 +111,7 @@ static void find_side(side *s, const product *x, const eg_view *view, int where,
     } else {
         const eg_dtype dtype = is_pack ? view->dtype : x->kernel->compute;
         place_packed_side(s, x->kernel, (int64_t)eg_size_of(dtype), role, x->depth, count);
-        if (view->batch_stride == 0) s->item = 0;
+        if (!eg_is_batched(view)) s->item = 0;
         s->data = is_pack ? eg_cpu_packed_b(x->run, x->kernel, view) : eg_cpu_region(x->run, where);
     }
 }
@@ -160,7 +162,8 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
 /* The operand's index `at` from `k` on. */
 static const char *side_at(const side *s, int64_t item, int64_t at, int64_t k) {
     const int64_t panel = at < s->panel_width ? 0 : eg_div(at, s->panel_width);
-    return s->data + item * s->item + panel * s->panel + (at - panel * s->panel_width) * s->index + k * s->k;
+    return s->data + eg_item_at(s->item, s->outer, item) + panel * s->panel +
+           (at - panel * s->panel_width) * s->index + k * s->k;
 }
 
 /* ---- One tile ----------------------------------------------------------------------------------- */

@@ -200,7 +200,7 @@ static void find_side(outer_side *side, const outer_job *job, const eg_view *vie
     side->panels = eg_cpu_region(job->run, where);
     side->numbers = panels.stride * job->kernel->micro.nr;
     side->panel = side->numbers * (int64_t)eg_size_of(job->kernel->compute);
-    side->item = view->batch_stride != 0 ? panels.panels * side->panel : 0;
+    side->item = eg_is_batched(view) ? panels.panels * side->panel : 0;
 }
 
 void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {

@@ -193,5 +193,5 @@ void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     if (view->transposed) x = eg_cpu_transpose(x);
     const eg_cpu_packs to = eg_cpu_packs_of(run, &detail->packs);
     eg_cpu_pack_matrix(run, detail->kernel, detail->kernel->compute, step->threads, x,
-                       x.batch_stride == 0 ? 1 : batch, &to);
+                       eg_has_items(&x) ? batch : 1, &to);
 }

@@ -11,7 +11,7 @@
 
 /* The product of a layer on this b that is one row high. */
 static eg_op_list layer_of(const eg_problem *p) {
-    const int64_t items = p->batch > 1 && p->operands[EG_OP_B].batch_stride != 0 ? p->batch : 1;
+    const int64_t items = eg_has_items(&p->operands[EG_OP_B]) ? p->batch : 1;
     eg_op_list list = {.ops = 1, .dtype = p->dtype, .compute = p->compute, .math = p->math};
     list.op[0] = (eg_op){.kind = EG_GEMM,
                          .items = items,
@@ -25,7 +25,7 @@ static eg_op_list layer_of(const eg_problem *p) {
 }
 
 static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_form *form, size_t *bytes) {
-    const int64_t items = p->operands[EG_OP_B].batch_stride == 0 ? 1 : p->batch;
+    const int64_t items = eg_has_items(&p->operands[EG_OP_B]) ? p->batch : 1;
     form->kernel = kernel;
     form->plain.offset = *bytes;
     if (!eg_cpu_matrix_bytes(kernel, p->dtype, items, p->k, p->n, &form->plain.bytes) ||
@@ -60,7 +60,7 @@ eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_pa
 eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_packed *packed) {
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
     const eg_operand *b = &problem->operands[EG_OP_B];
-    const int64_t items = b->batch_stride == 0 ? 1 : problem->batch;
+    const int64_t items = eg_has_items(b) ? problem->batch : 1;
     const eg_cpu_calibration *calibration = eg_cpu_calibration_of(&context->caps);
     const eg_view view = {.space = EG_OPERAND,
                           .dtype = b->dtype,
@@ -68,7 +68,8 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
                           .cols = b->cols,
                           .row_stride = b->row_stride,
                           .col_stride = b->col_stride,
-                          .batch_stride = b->batch_stride};
+                          .batch_stride = b->batch_stride,
+                          .outer = b->outer};
     const eg_cpu_layouts both = {EG_CPU_NOWHERE, EG_CPU_NOWHERE, 0, 0};
     bool refused = false;
     const eg_cpu_run run = {.threads = context->device, .refused = &refused};

@@ -37,7 +37,7 @@ static bool is_unchanged(const eg_op *map) {
 bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
     const eg_op *map = &list->op[0];
     return list->ops > 0 && map->kind == EG_MAP && map->left.id == id &&
-           (map->items == 1 || map->left.batch_stride != 0) && is_unchanged(map);
+           (map->items == 1 || eg_is_batched(&map->left)) && is_unchanged(map);
 }
 
 /* ---- How they are stored ------------------------------------------------------------------------ */
@@ -47,7 +47,8 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
 enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
 
 static bool is_whole_lines(const eg_view *x) {
-    const uint64_t distances = (uint64_t)(x->row_stride | x->batch_stride) * eg_size_of(x->dtype);
+    const uint64_t distances =
+        (uint64_t)(x->row_stride | x->batch_stride | x->outer.stride) * eg_size_of(x->dtype);
     return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
 }
 

@@ -50,6 +50,7 @@ static eg_status detect(eg_context *context, eg_cuda_device *device) {
         return eg_fail(EG_ERR_UNAVAILABLE, "%s has compute capability %d.%d; expected 8.0 or more", name,
                        major, minor);
     }
+    context->caps.one_level = true;
     context->caps.rounds_grad_pre = true;
     context->caps.features = EG_CUDA_SM80;
     if (major == 9 && minor == 0) context->caps.features |= EG_CUDA_SM90A;

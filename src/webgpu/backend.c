@@ -27,6 +27,7 @@ static eg_status webgpu_open(eg_context *context, const eg_open_info *info) {
         webgpu_close(context);
         return status;
     }
+    context->caps.one_level = true;
     context->caps.addressing = EG_HANDLES;
     context->caps.features = gpu->caps.f16 ? 1 : 0;
     context->caps.detail = &gpu->caps;

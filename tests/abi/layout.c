@@ -30,7 +30,7 @@ AT(eg_open_info, native_queue, 64);
 AT(eg_open_info, parallel_for, 72);
 AT(eg_open_info, parallel_user, 80);
 
-SIZE(eg_layer, 64);
+SIZE(eg_layer, 72);
 AT(eg_layer, size, 0);
 AT(eg_layer, m, 8);
 AT(eg_layer, k, 16);
@@ -41,6 +41,7 @@ AT(eg_layer, activation, 44);
 AT(eg_layer, math, 48);
 AT(eg_layer, nonfinite, 52);
 AT(eg_layer, scale, 56);
+AT(eg_layer, outer_batch, 64);
 
 SIZE(eg_matrix, 40);
 AT(eg_matrix, data, 0);
@@ -66,7 +67,16 @@ AT(eg_tensor_parallel, split, 8);
 AT(eg_tensor_parallel, sums, 12);
 AT(eg_tensor_parallel, gathered, 16);
 
-SIZE(eg_forward_args, 440);
+SIZE(eg_forward_outer, 56);
+AT(eg_forward_outer, a, 0);
+AT(eg_forward_outer, b, 8);
+AT(eg_forward_outer, residual, 16);
+AT(eg_forward_outer, y, 24);
+AT(eg_forward_outer, pre, 32);
+AT(eg_forward_outer, b_up, 40);
+AT(eg_forward_outer, pre_up, 48);
+
+SIZE(eg_forward_args, 496);
 AT(eg_forward_args, size, 0);
 AT(eg_forward_args, a, 8);
 AT(eg_forward_args, b, 48);
@@ -82,6 +92,7 @@ AT(eg_forward_args, bias_up, 312);
 AT(eg_forward_args, pre_up, 336);
 AT(eg_forward_args, packed_b_up, 376);
 AT(eg_forward_args, tensor_parallel, 384);
+AT(eg_forward_args, outer, 440);
 
 SIZE(eg_chain, 72);
 AT(eg_chain, saved, 0);
@@ -101,7 +112,27 @@ AT(eg_chain_up, d_up, 40);
 AT(eg_chain_up, y, 80);
 AT(eg_chain_up, d_bias, 120);
 
-SIZE(eg_backward_args, 1032);
+SIZE(eg_backward_outer, 144);
+AT(eg_backward_outer, a, 0);
+AT(eg_backward_outer, b, 8);
+AT(eg_backward_outer, grad, 16);
+AT(eg_backward_outer, pre, 24);
+AT(eg_backward_outer, y, 32);
+AT(eg_backward_outer, d_a, 40);
+AT(eg_backward_outer, d_b, 48);
+AT(eg_backward_outer, grad_pre, 56);
+AT(eg_backward_outer, chain_saved, 64);
+AT(eg_backward_outer, b_up, 72);
+AT(eg_backward_outer, pre_up, 80);
+AT(eg_backward_outer, grad_up, 88);
+AT(eg_backward_outer, d_b_up, 96);
+AT(eg_backward_outer, grad_pre_up, 104);
+AT(eg_backward_outer, chain_up_saved, 112);
+AT(eg_backward_outer, chain_up_d_up, 120);
+AT(eg_backward_outer, chain_up_y, 128);
+AT(eg_backward_outer, residual, 136);
+
+SIZE(eg_backward_args, 1176);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -132,6 +163,7 @@ AT(eg_backward_args, chain_up, 784);
 AT(eg_backward_args, residual, 928);
 AT(eg_backward_args, accumulate_into, 968);
 AT(eg_backward_args, tensor_parallel, 976);
+AT(eg_backward_args, outer, 1032);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

@@ -313,9 +313,38 @@ static void the_library_adds_no_bias_of_another_type(void **state) {
     close_session(&s);
 }
 
+/* q·kᵀ of a packed [B, T, 3, H, d]: a launch for each sequence. What adds up over both levels at once is
+ * refused, not wrong. */
+static void two_levels_are_launched_one_by_one(void **state) {
+    enum { B = 4, H = 2, T = 64, D = 64, ROW = 3 * H * D };
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_layer layer = {
+        .size = sizeof layer, .m = T, .k = D, .n = T, .batch = H, .dtype = EG_BF16, .outer_batch = B};
+    const eg_forward_args args = {
+        .size = sizeof args,
+        .a = {.data = place(0), .ld = ROW, .batch_stride = D},
+        .b = {.data = place(1), .ld = ROW, .batch_stride = D, .layout = EG_COL_MAJOR},
+        .y = {.data = place(2), .batch_stride = T * T},
+        .outer = {.a = T * ROW, .b = T * ROW, .y = H * T * T}};
+    driver->launches = 0;
+    assert_ok(eg_forward(s.context, &layer, &args));
+    assert_int_equal(driver->launches, B);
+    const eg_backward_args sums = {.size = sizeof sums,
+                                   .a = args.a,
+                                   .b = args.b,
+                                   .grad = args.y,
+                                   .d_a = {.data = place(3)},
+                                   .outer = {.a = T * ROW, .b = T * ROW, .grad = H * T * T}};
+    assert_int_equal(eg_backward(s.context, &layer, &sums), EG_ERR_UNSUPPORTED);
+    close_session(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),
-                                       cmocka_unit_test(the_library_adds_no_bias_of_another_type)};
+                                       cmocka_unit_test(the_library_adds_no_bias_of_another_type),
+                                       cmocka_unit_test(two_levels_are_launched_one_by_one)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

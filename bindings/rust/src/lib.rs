@@ -135,6 +135,7 @@ pub struct eg_layer {
     pub math: eg_math,
     pub nonfinite: eg_nonfinite,
     pub scale: f64,
+    pub outer_batch: i64,
 }
 
 #[repr(C)]
@@ -175,6 +176,41 @@ pub struct eg_tensor_parallel {
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
+pub struct eg_forward_outer {
+    pub a: i64,
+    pub b: i64,
+    pub residual: i64,
+    pub y: i64,
+    pub pre: i64,
+    pub b_up: i64,
+    pub pre_up: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct eg_backward_outer {
+    pub a: i64,
+    pub b: i64,
+    pub grad: i64,
+    pub pre: i64,
+    pub y: i64,
+    pub d_a: i64,
+    pub d_b: i64,
+    pub grad_pre: i64,
+    pub chain_saved: i64,
+    pub b_up: i64,
+    pub pre_up: i64,
+    pub grad_up: i64,
+    pub d_b_up: i64,
+    pub grad_pre_up: i64,
+    pub chain_up_saved: i64,
+    pub chain_up_d_up: i64,
+    pub chain_up_y: i64,
+    pub residual: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct eg_forward_args {
     pub size: usize,
     pub a: eg_matrix,
@@ -191,6 +227,7 @@ pub struct eg_forward_args {
     pub pre_up: eg_matrix,
     pub packed_b_up: *const eg_packed,
     pub tensor_parallel: eg_tensor_parallel,
+    pub outer: eg_forward_outer,
 }
 
 #[repr(C)]
@@ -253,6 +290,7 @@ pub struct eg_backward_args {
     pub residual: eg_matrix,
     pub accumulate_into: u64,
     pub tensor_parallel: eg_tensor_parallel,
+    pub outer: eg_backward_outer,
 }
 
 #[repr(C)]
