@@ -92,7 +92,7 @@ MUTATIONS = [
     ("a derivative table lacks its highest power", "src/cpu/vector.h",
      "odd = i == table->degree ? power :", "odd = i == table->degree ? (EG_T){0} :"),
     # Layouts and memory.
-    ("row and column strides are swapped", "src/core/validate.c",
+    ("row and column strides are swapped", "src/core/validate_operand.c",
      "operand->row_stride = row_major ? stride : 1;", "operand->row_stride = row_major ? 1 : stride;"),
     ("element addresses are computed in 32 bits", "src/cpu/cpu.h",
      "eg_item_at(x->batch_stride, x->outer, item) + row * x->row_stride + col * x->col_stride;",
@@ -174,7 +174,7 @@ MUTATIONS = [
     # Validation, plans, packs.
     ("overlaps pass", "src/core/validate.c",
      "if (verdict != EG_APART) return", "if (verdict == EG_APART) return"),
-    ("a leading dimension may be one too small", "src/core/validate.c", "if (ld < least_ld) {", "if (ld + 1 < least_ld) {"),
+    ("a leading dimension may be one too small", "src/core/validate_operand.c", "if (ld < least_ld) {", "if (ld + 1 < least_ld) {"),
     ("a batch with its own d_b is folded into rows", "src/core/lower.c",
      "{EG_OP_B, EG_OP_D_B, EG_OP_B_UP, EG_OP_D_B_UP}", "{EG_OP_B, EG_OP_B_UP, EG_OP_D_B_UP}"),
     ("a batch with its own b_up is folded into rows", "src/core/lower.c",
@@ -324,7 +324,7 @@ MUTATIONS = [
     ("the largest stride is tried once", "src/core/overlap.c", "n <= last && *tries > 0", "n < last && *tries > 0"),
     ("items of a batch may meet", "src/core/overlap.c",
      "add_term(&s, x->row_stride, 2 * (x->rows - 1));", "add_term(&s, x->row_stride, x->rows - 1);"),
-    ("an offset of half the address space passes", "src/core/validate.c",
+    ("an offset of half the address space passes", "src/core/validate_operand.c",
      "if (offset > (uint64_t)furthest || bytes > (uint64_t)furthest - offset) return true;", ""),
     ("a pre that recompute does not read passes", "src/core/validate.c",
      "if (args->pre.data == NULL && args->y.data == NULL) return EG_OK;", "return EG_OK;"),

@@ -8,7 +8,7 @@
 
 #include "epigrad/comm.h"
 
-/* The operands of both calls. The table in validate.c says the shape and the name of each. */
+/* The operands of both calls. The table in validate_operand.c says the shape and the name of each. */
 typedef enum eg_operand_id {
     EG_OP_A,
     EG_OP_B,

@@ -29,6 +29,14 @@ eg_status eg_validate_enum(const char *name, int value, int last, const char *ex
 eg_status eg_take_known(const char *name, const void **given, size_t size, size_t oldest, size_t known,
                         void *copy);
 
+/* validate_operand.c: takes what the caller gave of an operand; one without data stays absent. */
+eg_status eg_take_matrix(eg_problem *problem, eg_operand_id id, const eg_matrix *matrix,
+                         int64_t outer_stride);
+eg_status eg_take_vector(eg_problem *problem, eg_operand_id id, const eg_vector *vector);
+
+/* A needed input that has elements must be there; `why` ends the sentence. */
+eg_status eg_require(const eg_problem *problem, eg_operand_id id, const char *why);
+
 /* validate_comm.c: what is summed over processes, after all operands. */
 eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *problem);
 
