@@ -31,7 +31,7 @@ template <bool BF16> struct eg_vector_of { using type = bf16x8; };
 template <> struct eg_vector_of<false> { using type = f16x8; };
 
 /* The type of the operands, and the tile. */
-template <bool BF16_, int ROWS_, int COLS_> struct eg_split {
+template <bool BF16_, int ROWS_, int COLS_> struct eg_split_traits {
     static constexpr bool BF16 = BF16_;
     using vector = typename eg_vector_of<BF16>::type;
     static constexpr int ROWS = ROWS_, COLS = COLS_, DEPTH = EG_HOPPER_DEPTH;
@@ -352,7 +352,7 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
 #define EG_SPLIT_KERNEL(type, bf16, rows, cols)                                                              \
     extern "C" __global__ void __launch_bounds__(EG_TMA_SPLIT_THREADS, EG_TMA_SPLIT_BLOCKS(rows))            \
         eg_hopper_##type##_split_##rows##x##cols(const __grid_constant__ eg_cuda_hopper p) {                 \
-        eg_split_run<eg_split<bf16, rows, cols>>(p);                                                         \
+        eg_split_run<eg_split_traits<bf16, rows, cols>>(p);                                                  \
     }
 #define EG_SPLIT_KERNELS(type, bf16)                                                                         \
     EG_SPLIT_KERNEL(type, bf16, 16, 64)                                                                      \
