@@ -21,7 +21,7 @@ int64_t eg_exchanged_room(eg_op_list *list, eg_dtype dtype, int64_t rows, int64_
         __builtin_add_overflow(bytes, EG_EXCHANGED_ALIGN - 1, &bytes) ||
         __builtin_add_overflow(begin, bytes / EG_EXCHANGED_ALIGN * EG_EXCHANGED_ALIGN, &list->exchanged);
     if (too_large) list->exchanged = INT64_MAX;
-    return begin / size;
+    return size > 0 ? begin / size : 0;
 }
 
 /* Of `shape`, with dense lines, in the workspace; `lines` of an item take room. */
