@@ -24,6 +24,7 @@ ASK(is_large, c->call.m * c->call.k * c->call.n * c->call.batch > 1000000)
 ASK(is_tall, c->call.m >= 5000)
 ASK(is_tall_with_limit, is_tall(c) && c->call.limit != CHECK_LIMIT_NONE)
 ASK(has_batch, c->call.batch > 1)
+ASK(has_levels, c->call.outer > 0)
 ASK(has_residual, campaign_has(&c->call, CHECK_RESIDUAL))
 ASK(has_chain, campaign_has(&c->call, CHECK_BELOW))
 ASK(is_gated, c->call.gated)
@@ -90,6 +91,7 @@ static const struct {
     {"M of 5000 and more", is_tall},
     {"likewise, with a limit", is_tall_with_limit},
     {"a batch", has_batch},
+    {"of two levels", has_levels},
     {"residual", has_residual},
     {"chain", has_chain},
     {"gated", is_gated},

@@ -74,6 +74,14 @@ static void shrink(oracle_random *random, int64_t products, check_case *c) {
     }
 }
 
+/* Two levels of a batch: outer items of as many inner ones. */
+static void draw_levels(oracle_random *random, check_case *c) {
+    c->outer = 0;
+    if (c->batch == 1 || !campaign_chance(random, 35)) return;
+    const int64_t outer = between(random, 2, c->batch);
+    if (c->batch % outer == 0) c->outer = outer;
+}
+
 static int draw_shape(oracle_random *random, check_case *c) {
     const int chosen = draw_class(random);
     const int64_t most = classes[chosen].most;
@@ -103,6 +111,7 @@ static int draw_shape(oracle_random *random, check_case *c) {
         c->n = between(random, 16, 100);
     }
     shrink(random, classes[chosen].products, c);
+    draw_levels(random, c);
     return chosen;
 }
 

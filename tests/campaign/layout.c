@@ -145,6 +145,30 @@ static size_t draw_offset(const drawing *d, eg_dtype dtype) {
     }
 }
 
+/* Of a batch of two levels: where the items of one level are, or others. What may be packed stays there. */
+static void draw_levels(const drawing *d, check_operand which, int64_t length, int64_t lines, bool repeats,
+                        check_place *place) {
+    const check_case *c = &d->out->call;
+    const int64_t inner = c->outer > 0 ? c->batch / c->outer : c->batch, step = place->batch_stride;
+    const bool packed = c->pack != CHECK_PACK_NONE && (which == CHECK_B || which == CHECK_B_UP);
+    const bool apart = lines <= 1 || step >= lines * place->ld; /* no rows of another item between */
+    if (c->outer == 0) return;
+    place->outer_stride = inner * step;
+    if (packed) return;
+    if (chance(d, 30)) { /* the outer items beside each other */
+        place->outer_stride = step;
+        place->batch_stride = c->outer * step;
+    } else if (!apart && step >= length && place->ld >= c->batch * step &&
+               chance(d, 60)) { /* rows of the inner items alone */
+        place->ld = inner * step;
+        place->outer_stride = lines * place->ld;
+    } else if (apart && chance(d, 40)) {
+        place->outer_stride += rounded(d, place->dtype, between(d, 1, 9));
+    }
+    if (repeats || !chance(d, 20)) return;
+    *(chance(d, 50) ? &place->batch_stride : &place->outer_stride) = 0;
+}
+
 /* The distance between the matrices of a batch. */
 static void draw_items(const drawing *d, check_operand which, int64_t length, int64_t lines,
                        check_place *place) {
@@ -161,6 +185,7 @@ static void draw_items(const drawing *d, check_operand which, int64_t length, in
         place->batch_stride = rounded(d, place->dtype, between(d, 1, whole + 1));
     }
     if (place->batch_stride == 0) place->batch_stride = 1; /* no elements; 0 would mean shared */
+    draw_levels(d, which, length, lines, repeats, place);
 }
 
 static void draw_place(const drawing *d, check_operand which) {
@@ -207,13 +232,15 @@ static bool may_be_window(const drawing *d, check_operand which, eg_layout layou
 }
 
 /* Operands of as many lines side by side, every line of one memory having a window of each: [T, windows].
- * Their batches follow one another, or interleave within the line too: [T, windows, batch, length]. */
+ * Their batches follow one another, or the items of the inner level interleave within the line, too: [T,
+ * windows, batch, length]. */
 static void draw_windows(drawing *d) {
     const check_case *c = &d->out->call;
     const eg_layout layout = chance(d, 70) ? EG_ROW_MAJOR : EG_COL_MAJOR;
     const int64_t choices[] = {c->m, c->m, c->k, c->n};
     const int64_t lines = choices[between(d, 0, 3)];
     const bool by_item = c->batch > 1 && chance(d, 50);
+    const int64_t inner = c->outer > 0 ? c->batch / c->outer : c->batch;
     check_operand members[CHECK_OPERANDS];
     int count = 0;
     for (int i = 0; i < CHECK_OPERANDS; i++) {
@@ -236,7 +263,7 @@ static void draw_windows(drawing *d) {
             rounded(d, c->dtype, length_of(sizes_of(c, members[i]), layout) + (chance(d, 20) ? 1 : 0));
         starts[i] = ld;
         place->batch_stride = shared ? 0 : length;
-        ld += length * (by_item && !shared ? c->batch : 1);
+        ld += length * (by_item && !shared ? inner : 1);
         if (chance(d, 15)) ld += rounded(d, c->dtype, between(d, 1, 5));
     }
     const int64_t item = (lines + (chance(d, 20) ? between(d, 1, 3) : 0)) * ld;
@@ -247,6 +274,7 @@ static void draw_windows(drawing *d) {
         place->layout = layout;
         place->ld = ld;
         if (!by_item && place->batch_stride != 0) place->batch_stride = item;
+        place->outer_stride = place->batch_stride == 0 || c->outer == 0 ? 0 : by_item ? item : inner * item;
         place->offset = offset + (size_t)starts[i] * eg_dtype_size(c->dtype);
         d->placed |= CHECK_BIT(members[i]);
     }
@@ -291,7 +319,8 @@ void campaign_lay_out(oracle_random *random, bool addresses, campaign_case *out)
     }
     if (c->d_a_in_place) out->places[CHECK_D_A] = out->places[CHECK_D_A_RESIDUAL];
     if (c->batch > 1 && out->places[CHECK_D_A].batch_stride == 0)
-        out->places[CHECK_D_A_RESIDUAL].batch_stride = 0; /* one for the sum over the batch */
+        out->places[CHECK_D_A_RESIDUAL].batch_stride = out->places[CHECK_D_A_RESIDUAL].outer_stride =
+            0; /* one for the sum over the batch */
     for (int i = 0; addresses && i < CHECK_OPERANDS; i++) {
         check_place *place = &out->places[i];
         if (chance(&d, 50)) place->in_pointer = place->offset;
@@ -331,13 +360,13 @@ void campaign_describe_places(const campaign_case *c, char *text, size_t capacit
     for (int i = 0; i < CHECK_OPERANDS && used < capacity; i++) {
         const check_place *place = &c->places[i];
         if (!campaign_has(&c->call, (check_operand)i)) continue;
-        const int wrote =
-            snprintf(text + used, capacity - used, "  %s: %s%s%s %s ld %lld batch_stride %lld offset %zu%s",
-                     names[i], place->home == (check_operand)i ? "" : "in ",
-                     place->home == (check_operand)i ? "" : names[place->home],
-                     place->home == (check_operand)i ? "" : "'s memory", eg_dtype_name(place->dtype),
-                     (long long)place->ld, (long long)place->batch_stride, place->offset,
-                     place->layout == EG_COL_MAJOR ? " column-major\n" : "\n");
+        const int wrote = snprintf(
+            text + used, capacity - used, "  %s: %s%s%s %s ld %lld batch_stride %lld outer %lld offset %zu%s",
+            names[i], place->home == (check_operand)i ? "" : "in ",
+            place->home == (check_operand)i ? "" : names[place->home],
+            place->home == (check_operand)i ? "" : "'s memory", eg_dtype_name(place->dtype),
+            (long long)place->ld, (long long)place->batch_stride, (long long)place->outer_stride,
+            place->offset, place->layout == EG_COL_MAJOR ? " column-major\n" : "\n");
         used += wrote > 0 ? (size_t)wrote : 0;
     }
 }
