@@ -300,17 +300,22 @@ typedef struct eg_comm eg_comm; /* the processes, and what carries numbers betwe
 
 /* Tensor parallel: each process has a part of B, and between layers each has M / ranks rows of the
  * activations. The layer is that of the process's own product: m are all rows, a multiple of the ranks; k and
- * n are those of its part of B. Operands of the divided side have m / ranks rows, those of this process:
- *     EG_SPLIT_COLUMNS   a, and in the backward pass d_a and its residual: [M / ranks, K]. All others are as
- *                        ever. Forward gathers the rows of a; backward sums d_a over the processes. No chain.
- *     EG_SPLIT_ROWS      y, pre and residual, and in the backward pass grad, pre, y and grad_pre: [M / ranks,
- * N]. Forward sums A·B over the processes; bias is added once. Backward gathers grad_pre, in the layer's
- * dtype; d_bias is the sum over all processes. bias, d_bias: the same on all. Not for gated units, and not
- * with EG_SOURCE_RECOMPUTE but for EG_ACT_NONE. Rows are exchanged in groups, under the products of other
- * groups, where that is estimated to gain time on every rank. Every rank makes the same calls in the same
- * order, with the same m, and k (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in
- * every run. Not with batch, outer_batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as
- * with data_parallel. */
+ * n are those of its part of B. Operands of the divided side have the M / ranks rows of this process; all
+ * others are as ever:
+ *
+ *     EG_SPLIT_COLUMNS   a; backward also d_a and its residual
+ *     EG_SPLIT_ROWS      y, pre and residual; backward grad, pre, y and grad_pre
+ *
+ * EG_SPLIT_COLUMNS: forward gathers the rows of a; backward sums d_a over the processes. No chain.
+ *
+ * EG_SPLIT_ROWS: forward sums A·B over the processes; the bias is added once. Backward gathers grad_pre, in
+ * the layer's dtype; d_bias is the sum over all processes. bias and d_bias are the same on all. Not for gated
+ * units, and with EG_SOURCE_RECOMPUTE for EG_ACT_NONE only.
+ *
+ * Rows are exchanged in groups, under the products of other groups, where that is estimated to gain time on
+ * every rank. Every rank makes the same calls in the same order, with the same m, and the same k
+ * (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in every run. Not with batch,
+ * outer_batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as with data_parallel. */
 typedef struct eg_tensor_parallel {
     const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
     eg_split split;
