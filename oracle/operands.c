@@ -229,6 +229,12 @@ static double into_range(eg_activation activation, double x) {
     return activation == EG_ACT_RELU ? fmax(x, 0) : x;
 }
 
+/* Of zeros and ones. A gated unit of f16 keeps products of many, which a scale must not take beyond its
+ * range: an infinity there, times a zero, is no number. */
+static double one_of(const check_case *c) {
+    return c->gated && c->dtype == EG_F16 && fabs(c->scale) > 1 ? 0x1p-6 : 1;
+}
+
 static double draw(const check_case *c, check_operand which, oracle_random *random) {
     const bool saved =
         which == CHECK_SAVED || which == CHECK_BELOW || which == CHECK_SAVED_UP || which == CHECK_BELOW_UP;
@@ -236,7 +242,7 @@ static double draw(const check_case *c, check_operand which, oracle_random *rand
     if (c->data == CHECK_DATA_INTEGERS)
         x = (double)(saved ? oracle_random_below(random, 9) - 4 : oracle_random_below(random, 5) - 2);
     if (c->data == CHECK_DATA_POSITIVE) x = fabs(x);
-    if (c->data == CHECK_DATA_ZERO) x = saved || x < 0 ? 0 : 1;
+    if (c->data == CHECK_DATA_ZERO) x = saved || x < 0 ? 0 : one_of(c);
     if (which == CHECK_SAVED && c->source == EG_SOURCE_Y) x = into_range(c->activation, x);
     if (which == CHECK_BELOW && c->below_source == EG_SOURCE_Y) x = into_range(c->below_activation, x);
     return x;
