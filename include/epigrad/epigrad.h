@@ -331,6 +331,7 @@ typedef struct eg_tensor_parallel {
 typedef struct eg_forward_outer {
     int64_t a, b, residual, y, pre, b_up, pre_up;
 } eg_forward_outer;
+/* The same of a backward call. */
 typedef struct eg_backward_outer {
     int64_t a, b, grad, pre, y, d_a, d_b, grad_pre, chain_saved;
     int64_t b_up, pre_up, grad_up, d_b_up, grad_pre_up, chain_up_saved, chain_up_d_up, chain_up_y, residual;

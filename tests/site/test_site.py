@@ -115,7 +115,7 @@ def test_every_public_name_of_the_package_is_there():
     ids = document(SITE / "docs" / "site" / "python.html").ids
     source = (ROOT / "python" / "epigrad" / "__init__.py").read_text(encoding="utf-8")
     names = {f"epigrad.{name}" for name in re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", source, re.S).group(1))}
-    assert len(names) == 13
+    assert len(names) == 14
     names -= {"epigrad.__version__"}
     names |= {f"epigrad.torch.{name}" for name in ("linear", "Linear", "MLP", "patch", "Replaced")} | {"epigrad.jax.linear"}
     assert [] == sorted(names - ids)
