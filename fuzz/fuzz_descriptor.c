@@ -107,7 +107,8 @@ static eg_matrix choose_matrix(operands *o, int64_t rows, int64_t cols, bool usu
     if (style & 8) m.offset = offsets[choose(s, 10)];
     if (style & 16) m.dtype = (eg_dtype)choose_enum(s, 5);
     if (style & 32 && choose(s, 16) == 0) m.layout = (eg_layout)choose_enum(s, 3);
-    const int64_t elements = extent(rows, cols, o->layer->batch, &m);
+    const int64_t groups = o->layer->groups, items = groups > 0 ? groups : o->layer->batch;
+    const int64_t elements = extent(rows, cols, items, &m);
     const bool shared = o->count > 0 && (style & 64) != 0 && choose(s, 8) == 0;
     m.data = buffer_for(o, &m, elements);
     if (shared) { /* memory that another operand has too: to be refused, unless it happens to fit */
@@ -120,10 +121,11 @@ static eg_matrix choose_matrix(operands *o, int64_t rows, int64_t cols, bool usu
 static eg_vector choose_vector(operands *o, int64_t elements, bool usual) {
     eg_matrix m = choose_matrix(o, 1, elements, usual);
     if (m.data == NULL) return (eg_vector){0};
+    const int64_t groups = o->layer->groups;
     m.ld = 0;
-    m.batch_stride = 0;
+    m.batch_stride = groups > 0 ? elements : 0;
     m.layout = EG_ROW_MAJOR;
-    m.data = buffer_for(o, &m, extent(1, elements, 1, &m));
+    m.data = buffer_for(o, &m, extent(1, elements, groups > 0 ? groups : 1, &m));
     return (eg_vector){.data = m.data, .offset = m.offset, .dtype = m.dtype};
 }
 
@@ -167,8 +169,27 @@ static eg_layer choose_layer(source *s) {
     layer.math = (eg_math)choose_enum(s, 3);
     layer.nonfinite = (eg_nonfinite)choose_enum(s, 2);
     static const double scales[] = {0, 0, 0, 0.125, -3, 1e300, (double)NAN, 1e-300};
-    layer.scale = scales[choose(s, sizeof scales / sizeof *scales)];
+    const unsigned scale = next(s);
+    layer.scale = scales[scale % (sizeof scales / sizeof *scales)];
+    if (scale >= 192) layer.groups = scale < 248 ? 1 + scale / 8 % 8 : choose_size(s);
+    if (layer.groups > 0 && scale % 8 != 0) layer.batch = 0;
     return layer;
+}
+
+/* Ends of groups: often in order. */
+static eg_offsets choose_offsets(operands *o) {
+    const int64_t groups = o->layer->groups, m = o->layer->m;
+    const eg_matrix row = {.dtype = EG_F32};
+    const bool given = groups > 0 ? next(o->source) < 250 : next(o->source) >= 250;
+    if (!given) return (eg_offsets){.data = NULL};
+    int32_t *ends = buffer_for(o, &row, extent(1, groups > 0 ? groups : 1, 1, &row));
+    const unsigned style = next(o->source);
+    for (int64_t i = 0; o->small && i < groups; i++) {
+        const unsigned byte = style < 160 ? 0 : next(o->source);
+        const int64_t even = m / groups * (i + 1), end = byte < 128 ? even : (int64_t)byte - 130;
+        ends[i] = (int32_t)(style < 80 ? m : end);
+    }
+    return (eg_offsets){.data = ends};
 }
 
 static eg_forward_args choose_forward(operands *o) {
@@ -180,6 +201,7 @@ static eg_forward_args choose_forward(operands *o) {
     args.residual = choose_matrix(o, l->m, l->n, false);
     args.y = choose_matrix(o, l->m, l->n, true);
     args.pre = choose_matrix(o, l->m, l->n, false);
+    args.offsets = choose_offsets(o);
     if (choose(o->source, 4) == 0) return args;
     args.b_up = choose_matrix(o, l->k, l->n, true);
     args.bias_up = choose_vector(o, l->n, false);
@@ -233,6 +255,7 @@ static eg_backward_args choose_backward(operands *o) {
     if (choose(s, 4) > 1) choose_gated(o, &args);
     if (choose(s, 4) == 1) args.residual = choose_matrix(o, l->m, l->k, true);
     if (choose(s, 4) == 1) args.accumulate_into = choose(s, 256);
+    args.offsets = choose_offsets(o);
     return args;
 }
 

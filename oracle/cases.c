@@ -32,7 +32,9 @@ typedef enum deck {
     DECK_GATED_CALL,
     DECK_INTO,
     DECK_SCALE,
-    DECK_LEVELS
+    DECK_LEVELS,
+    DECK_GROUPS,
+    DECK_ROUTING
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -112,10 +114,15 @@ static int make_gated_calls(eg_dtype compute, check_case calls[LARGEST_DECK]) {
     return count;
 }
 
-int check_count(eg_dtype compute) {
+static int count_ungrouped(eg_dtype compute) {
     check_case calls[LARGEST_DECK];
     return count_plain(compute) + GATED_ROUNDS * make_gated_calls(compute, calls);
 }
+
+/* Grouped layers come last, every third of them gated. */
+enum { GROUPED_ROUNDS = 2, GATED_OF_GROUPED = 3 };
+
+int check_count(eg_dtype compute) { return count_ungrouped(compute) + GROUPED_ROUNDS * check_round(compute); }
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
@@ -159,6 +166,50 @@ static void deal_shape(int index, check_case *c) {
     if (large && c->batch > 2) c->batch = 2;
 }
 
+/* ---- Groups ------------------------------------------------------------------------------------- */
+
+static void deal_groups(int index, check_case *c) {
+    static const int groups[] = {1, 2, 3, 5, 8, 40};
+    c->groups = groups[deal(DECK_GROUPS, index, (int)(sizeof groups / sizeof *groups))];
+    c->routing = (check_routing)deal(DECK_ROUTING, index, CHECK_ROUTINGS);
+    c->batch = 1;
+    if (c->m * c->k * c->n > 500000 && c->groups > 5) c->groups = 5;
+}
+
+/* Of some numbers that are drawn, the one that comes at that place in order; so ends ascend. */
+static int64_t random_end(const check_case *c, int group) {
+    oracle_random random = {c->seed ^ 0x6c1e};
+    int64_t at[64];
+    for (int i = 0; i < c->groups; i++) {
+        int place = i;
+        const int64_t drawn = oracle_random_below(&random, c->m + 1);
+        for (; place > 0 && at[place - 1] > drawn; place--) at[place] = at[place - 1];
+        at[place] = drawn;
+    }
+    return at[group];
+}
+
+int64_t check_end(const check_case *c, int group) {
+    const int large =
+        (int)(c->seed % (uint64_t)(c->groups > 0 ? c->groups : 1)); /* the group of nearly all */
+    const int64_t after = c->groups - 1 - large, most = c->m > after ? c->m - after : 0;
+    if (group < 0) return 0;
+    switch (c->routing) {
+    case CHECK_ROUTING_EVEN:
+        return c->m * (group + 1) / c->groups;
+    case CHECK_ROUTING_RANDOM:
+        return random_end(c, group);
+    case CHECK_ROUTING_SKEWED:
+        return group < large ? 0 : most + (group - large < c->m - most ? group - large : c->m - most);
+    case CHECK_ROUTING_ONES:
+        return group + 1 < c->m ? group + 1 : c->m;
+    case CHECK_ROUTING_NONE:
+    case CHECK_ROUTINGS:
+        break;
+    }
+    return 0;
+}
+
 /* ---- Layouts ------------------------------------------------------------------------------------ */
 
 /* A set of operands, and for the next case its complement: each operand is in and out in turn. */
@@ -200,13 +251,13 @@ static void deal_layout(int index, check_case *c) {
     if (chosen == STYLE_PADDED) c->padded = ~0U;
 }
 
-/* A third of the cases have two levels. A pack is of one: its b lies as one level would. */
+/* A third of the cases without groups have two levels. A pack is of one: its b lies as one level would. */
 static void deal_levels(int index, check_case *c) {
     static const int levels[][2] = {{0, 0}, {2, 2}, {0, 0}, {2, 3}, {0, 0}, {0, 0}, {3, 2}, {0, 0}, {0, 0}};
     const int card = deal(DECK_LEVELS, index, (int)(sizeof levels / sizeof *levels));
     const unsigned any = c->col_major | c->padded | c->gapped | c->interleaved,
                    b = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
-    if (levels[card][0] == 0) return;
+    if (levels[card][0] == 0 || c->groups > 0) return;
     c->outer = levels[card][0];
     c->batch = c->m * c->k * c->n > 500000 ? c->outer : c->outer * levels[card][1];
     if (any == 0) return;
@@ -355,7 +406,8 @@ static void deal_scale(int index, check_case *c) {
 
 void check_make(eg_dtype compute, int index, check_case *out) {
     check_case calls[LARGEST_DECK];
-    const bool gated = index >= count_plain(compute);
+    const bool grouped = index >= count_ungrouped(compute) && index < check_count(compute);
+    const bool gated = grouped ? index % GATED_OF_GROUPED == 0 : index >= count_plain(compute);
     const int count = gated ? make_gated_calls(compute, calls) : make_calls(compute, calls);
     *out = calls[deal(gated ? DECK_GATED_CALL : DECK_CALL, index, count)];
     const unsigned flags = (unsigned)deal(DECK_FLAGS, index, 64);
@@ -365,8 +417,10 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     out->math = (eg_math)(options / 2);
     out->nonfinite = (eg_nonfinite)(options % 2);
     deal_shape(index, out);
+    if (grouped) deal_groups(index, out);
     deal_layout(index, out);
     deal_scale(index, out);
+    if (grouped) out->shared &= CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
     out->shared &= ~(CHECK_BIT(CHECK_Y) | CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_GRAD_PRE) |
                      CHECK_BIT(CHECK_PRE_UP) | CHECK_BIT(CHECK_GRAD_PRE_UP));
     out->present |= (flags & 1) != 0 ? CHECK_BIT(CHECK_BIAS) : 0;
@@ -378,7 +432,7 @@ void check_make(eg_dtype compute, int index, check_case *out) {
     }
     out->own_workspace = (flags & 2) != 0;
     const int limit = deal(DECK_LIMIT, index, 6);
-    out->limit = limit < CHECK_LIMITS ? (check_limit)limit : CHECK_LIMIT_NONE;
+    out->limit = limit < CHECK_LIMITS && !grouped ? (check_limit)limit : CHECK_LIMIT_NONE;
     if (out->limit != CHECK_LIMIT_NONE && out->m > 0) out->m += 152; /* rows for a few chunks */
     out->accumulate = out->backward && (flags & 16) != 0;
     out->wide = out->backward && (flags & 32) != 0 && (out->dtype == EG_F16 || out->dtype == EG_BF16);
@@ -422,6 +476,7 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
     static const char *const datas[] = {"plain", "positive",  "integers", "large",
                                         "tiny",  "nonfinite", "special",  "zero"};
     static const char *const packs[] = {"", ", packed", ", packed copy", ", packed and updated"};
+    static const char *const routings[CHECK_ROUTINGS] = {"even", "random", "skewed", "one-row", "empty"};
     static const char *const limits[] = {"", ", least limit", ", more limit"};
     if (capacity == 0) return;
     line to = {text, capacity};
@@ -431,6 +486,10 @@ void check_describe(const check_case *c, char *text, size_t capacity) {
              c->gated ? " gated" : "", c->backward ? " " : "", c->backward ? sources[c->source] : "",
              (long long)c->m, (long long)c->k, (long long)c->n, (long long)c->batch);
     put(&to, head);
+    if (c->groups > 0) {
+        snprintf(head, sizeof head, " in %d %s groups", c->groups, routings[c->routing]);
+        put(&to, head);
+    }
     put(&to, maths[c->math]);
     put(&to, c->nonfinite == EG_NONFINITE_PROPAGATE ? " propagate" : "");
     put_set(&to, ": operands", c->present, c->present);

@@ -80,6 +80,16 @@ typedef enum check_limit {
     CHECK_LIMITS
 } check_limit;
 
+/* How rows are shared out among groups. */
+typedef enum check_routing {
+    CHECK_ROUTING_EVEN,
+    CHECK_ROUTING_RANDOM, /* some groups may be empty, and the last rows of none */
+    CHECK_ROUTING_SKEWED, /* one has nearly all */
+    CHECK_ROUTING_ONES,   /* a row each, as far as there are rows */
+    CHECK_ROUTING_NONE,   /* all are empty */
+    CHECK_ROUTINGS
+} check_routing;
+
 /* Where an operand lies, in cases that say so in numbers. Several may lie in the memory of one, their home:
  * inputs anywhere in it, outputs apart from everything but what they may be written over. */
 typedef struct check_place {
@@ -102,7 +112,9 @@ typedef struct check_case {
     eg_nonfinite nonfinite;
     int64_t m, k, n, batch;
     int64_t outer; /* 0: one level; else the outer items of `batch`, which is a multiple of it */
-    double scale;  /* of the products, a number of f32; 0: none */
+    int groups;    /* 0, or of a grouped layer; batch is 1 then */
+    check_routing routing;
+    double scale; /* of the products, a number of f32; 0: none */
 
     /* Sets of operands, as CHECK_BITs: */
     unsigned present;
@@ -148,6 +160,9 @@ double check_scale(int index);
 int check_count(eg_dtype compute);
 int check_round(eg_dtype compute); /* of them, in which every kind of call comes up once */
 void check_make(eg_dtype compute, int index, check_case *out);
+
+/* Rows before the end of that group; of group -1, and of none, 0. */
+int64_t check_end(const check_case *c, int group);
 
 /* Whether the output is added to what it holds. */
 bool check_adds_to(const check_case *c, check_operand output);

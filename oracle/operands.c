@@ -50,6 +50,8 @@ const char *operand_name(const check_case *c, check_operand which) {
 
 bool operand_is_output(check_operand which) { return which >= CHECK_Y; }
 
+bool operand_has_rows(check_operand which) { return table[which].rows == DIM_M; }
+
 static bool is_sum(check_operand which) {
     return which == CHECK_D_B || which == CHECK_D_B_UP ||
            (operand_is_output(which) && table[which].rows == ONE);
@@ -89,15 +91,23 @@ static int64_t up_to_16_bytes(int64_t elements, eg_dtype dtype) {
     return (elements + each - 1) / each * each;
 }
 
+/* Matrices or vectors of an operand that the batch, or the groups, do not share. */
+static int64_t items_of(const check_case *c, check_operand which) {
+    if (c->groups == 0) return table[which].rows == ONE ? 1 : c->batch;
+    return operand_has_rows(which) ? 1 : c->groups;
+}
+
 /* As the case says in numbers. */
-static void lay_out_at(const check_case *c, const check_place *place, operand *x) {
+static void lay_out_at(const check_case *c, check_operand which, operand *x) {
+    const check_place *place = &c->places[which];
     x->home = place->home;
     x->dtype = place->dtype;
     x->layout = place->layout;
     x->ld = place->ld;
     x->batch_stride = place->batch_stride;
     x->outer_stride = place->outer_stride;
-    x->items = x->vector || (x->batch_stride == 0 && (c->outer == 0 || x->outer_stride == 0)) ? 1 : c->batch;
+    const bool shared = !x->vector && x->batch_stride == 0 && (c->outer == 0 || x->outer_stride == 0);
+    x->items = shared ? 1 : items_of(c, which);
     x->plain = !place->named;
     x->offset = place->offset;
     x->in_pointer = place->in_pointer;
@@ -131,8 +141,8 @@ static void lay_out_by_sets(const check_case *c, check_operand which, operand *x
                                                        : which;
     if (!in(c->present, x->home)) x->home = which;
     x->dtype = is_sum(which) && c->wide ? EG_F32 : c->dtype;
-    const bool shared = x->vector || in(c->shared, which);
-    x->items = shared ? 1 : c->batch;
+    const bool shared = in(c->shared, which) && !x->vector;
+    x->items = shared ? 1 : items_of(c, which);
     x->layout = in(c->col_major, like) && !x->vector ? EG_COL_MAJOR : EG_ROW_MAJOR;
     const int64_t length = x->layout == EG_ROW_MAJOR ? x->cols : x->rows;
     const int64_t lines = x->layout == EG_ROW_MAJOR ? x->rows : x->cols;
@@ -147,6 +157,7 @@ static void lay_out_by_sets(const check_case *c, check_operand which, operand *x
         if (!shared && x->batch_stride == 0) x->batch_stride = 1; /* no elements; 0 would mean shared */
     }
     lay_out_levels(c, like, lines, gap, x);
+    if (x->vector) x->ld = x->batch_stride = x->cols; /* dense */
     x->plain = !in(c->offset, like);
     x->offset = in(c->offset, like) ? (size_t)lead * eg_dtype_size(x->dtype) : 0;
 }
@@ -156,9 +167,10 @@ static void lay_out(const check_case *c, check_operand which, operand *x) {
     x->vector = table[which].rows == ONE;
     x->rows = dim_of(c, table[which].rows);
     x->cols = dim_of(c, table[which].cols);
-    x->inner = c->outer > 0 ? c->batch / c->outer : c->batch;
+    x->inner = c->outer > 0 ? c->batch / c->outer : c->groups > 0 ? c->groups : c->batch;
+    x->written = c->groups > 0 && operand_has_rows(which) ? check_end(c, c->groups - 1) : x->rows;
     if (c->places != NULL) {
-        lay_out_at(c, &c->places[which], x);
+        lay_out_at(c, which, x);
     } else {
         lay_out_by_sets(c, which, x);
     }

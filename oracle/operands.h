@@ -12,7 +12,8 @@ typedef struct operand {
     check_operand home; /* the operand whose memory it lies in: most often itself */
     bool plain;         /* what can be left to its default is: dtype, and ld where it is dense */
     eg_dtype dtype;
-    int64_t items, rows, cols; /* items: 1 where the batch shares it */
+    int64_t items, rows, cols; /* items: 1 where the batch shares it, and of a grouped layer's rows */
+    int64_t written;           /* rows of an output that the call writes: all, or those of groups */
     int64_t ld, batch_stride;
     int64_t inner, outer_stride; /* of two levels: items before the next outer one */
     eg_layout layout;
@@ -40,6 +41,14 @@ typedef struct operands {
 /* Lays out and fills every operand of the case, expected results excepted. False if memory ran out. */
 bool operands_make(operands *set, const check_case *c);
 void operands_free(operands *set);
+
+/* Whether the operand's rows are the layer's M. */
+bool operand_has_rows(check_operand which);
+
+/* Whether the call writes the element of an output. */
+static inline bool operand_is_written(const operand *x, int64_t index) {
+    return index / x->cols % x->rows < x->written;
+}
 
 const char *operand_name(const check_case *c, check_operand which);
 bool operand_is_output(check_operand which);

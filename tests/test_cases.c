@@ -12,6 +12,7 @@ typedef struct coverage {
     int limits[CHECK_LIMITS], limited_sums[16], limited_d_a[2];
     int ragged[5];
     int scales[3], into[7], d_a_residual[8], limited_into[4];
+    int groups[5], routings[CHECK_ROUTINGS][2]; /* groups: 1, 2, 3 to 5, 8, more than a wave has */
     int gated[5][ACTIVATIONS][3], gated_wanted[16], gated_below[4], made;
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
@@ -89,8 +90,17 @@ static void count_gated(coverage *all, const check_case *c) {
                           8 * has(c, CHECK_D_BIAS_UP)]++;
 }
 
+static void count_groups(coverage *all, const check_case *c) {
+    const int groups = c->groups;
+    if (groups == 0) return;
+    all->groups[groups > 8 ? 4 : groups > 5 ? 3 : groups > 2 ? 2 : groups - 1]++;
+    all->routings[c->routing][c->backward]++;
+    assert_int_equal(c->batch, 1);
+}
+
 static void count_case(coverage *all, const check_case *c) {
     count_gated(all, c);
+    count_groups(all, c);
     count_added(all, c);
     if (c->scale != 0) all->scales[c->gated ? 2 : c->backward]++;
     if (c->gated) return;
@@ -175,6 +185,8 @@ static void check_coverage(eg_dtype compute) {
     }
     assert_each(all.gated_wanted, LENGTH(all.gated_wanted), "wanted outputs of a gated unit");
     assert_each(all.gated_below, LENGTH(all.gated_below), "gated unit below");
+    assert_each(all.groups, LENGTH(all.groups), "groups");
+    assert_each(all.routings[0], 2 * LENGTH(all.routings), "routing");
     assert_true(all.made > 0);
     for (int a = 0; a < ACTIVATIONS; a++) {
         assert_true(all.below[a][EG_SOURCE_PRE] + all.below[a][EG_SOURCE_Y] > 0);

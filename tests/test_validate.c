@@ -22,6 +22,13 @@ static void *last_address(void) {
     return pointer;
 }
 
+/* The same memory as two groups. */
+static fixture *as_groups(fixture *f, void *offsets) {
+    f->layer.batch = 0, f->layer.groups = 2;
+    f->forward.offsets.data = f->backward.offsets.data = offsets;
+    return f;
+}
+
 /* ---- The layer, in both calls ------------------------------------------------------------------- */
 
 #define LAYER_RULES(X)                                                                                       \
@@ -43,7 +50,22 @@ static void *last_address(void) {
     X(scale_nan, f->layer.scale = NAN, "layer.scale", "nan", "expected a finite number")                     \
     X(scale_infinite, f->layer.scale = -INFINITY, "layer.scale", "-inf", "expected a finite number")         \
     X(scale_past_f32, f->layer.scale = 1e39, "layer.scale", "1e+39", "normal in f32")                        \
-    X(scale_below_f32, f->layer.scale = 1e-40, "layer.scale", "1e-40", "normal in f32")
+    X(scale_below_f32, f->layer.scale = 1e-40, "layer.scale", "1e-40", "normal in f32")                      \
+    X(groups_negative, f->layer.groups = -1, "layer.groups", "-1", "expected 0 to 2^31 - 1")                 \
+    X(groups_past, f->layer.groups = (int64_t)1 << 31, "layer.groups", "2147483648", "0 to 2^31 - 1")        \
+    X(groups_of_a_batch, f->layer.groups = 3, "layer.batch is 2", "layer.groups 3", "expected 0 or 1")       \
+    X(groups_of_levels, as_groups(f, f->memory)->layer.outer_batch = 3, "layer.outer_batch is 3",            \
+      "layer.groups 2", "expected 0 or 1")                                                                   \
+    X(groups_of_many_rows, as_groups(f, f->memory)->layer.m = (int64_t)1 << 31, "layer.m", "2147483648",     \
+      "expected 0 to 2^31 - 1")                                                                              \
+    X(groups_alone, as_groups(f, NULL), "offsets is absent", "NULL", "the ends of 2 groups")                 \
+    X(groups_misaligned, as_groups(f, f->memory)->forward.offsets.offset = f->backward.offsets.offset = 2,   \
+      "offsets at", "misaligned", "a multiple of 4 bytes")                                                   \
+    X(offsets_past_memory,                                                                                   \
+      as_groups(f, f->memory)->forward.offsets.offset = f->backward.offsets.offset = SIZE_MAX - 3,           \
+      "offsets is too large", "1 x 2", "offset 18446744073709551612")                                        \
+    X(offsets_alone, as_groups(f, f->memory)->layer.groups = 0, "offsets is given", "layer.groups 0",        \
+      "expected groups, or none")
 
 /* ---- Forward ------------------------------------------------------------------------------------ */
 

@@ -229,6 +229,7 @@ typedef struct eg_layer {
     int64_t outer_batch; /* 0 means 1. Else the batch has two levels, such as sequences and the heads of each:
                             outer_batch x batch items. Item (o, i) of an operand begins o outer strides
                             (args.outer) and i batch strides after the first. */
+    int64_t groups;      /* 0: a plain layer. Else rows have one of so many Bs each: eg_offsets */
 } eg_layer;
 
 /* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */
@@ -271,6 +272,21 @@ EG_CONSTRUCTOR eg_matrix eg_const_col_major(const void *data) {
     return eg_col_major((void *)(uintptr_t)data);
 }
 EG_CONSTRUCTOR eg_vector eg_const_elements(const void *data) { return eg_elements((void *)(uintptr_t)data); }
+
+/* A grouped layer, such as a mixture of experts: the rows of A are sorted by group, and each group of rows
+ * has a B and a bias of its own. What has M rows is one matrix [M, ...] of all groups, whose batch_stride is
+ * not read: row i of group g is row (g > 0 ? offsets[g - 1] : 0) + i. What has none (B, d_b, bias, d_bias and
+ * their like) has a matrix or vector a group: batch_stride is from one group's matrix to the next (0: one B
+ * for all groups; not of d_b), and vectors are dense, [groups, N] or [groups, K]. `offsets` holds the end of
+ * each group, counted in rows of A: they do not decrease, and the last is at most M. Groups without rows cost
+ * nothing; their d_b and d_bias are 0, or what they were where they are added to. Rows from the last end on
+ * belong to no group: they are neither read nor written. The plan of a call is made once for all offsets; its
+ * workspace has room for any. EG_ERR_ARGUMENT where an end is wrong, before anything is written. On the CPU;
+ * not with layer.batch, outer_batch, workspace_limit, data_parallel or tensor_parallel. */
+typedef struct eg_offsets {
+    void *data;    /* int32 [groups], as in eg_matrix; where layer.groups is given, and only there */
+    size_t offset; /* bytes, a multiple of 4 */
+} eg_offsets;
 
 /* A plain layer, of f32; the other fields are their defaults. */
 EG_CONSTRUCTOR eg_layer eg_layer_of(int64_t m, int64_t k, int64_t n, eg_activation activation) {
@@ -315,7 +331,8 @@ typedef struct eg_comm eg_comm; /* the processes, and what carries numbers betwe
  * Rows are exchanged in groups, under the products of other groups, where that is estimated to gain time on
  * every rank. Every rank makes the same calls in the same order, with the same m, and the same k
  * (EG_SPLIT_COLUMNS) or n (EG_SPLIT_ROWS). The same ranks get the same bits in every run. Not with batch,
- * outer_batch, workspace_limit or data_parallel, nor on WebGPU. Failures are as with data_parallel. */
+ * outer_batch, groups, workspace_limit or data_parallel, nor on WebGPU. Failures are as with data_parallel.
+ */
 typedef struct eg_tensor_parallel {
     const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
     eg_split split;
@@ -359,6 +376,7 @@ typedef struct eg_forward_args {
     const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
     eg_tensor_parallel tensor_parallel;
     eg_forward_outer outer;
+    eg_offsets offsets; /* with layer.groups */
 } eg_forward_args;
 
 /* Y = act(A·B + bias); the other fields are their defaults. */
@@ -488,6 +506,7 @@ typedef struct eg_backward_args {
         accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
     eg_tensor_parallel tensor_parallel;
     eg_backward_outer outer;
+    eg_offsets offsets; /* with layer.groups */
 } eg_backward_args;
 
 /* The inputs of a call that recomputes; outputs, another source and the rest are set in the fields. */
@@ -529,11 +548,11 @@ EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, co
                                   char *text, size_t capacity);
 
 /* Packs B for the context's device, for forward and backward calls of layers that agree with `layer` in
- * k, n, batch (where b has a batch stride), dtype and math; m is free. The pack is a copy: later changes
- * to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the same
- * sizes, in any layout. A call may give b beside its pack: it is not read, but with more than one item its
- * batch stride must be 0 where that of the packed b was, and only there. A pack is of one level: for a call
- * of two it is made from one b for all, or from a batch of all outer_batch x batch items, one after the
+ * k, n, batch or groups (where b has a batch stride), dtype and math; m is free. The pack is a copy: later
+ * changes to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the
+ * same sizes, in any layout. A call may give b beside its pack: it is not read, but with more than one item
+ * its batch stride must be 0 where that of the packed b was, and only there. A pack is of one level: for a
+ * call of two it is made from one b for all, or from a batch of all outer_batch x batch items, one after the
  * other, as the batch of a layer without outer_batch. A pack may be read by several calls; it belongs to its
  * context, and is freed when no enqueued call uses it any more; NULL is allowed. */
 EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,

@@ -5,6 +5,7 @@
 #include "cache.h"
 #include "distributed/collectives.h"
 #include "error.h"
+#include "groups.h"
 #include "low_memory.h"
 #include "overlap.h"
 #include "text.h"
@@ -17,7 +18,7 @@ static void dispose(eg_context *context) {
     eg_host_free(context, context->name);
     eg_host_free(context, context->features);
     eg_host_free(context, context->only_kernel);
-    eg_host_free(context, context->cache);
+    eg_cache_free(context, context->cache);
     allocator.free(context, allocator.user);
 }
 
@@ -193,12 +194,19 @@ static eg_status check_comm(const eg_context *context, const eg_problem *problem
                                              : "an engine of a stream, without one");
 }
 
+static eg_status check_grouped(const eg_context *context, const eg_problem *problem) {
+    if (!problem->grouped || context->ops->run_groups != NULL) return EG_OK;
+    return eg_fail(EG_ERR_UNSUPPORTED, "layer.groups is %lld on %s; expected the CPU, or 0",
+                   (long long)problem->batch, eg_backend_name(context->caps.backend));
+}
+
 /* `query`: the operands are only marked as present. */
 static eg_status take_forward(eg_context *context, bool query, const eg_layer *layer,
                               const eg_forward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
     EG_TRY(check_comm(context, problem));
+    EG_TRY(check_grouped(context, problem));
     return check_packed(context, problem);
 }
 
@@ -207,6 +215,7 @@ static eg_status take_backward(eg_context *context, bool query, const eg_layer *
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
     EG_TRY(check_comm(context, problem));
+    EG_TRY(check_grouped(context, problem));
     return check_packed(context, problem);
 }
 
@@ -263,6 +272,15 @@ static eg_status run_chunks(eg_context *context, const eg_problem *problem, size
     return eg_low_memory_run(context, &low, workspace.data, workspace.offset);
 }
 
+static eg_status run_groups(eg_context *context, const eg_problem *problem, const eg_workspace *given) {
+    const eg_groups *groups;
+    eg_address workspace;
+    EG_TRY(eg_groups_check(problem));
+    EG_TRY(eg_cache_find_groups(context, problem, &groups));
+    EG_TRY(take_workspace(context, problem, groups->workspace, given, &workspace));
+    return context->ops->run_groups(context, groups, problem, workspace);
+}
+
 /* *begun: the call has been told to other processes, if there are any. */
 static eg_status run(eg_context *context, const eg_problem *problem, size_t limit, const eg_workspace *given,
                      bool *begun) {
@@ -270,6 +288,7 @@ static eg_status run(eg_context *context, const eg_problem *problem, size_t limi
     eg_address workspace;
     limit = limit_of(context, problem, limit);
     if (limit != 0) return run_chunks(context, problem, limit, given);
+    if (problem->grouped) return run_groups(context, problem, given);
     EG_TRY(eg_cache_find(context, problem, false, &program));
     EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
     *begun = true;
@@ -303,6 +322,12 @@ static eg_status workspace_of(eg_context *context, const eg_problem *problem, si
     if (limit != 0) {
         EG_TRY(eg_low_memory_find(context, problem, limit, &low));
         *bytes = low.workspace;
+        return EG_OK;
+    }
+    if (problem->grouped) {
+        const eg_groups *groups;
+        EG_TRY(eg_cache_find_groups(context, problem, &groups));
+        *bytes = groups->workspace;
         return EG_OK;
     }
     EG_TRY(eg_cache_find(context, problem, false, &program));
@@ -352,6 +377,12 @@ static eg_status print_plan(eg_context *context, const eg_problem *problem, size
                             size_t capacity) {
     eg_text out = {text, capacity};
     eg_low_memory low;
+    const eg_groups *groups;
+    if (problem->grouped) {
+        EG_TRY(eg_cache_find_groups(context, problem, &groups));
+        eg_groups_print(groups, &out);
+        return EG_OK;
+    }
     limit = limit_of(context, problem, limit);
     if (limit == 0) return print_programs(context, problem, &out);
     EG_TRY(eg_low_memory_find(context, problem, limit, &low));
@@ -383,6 +414,7 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
     *packed = NULL;
     eg_problem problem;
     EG_TRY(eg_validate_pack(context->caps.addressing, layer, b, &problem));
+    const int64_t batch = layer->batch == 0 ? 1 : layer->batch;
     eg_packed *made = eg_host_alloc(context, sizeof *made);
     if (made == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a pack of %zu bytes", sizeof *made);
     *made = (eg_packed){.context = context,
@@ -390,7 +422,7 @@ eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix 
                                   .m = layer->m,
                                   .k = layer->k,
                                   .n = layer->n,
-                                  .batch = layer->batch == 0 ? 1 : layer->batch,
+                                  .batch = problem.grouped ? problem.batch : batch,
                                   .dtype = layer->dtype,
                                   .math = layer->math},
                         .batched = b->batch_stride != 0};

@@ -18,6 +18,8 @@ struct eg_caps {
     const void *detail;       /* the backend's own capabilities, if it needs more */
 };
 
+typedef struct eg_groups eg_groups; /* groups.h */
+
 typedef struct eg_backend_ops {
     /* Opens the device and fills context->caps, ->name, ->features and ->device. */
     eg_status (*open)(eg_context *context, const eg_open_info *info);
@@ -33,6 +35,11 @@ typedef struct eg_backend_ops {
     /* Enqueues a program's steps. *refused, false before, tells that its numbers or products were refused:
      * nothing that is accumulated to has been touched then. */
     eg_status (*run)(eg_context *context, const eg_program *program, const eg_call *call, bool *refused);
+    /* Grouped calls, NULL where there are none: says the workspace, and runs a call whose offsets have
+     * passed. */
+    eg_status (*plan_groups)(const eg_caps *caps, eg_groups *groups);
+    eg_status (*run_groups)(eg_context *context, const eg_groups *groups, const eg_problem *problem,
+                            eg_address workspace);
     /* Fills packed->data. Where it is NULL, decides what the pack holds and makes it. */
     eg_status (*pack)(eg_context *context, const eg_problem *problem, eg_packed *packed);
     /* Pure: decides what the pack holds, and says the bytes of packed->data. NULL: products read B as it is,

@@ -5,6 +5,7 @@
 
 #include "distributed/collectives.h"
 #include "error.h"
+#include "groups.h"
 
 /* A layer of a network makes some five kinds of calls, and equal layers share them. */
 enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
@@ -33,8 +34,9 @@ typedef struct signature {
 typedef struct entry {
     uint64_t used; /* the cache's clock when it was last found; 0: free */
     signature key;
-    eg_chunks chunks; /* of a call with a limit; others have a program */
-    eg_program program;
+    eg_chunks chunks;   /* of a call with a limit; */
+    eg_groups *groups;  /* of a grouped one, else NULL; */
+    eg_program program; /* others have a program */
 } entry;
 
 struct eg_cache {
@@ -46,8 +48,17 @@ eg_cache *eg_cache_make(const eg_context *context) {
     eg_cache *cache = eg_host_alloc(context, sizeof *cache);
     if (cache == NULL) return NULL;
     cache->clock = cache->serial = 0;
-    for (int i = 0; i < PROGRAMS; i++) cache->entries[i / WAYS][i % WAYS].used = 0;
+    for (int i = 0; i < PROGRAMS; i++) {
+        cache->entries[i / WAYS][i % WAYS].used = 0;
+        cache->entries[i / WAYS][i % WAYS].groups = NULL;
+    }
     return cache;
+}
+
+void eg_cache_free(const eg_context *context, eg_cache *cache) {
+    for (int i = 0; cache != NULL && i < PROGRAMS; i++)
+        eg_groups_free(context, cache->entries[i / WAYS][i % WAYS].groups);
+    eg_host_free(context, cache);
 }
 
 /* ---- Signatures --------------------------------------------------------------------------------- */
@@ -206,7 +217,8 @@ static bool same(const signature *x, const signature *y) {
 /* ---- Programs ----------------------------------------------------------------------------------- */
 
 /* The entry of a signature, or the one that it takes the place of, which is then free. */
-static entry *find(eg_cache *cache, const signature *key) {
+static entry *find(const eg_context *context, const signature *key) {
+    eg_cache *cache = context->cache;
     entry *set = cache->entries[key->hash / 2 % SETS], *oldest = set;
     for (int i = 0; i < WAYS; i++) {
         if (set[i].used != 0 && same(&set[i].key, key)) {
@@ -216,6 +228,8 @@ static entry *find(eg_cache *cache, const signature *key) {
         if (set[i].used < oldest->used) oldest = &set[i];
     }
     oldest->used = 0;
+    eg_groups_free(context, oldest->groups);
+    oldest->groups = NULL;
     return oldest;
 }
 
@@ -247,7 +261,7 @@ static eg_status find_program(eg_context *context, const eg_problem *problem, co
     signature key;
     if (problem != NULL) sign_call(&key, context, problem, refused ? RUN_REFUSED : RUN, 0);
     if (problem == NULL) sign_list(&key, context, list, refused ? LIST_REFUSED : LIST);
-    entry *found = find(context->cache, &key);
+    entry *found = find(context, &key);
     *program = &found->program;
     if (found->used != 0) return EG_OK;
     if (problem != NULL) eg_lower(problem, &found->program.list);
@@ -266,10 +280,22 @@ eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool ref
     return find_program(context, problem, NULL, refused, program);
 }
 
+eg_status eg_cache_find_groups(eg_context *context, const eg_problem *problem, const eg_groups **groups) {
+    signature key;
+    sign_call(&key, context, problem, RUN, 0);
+    entry *found = find(context, &key);
+    if (found->used == 0) {
+        EG_TRY(eg_groups_make(context, problem, &found->groups));
+        keep_key(context->cache, &key, found);
+    }
+    *groups = found->groups;
+    return EG_OK;
+}
+
 bool eg_cache_find_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks *chunks) {
     signature key;
     sign_call(&key, context, problem, CHUNKS, limit);
-    const entry *found = find(context->cache, &key);
+    const entry *found = find(context, &key);
     if (found->used == 0) return false;
     *chunks = found->chunks;
     return true;
@@ -278,7 +304,7 @@ bool eg_cache_find_chunks(eg_context *context, const eg_problem *problem, size_t
 void eg_cache_keep_chunks(eg_context *context, const eg_problem *problem, size_t limit, eg_chunks chunks) {
     signature key;
     sign_call(&key, context, problem, CHUNKS, limit);
-    entry *place = find(context->cache, &key);
+    entry *place = find(context, &key);
     keep_key(context->cache, &key, place);
     place->chunks = chunks;
 }
@@ -299,6 +325,7 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
     }
     call->packed_b = problem->packed_b;
     call->packed_b_up = problem->packed_b_up;
+    call->group = 0;
     call->workspace = (eg_address){workspace, offset};
     call->operand[EG_EXCHANGED] = call->workspace;
     call->collectives = NULL;

@@ -7,11 +7,15 @@
 
 /* The context's cache; NULL where there is no memory for it. */
 eg_cache *eg_cache_make(const eg_context *context);
+void eg_cache_free(const eg_context *context, eg_cache *cache); /* NULL is allowed */
 
 /* The program of a call, compiled now if it has not been seen. `refused`: the one without kernels that may
  * refuse. Stays valid until the context's next use of the cache but one. */
 __attribute__((nonnull)) eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
                                                  const eg_program **program);
+
+/* Those of a grouped call. Stay valid until the context's next use of the cache. */
+eg_status eg_cache_find_groups(eg_context *context, const eg_problem *problem, const eg_groups **groups);
 
 /* Runs the program of a call; where it refuses, the one that takes anything. */
 eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_problem *problem,

@@ -39,6 +39,7 @@ static void bind(runner *r, int64_t item, int64_t row) {
     }
     r->call.packed_b = x->pack.bytes > 0 ? &x->packed : x->problem.packed_b;
     r->call.packed_b_up = x->problem.packed_b_up;
+    r->call.group = 0;
     r->call.workspace = in_workspace(r, &x->chunk);
 }
 

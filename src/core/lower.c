@@ -35,7 +35,7 @@ static bool is_batched(const eg_packed *packed) { return packed != NULL && packe
 /* A batch that shares B (and sums d_b) is one layer of batch*M rows. */
 static bool is_rows(const eg_problem *problem, level which) {
     static const eg_operand_id right[] = {EG_OP_B, EG_OP_D_B, EG_OP_B_UP, EG_OP_D_B_UP};
-    if (is_batched(problem->packed_b) || is_batched(problem->packed_b_up)) return false;
+    if (problem->grouped || is_batched(problem->packed_b) || is_batched(problem->packed_b_up)) return false;
     for (int id = 0; id < EG_OPERANDS; id++) {
         if (eg_operand_has_rows((eg_operand_id)id) && !folds(problem, &problem->operands[id], which))
             return false;
@@ -79,9 +79,12 @@ void eg_fold(eg_problem *problem) {
 
 /* ---- Views -------------------------------------------------------------------------------------- */
 
-/* The largest power of two that divides where an operand begins. */
-static int align_of(const eg_problem *p, const eg_operand *x) {
-    const uintptr_t at = eg_begin(p, x->data, x->offset) | EG_MOST_ALIGN;
+/* The largest power of two that divides where an operand begins, in every group. */
+static int align_of(const eg_problem *p, eg_operand_id id) {
+    const eg_operand *x = &p->operands[id];
+    uintptr_t at = eg_begin(p, x->data, x->offset) | EG_MOST_ALIGN;
+    if (p->grouped)
+        at |= (uintptr_t)(eg_operand_has_rows(id) ? x->row_stride : x->batch_stride) * eg_size_of(x->dtype);
     return (int)(at & -at);
 }
 
@@ -114,7 +117,7 @@ eg_view eg_operand_view(const eg_problem *p, eg_operand_id id) {
                      .col_stride = x->col_stride,
                      .batch_stride = x->batch_stride,
                      .outer = x->outer,
-                     .align = align_of(p, x)};
+                     .align = align_of(p, id)};
 }
 
 /* B, or the pack that stands for it: EG_OP_B or EG_OP_B_UP. */
@@ -165,12 +168,17 @@ static void add_view_term(eg_op *op, eg_term_kind kind, eg_view view) {
     if (eg_is_present(&view)) add_term(op, (eg_term){.kind = kind, .view = view});
 }
 
-/* An operation without a result element has nothing to do. One that sums nothing reads nothing. */
+/* An operation without a result element has nothing to do, and one that adds nothing to its result. One that
+ * sums nothing reads nothing. */
 void eg_add_op(eg_op_list *list, const eg_op *op) {
     if (op->items <= 0 || op->rows <= 0 || op->cols <= 0) return;
+    const bool sums_nothing =
+        op->kind == EG_GEMM ? op->depth == 0 || op->summed == 0 : op->kind == EG_REDUCE && op->depth == 0;
+    if (sums_nothing && op->accumulate && eg_is_bare(op)) return;
     eg_op *added = &list->op[list->ops++];
     *added = *op;
-    if (op->kind != EG_GEMM || (op->depth > 0 && op->summed > 0)) return;
+    added->ragged = list->groups > 0;
+    if (op->kind != EG_GEMM || !sums_nothing) return;
     added->depth = 0, added->summed = 1;
     added->left = added->right = (eg_view){.space = EG_ABSENT};
 }
@@ -528,6 +536,7 @@ static void begin(const eg_problem *p, eg_op_list *list) {
     list->backward = p->backward;
     list->gated = p->gated;
     list->m = p->m, list->k = p->k, list->n = p->n, list->batch = p->batch;
+    list->groups = 0;
     list->dtype = p->dtype, list->compute = p->compute, list->math = p->math;
     list->activation = p->activation, list->source = p->source;
     list->in_place = eg_in_place(p);
@@ -543,7 +552,9 @@ static void begin(const eg_problem *p, eg_op_list *list) {
 void eg_lower(const eg_problem *problem, eg_op_list *list) {
     eg_problem p = *problem;
     eg_fold(&p);
+    if (p.grouped) p.batch = p.inner = 1;
     begin(&p, list);
+    if (p.grouped) list->groups = problem->batch;
     if (eg_is_tensor_parallel(&p)) {
         eg_lower_tensor_parallel(&p, list);
     } else if (p.backward) {

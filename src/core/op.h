@@ -79,8 +79,8 @@ enum { EG_MAX_TERMS = 5 };
  * lines: SCALE, of a GEMM; BIAS ACT, then ADD or TIMES; GRAD_AT_VALUE; GRAD_AT_SAVED STORE and COLUMN_SUMS
  * come after all of them, but for a STORE between BIAS and ACT, ADD or TIMES. */
 
-/* The dimension of an operation that the layer's rows (M) are. */
-typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH } eg_axis;
+/* The dimension of an operation that the layer's rows (M) are. COLS: of the transpose of a lowered one. */
+typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH, EG_AXIS_COLS } eg_axis;
 
 typedef enum eg_op_kind {
     EG_GEMM,      /* v = Σ over `summed` matrices, `depth` products of left[row, k] * right[k, column] */
@@ -106,6 +106,7 @@ typedef struct eg_op {
     int64_t summed; /* GEMM: matrices summed into one result, items of left and right; 1 or more */
     eg_view left, right, out; /* out may be absent where a term stores what is wanted */
     bool accumulate;          /* out += v */
+    bool ragged;              /* of a group: the call may have fewer rows, along `axis` */
     eg_collective_kind collective;
     int summing; /* COLLECTIVE: the gradient, an eg_operand_id */
     int groups;  /* ALL_REDUCE: parts of the rows, each of which may go as soon as it is there */
@@ -151,8 +152,11 @@ typedef struct eg_buffer {
 
 typedef struct eg_op_list {
     int64_t m, k, n, batch; /* of the layer, for text */
-    eg_dtype dtype;         /* storage of the layer */
-    eg_dtype compute;       /* f32 | f64 */
+    /* 0, or of how many groups the operations are those of one, which has m rows at most. An operand without
+     * rows is batch_stride elements further for the next group; one with rows begins at the group's first. */
+    int64_t groups;
+    eg_dtype dtype;   /* storage of the layer */
+    eg_dtype compute; /* f32 | f64 */
     eg_math math;
     eg_activation activation; /* for text, as is the next */
     eg_source source;
@@ -175,6 +179,9 @@ void eg_lower(const eg_problem *problem, eg_op_list *list);
 
 /* The one operation of eg_pack_b: a copy of b into the pack. */
 void eg_lower_pack(const eg_problem *problem, bool batched, eg_op_list *list);
+
+/* The operations of a group of `rows` rows, from those of one of list->m or more; rows is at least 1. */
+void eg_list_of_rows(const eg_op_list *list, int64_t rows, eg_op_list *out);
 
 /* Folds the batch, or one of its two levels, into the rows where that is the same computation: shared B,
  * summed d_b, operands whose items follow each other as rows do. */

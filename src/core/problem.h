@@ -23,6 +23,7 @@ typedef enum eg_operand_id {
     EG_OP_SAVED_UP,
     EG_OP_BELOW_UP,
     EG_OP_D_A_RESIDUAL, /* what d_a gets added; d_a itself where that accumulates */
+    EG_OP_OFFSETS,      /* the ends of groups: int32, which is as large as its dtype says, f32 */
     EG_OP_Y,            /* outputs from here on */
     EG_OP_PRE,
     EG_OP_D_A,
@@ -129,8 +130,9 @@ typedef struct eg_problem {
     bool gated;
     eg_addressing addressing;
     int64_t m, k, n;
-    int64_t batch;    /* items of all levels, at least 1 */
+    int64_t batch;    /* items of all levels, at least 1; or the groups, where there are any */
     int64_t inner;    /* of them in an outer one */
+    bool grouped;     /* operands with rows lie group after group, and have no batch stride */
     eg_dtype dtype;   /* storage */
     eg_dtype compute; /* f32, or f64 for f64 */
     eg_math math;

@@ -107,6 +107,7 @@ const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
         [EG_OP_SAVED_UP] = "pre_up",
         [EG_OP_BELOW_UP] = "below_up",
         [EG_OP_D_A_RESIDUAL] = "residual",
+        [EG_OP_OFFSETS] = "offsets",
         [EG_OP_Y] = "y",
         [EG_OP_PRE] = "pre",
         [EG_OP_D_A] = "d_a",

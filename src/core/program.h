@@ -64,6 +64,7 @@ typedef struct eg_collectives eg_collectives;
 typedef struct eg_call {
     eg_address operand[EG_NAMES]; /* by the id of a view */
     const eg_packed *packed_b, *packed_b_up;
+    int64_t group; /* of a grouped call: whose matrices of the packs are read; else 0 */
     eg_address workspace;
     eg_collectives *collectives; /* of a call over processes: collectives.h */
 } eg_call;

@@ -52,6 +52,22 @@ static eg_status take_scale(double scale, eg_problem *problem) {
                    eg_dtype_name(problem->compute));
 }
 
+/* Ends of groups are int32. */
+static eg_status check_groups(const eg_layer *layer) {
+    if (layer->groups < 0 || layer->groups > INT32_MAX)
+        return eg_fail(EG_ERR_ARGUMENT, "layer.groups is %lld; expected 0 to 2^31 - 1",
+                       (long long)layer->groups);
+    if (layer->groups > 0 && layer->batch > 1)
+        return eg_fail(EG_ERR_ARGUMENT, "layer.batch is %lld with layer.groups %lld; expected 0 or 1",
+                       (long long)layer->batch, (long long)layer->groups);
+    if (layer->groups > 0 && layer->outer_batch > 1)
+        return eg_fail(EG_ERR_ARGUMENT, "layer.outer_batch is %lld with layer.groups %lld; expected 0 or 1",
+                       (long long)layer->outer_batch, (long long)layer->groups);
+    if (layer->groups == 0 || layer->m <= INT32_MAX) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "layer.m is %lld with layer.groups %lld; expected 0 to 2^31 - 1",
+                   (long long)layer->m, (long long)layer->groups);
+}
+
 static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_problem *problem) {
     eg_layer copy;
     const void *known = given;
@@ -63,6 +79,7 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_
     EG_TRY(check_size("k", layer->k));
     EG_TRY(check_size("n", layer->n));
     EG_TRY(check_batch(layer, &batch));
+    EG_TRY(check_groups(layer));
     EG_TRY(eg_validate_enum("layer.dtype", (int)layer->dtype, EG_BF16, "EG_F32, EG_F64, EG_F16 or EG_BF16"));
     EG_TRY(take_activation("layer.activation", layer->activation));
     EG_TRY(eg_validate_enum("layer.math", (int)layer->math, EG_MATH_FAST, "an EG_MATH_ value"));
@@ -75,13 +92,30 @@ static eg_status take_layer(eg_addressing addressing, const eg_layer *given, eg_
         .n = layer->n,
         .batch = batch,
         .inner = layer->batch == 0 ? 1 : layer->batch,
+        .grouped = layer->groups > 0,
         .dtype = layer->dtype == EG_DTYPE_DEFAULT ? EG_F32 : layer->dtype,
         .math = layer->math,
         .activation = layer->activation,
         .propagate = layer->nonfinite == EG_NONFINITE_PROPAGATE,
     };
+    if (problem->grouped) problem->batch = problem->inner = layer->groups;
     problem->compute = problem->dtype == EG_F64 ? EG_F64 : EG_F32;
     return take_scale(layer->scale, problem);
+}
+
+/* Their values are looked at when the call runs. */
+static eg_status take_offsets(const eg_offsets *offsets, size_t limit, eg_problem *problem) {
+    const eg_matrix row = {.data = offsets->data, .offset = offsets->offset, .dtype = EG_F32};
+    if (!problem->grouped && offsets->data != NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "offsets is given with layer.groups 0; expected groups, or none");
+    if (!problem->grouped) return EG_OK;
+    if (offsets->data == NULL)
+        return eg_fail(EG_ERR_ARGUMENT, "offsets is absent (data is NULL); expected the ends of %lld groups",
+                       (long long)problem->batch);
+    if (limit != 0)
+        return eg_fail(EG_ERR_UNSUPPORTED, "workspace_limit is %zu with layer.groups %lld; expected no limit",
+                       limit, (long long)problem->batch);
+    return eg_take_matrix(problem, EG_OP_OFFSETS, &row, 0);
 }
 
 static eg_status require_b(const eg_problem *problem, const char *why) {
@@ -189,6 +223,7 @@ eg_status eg_validate_forward(eg_addressing addressing, const eg_layer *layer, c
     EG_TRY(eg_take_matrix(problem, EG_OP_RESIDUAL, &args->residual, args->outer.residual));
     EG_TRY(eg_take_matrix(problem, EG_OP_Y, &args->y, args->outer.y));
     EG_TRY(eg_take_matrix(problem, EG_OP_PRE, &args->pre, args->outer.pre));
+    EG_TRY(take_offsets(&args->offsets, args->workspace_limit, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 
     EG_TRY(eg_require(problem, EG_OP_Y, "to write"));
@@ -245,7 +280,7 @@ static eg_status take_chain(const eg_backward_args *args, eg_problem *problem) {
     EG_TRY(eg_take_vector(problem, EG_OP_D_BIAS_BELOW, &chain->d_bias));
     const eg_operand *d_a = &problem->operands[EG_OP_D_A];
     if (d_a->data == NULL) return eg_fail(EG_ERR_ARGUMENT, "chain.saved is given without d_a; expected both");
-    if (problem->batch != 1 && !eg_has_items(d_a)) {
+    if (problem->batch != 1 && !eg_has_items(d_a) && !problem->grouped) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "d_a.batch_stride is 0 with chain.saved and batch %lld; expected a d_a that is "
                        "not summed over the batch",
@@ -428,6 +463,7 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
     EG_TRY(take_chain_up(args, problem));
     EG_TRY(take_added(args, problem));
     EG_TRY(eg_take_data_parallel(args, problem));
+    EG_TRY(take_offsets(&args->offsets, args->workspace_limit, problem));
     EG_TRY(check_workspace(problem, &args->workspace));
 
     EG_TRY(require_inputs(problem));

@@ -74,6 +74,10 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
                                       .order = given->comm->order};
     EG_TRY(take_sums("data_parallel", given->sums, problem));
     if (given->comm->ranks > 1) problem->comm = given->comm;
+    if (problem->grouped)
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "data_parallel.comm is given with layer.groups %lld; expected one process",
+                       (long long)problem->batch);
     if (problem->gated || eg_wants(problem, EG_OP_BELOW_UP)) {
         return eg_fail(EG_ERR_UNSUPPORTED,
                        "data_parallel.comm is given for a gated unit; expected one process "
@@ -124,6 +128,10 @@ eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit,
                                       .order = given->comm->order};
     problem->comm = given->comm;
     EG_TRY(take_sums("tensor_parallel", given->sums, problem));
+    if (problem->grouped)
+        return eg_fail(EG_ERR_UNSUPPORTED,
+                       "tensor_parallel.comm is given with layer.groups %lld; expected one process",
+                       (long long)problem->batch);
     if (problem->inner != problem->batch)
         return eg_fail(EG_ERR_UNSUPPORTED,
                        "layer.outer_batch is %lld with tensor_parallel.comm; expected 1, all rows in m",

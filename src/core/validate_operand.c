@@ -8,7 +8,7 @@
 
 /* ---- The operand table -------------------------------------------------------------------------- */
 
-typedef enum eg_dim { ONE, DIM_M, DIM_K, DIM_N } eg_dim;
+typedef enum eg_dim { ONE, DIM_M, DIM_K, DIM_N, DIM_GROUPS } eg_dim;
 
 static const struct {
     const char *name;
@@ -28,6 +28,7 @@ static const struct {
     [EG_OP_SAVED_UP] = {"pre_up", DIM_M, DIM_N, false, false},
     [EG_OP_BELOW_UP] = {"chain_up.saved", DIM_M, DIM_K, false, false},
     [EG_OP_D_A_RESIDUAL] = {"residual", DIM_M, DIM_K, false, false},
+    [EG_OP_OFFSETS] = {"offsets", ONE, DIM_GROUPS, false, true},
     [EG_OP_Y] = {"y", DIM_M, DIM_N, true, false},
     [EG_OP_PRE] = {"pre", DIM_M, DIM_N, true, false},
     [EG_OP_D_A] = {"d_a", DIM_M, DIM_K, true, false},
@@ -63,6 +64,8 @@ static int64_t dim(const eg_problem *problem, eg_dim which) {
         return problem->k;
     case DIM_N:
         return problem->n;
+    case DIM_GROUPS:
+        return problem->batch;
     }
     return 0;
 }
@@ -82,6 +85,7 @@ static int64_t rows_of(const eg_problem *problem, eg_operand_id id) {
 
 static eg_status check_dtype(const eg_problem *problem, eg_operand_id id, eg_dtype dtype) {
     const char *name = eg_operand_name(problem, id);
+    if (id == EG_OP_OFFSETS) return EG_OK;
     if ((int)dtype < 0 || (int)dtype > EG_BF16) {
         return eg_fail(EG_ERR_ARGUMENT,
                        "%s.dtype is %d; expected EG_DTYPE_DEFAULT, EG_F32, EG_F64, EG_F16 or EG_BF16", name,
@@ -109,10 +113,18 @@ static eg_status check_strides(const eg_problem *problem, eg_operand_id id, cons
     return EG_OK;
 }
 
+/* From one item of the operand to the next. The groups of one with rows follow each other in one matrix, and
+ * vectors are dense. */
+static int64_t batch_stride_of(const eg_problem *problem, eg_operand_id id, const eg_matrix *matrix) {
+    if (!problem->grouped || id == EG_OP_OFFSETS) return matrix->batch_stride;
+    if (eg_operand_has_rows(id)) return 0;
+    return table[id].rows == ONE ? dim(problem, table[id].cols) : matrix->batch_stride;
+}
+
 /* As one level where one stride says the same. */
 static eg_status take_levels(const eg_problem *problem, eg_operand_id id, const eg_matrix *matrix,
                              int64_t outer_stride, eg_operand *operand) {
-    const int64_t stride = matrix->batch_stride, inner = problem->inner;
+    const int64_t stride = batch_stride_of(problem, id, matrix), inner = problem->inner;
     int64_t span;
     if (outer_stride < 0) {
         return eg_fail(EG_ERR_ARGUMENT, "the outer stride of %s is %lld; expected 0 or more",
@@ -175,7 +187,9 @@ static eg_status check_levels_apart(const eg_problem *problem, eg_operand_id id,
 
 /* Two matrices of an output's batch must not share elements; they may interleave. */
 static eg_status check_batch_apart(const eg_problem *problem, eg_operand_id id, const eg_operand *operand) {
-    const bool may_reduce = id == EG_OP_D_A || id == EG_OP_D_B || id == EG_OP_D_B_UP || table[id].rows == ONE;
+    const bool may_reduce =
+        problem->grouped ? eg_operand_has_rows(id)
+                         : id == EG_OP_D_A || id == EG_OP_D_B || id == EG_OP_D_B_UP || table[id].rows == ONE;
     if (problem->batch <= 1 || (!eg_has_items(operand) && may_reduce)) return EG_OK;
     if (operand->outer.inner > 0) return check_levels_apart(problem, id, operand, may_reduce);
     const bool row_major = operand->col_stride == 1;

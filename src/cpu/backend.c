@@ -64,33 +64,43 @@ static void run_product(const eg_cpu_run *run, const eg_step *step) {
     }
 }
 
+void eg_cpu_run_step(const eg_cpu_run *run, const eg_step *step) {
+    if (step->op == EG_NO_OP) {
+        eg_cpu_pack(run, step);
+        return;
+    }
+    switch (run->list->op[step->op].kind) {
+    case EG_GEMM:
+        run_product(run, step);
+        break;
+    case EG_MAP:
+    case EG_COPY:
+        eg_cpu_map(run, step);
+        break;
+    case EG_REDUCE:
+        eg_cpu_reduce(run, step);
+        break;
+    case EG_COLLECTIVE:
+        break;
+    }
+}
+
 /* A kernel that splits numbers into bf16 terms refuses infinities, NaN and magnitudes above 2^26. Another
  * program then writes again what has been written by then. Outputs that are accumulated to are touched only
  * after everything has been split. */
 static eg_status run_steps(eg_context *context, const eg_program *program, const eg_call *call,
                            bool *refused) {
-    const eg_cpu_run run = {.program = program, .call = call, .threads = context->device, .refused = refused};
+    eg_cpu_run run = {.program = program,
+                      .list = &program->list,
+                      .call = call,
+                      .threads = context->device,
+                      .refused = refused,
+                      .scratch_bytes = eg_cpu_scratch_bytes(program)};
+    run.scratch = eg_cpu_region(&run, EG_CPU_SCRATCH);
     for (int i = 0; i < program->steps && !*refused; i++) {
         const eg_step *step = &program->step[i];
-        if (step->op == EG_NO_OP) {
-            eg_cpu_pack(&run, step);
-            continue;
-        }
-        switch (program->list.op[step->op].kind) {
-        case EG_GEMM:
-            run_product(&run, step);
-            break;
-        case EG_MAP:
-        case EG_COPY:
-            eg_cpu_map(&run, step);
-            break;
-        case EG_REDUCE:
-            eg_cpu_reduce(&run, step);
-            break;
-        case EG_COLLECTIVE:
-            EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
-            break;
-        }
+        if (step->kind == EG_COLLECTIVE) EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
+        if (step->kind != EG_COLLECTIVE) eg_cpu_run_step(&run, step);
     }
     return EG_OK;
 }
@@ -179,6 +189,8 @@ const eg_backend_ops *eg_cpu_ops(void) {
         .download = cpu_download,
         .compile = eg_cpu_compile,
         .run = cpu_run,
+        .plan_groups = eg_cpu_plan_groups,
+        .run_groups = eg_cpu_run_groups,
         .pack = cpu_pack,
         .plan_pack = eg_cpu_plan_pack,
         .kernel_info = cpu_kernel_info,

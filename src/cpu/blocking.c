@@ -26,6 +26,7 @@ static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
 }
 
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (op->ragged && op->axis != EG_AXIS_COLS) return false;
     if (kernel->pack.bf16_terms == 1) /* rows of AMX tiles, as they are in memory */
         return op->left.space == EG_OPERAND && op->left.dtype == kernel->dtype && op->left.col_stride == 1 &&
                divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
@@ -34,6 +35,7 @@ bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
 }
 
 bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (op->ragged && op->axis == EG_AXIS_COLS) return false;
     return can_be_read(kernel, &op->right) && op->right.col_stride == 1 &&
            divides(kernel->micro.lanes, op->cols);
 }

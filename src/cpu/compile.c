@@ -26,6 +26,7 @@ static void turn_result(eg_op *op) {
     const int64_t rows = op->rows;
     op->left = eg_transposed(op->right), op->right = eg_transposed(left), op->out = eg_transposed(op->out);
     op->rows = op->cols, op->cols = rows;
+    if (op->axis == EG_AXIS_ROWS) op->axis = EG_AXIS_COLS;
 }
 
 /* ---- Regions ------------------------------------------------------------------------------------ */

@@ -15,13 +15,41 @@ const char *eg_cpu_feature_text(uint32_t features);
 const char *eg_cpu_needs_text(uint32_t needs);
 void eg_cpu_model(char *name, size_t capacity);
 
-/* One call being run. */
+/* The work of a step that is not run at once: that of other groups goes with it. */
+enum { EG_CPU_JOB = 4096 };
+typedef struct eg_cpu_part {
+    void (*body)(void *arg, int64_t index, int thread);
+    int64_t count;                              /* indices of the body; 0: nothing to do */
+    _Alignas(64) unsigned char job[EG_CPU_JOB]; /* its argument */
+} eg_cpu_part;
+
+/* One call being run, or one group of a call. */
 typedef struct eg_cpu_run {
     const eg_program *program;
+    const eg_op_list *list; /* the program's, or that with the group's rows */
     const eg_call *call;
-    eg_threads *threads; /* of the context */
-    bool *refused;       /* set by any thread that meets a number its kernel cannot take */
+    eg_threads *threads;  /* of the context */
+    bool *refused;        /* set by any thread that meets a number its kernel cannot take */
+    char *scratch;        /* of the first thread, */
+    size_t scratch_bytes; /* and of each */
+    eg_cpu_part *part;    /* NULL: steps are run at once */
 } eg_cpu_run;
+
+/* Where a step makes its job: `own`, which is as long as the step, or in the part. */
+static inline void *eg_cpu_job(const eg_cpu_run *run, void *own) {
+    return run->part != NULL ? (void *)run->part->job : own;
+}
+
+/* Shares out the work of a step. */
+static inline void eg_cpu_share(const eg_cpu_run *run, int threads, int64_t count,
+                                void (*body)(void *arg, int64_t index, int thread), void *job) {
+    if (run->part == NULL) {
+        eg_cpu_parallel(run->threads, threads, count, body, job);
+        return;
+    }
+    run->part->body = body;
+    run->part->count = count;
+}
 
 static inline void eg_cpu_refuse(const eg_cpu_run *run) {
     __atomic_store_n(run->refused, true, __ATOMIC_RELAXED);
@@ -35,8 +63,12 @@ static inline char *eg_cpu_region(const eg_cpu_run *run, int index) {
 }
 
 static inline char *eg_cpu_scratch(const eg_cpu_run *run, int thread) {
-    const eg_cpu_program *detail = (const eg_cpu_program *)run->program->detail;
-    return eg_cpu_region(run, EG_CPU_SCRATCH) + (size_t)thread * detail->scratch;
+    return run->scratch + (size_t)thread * run->scratch_bytes;
+}
+
+/* Of each thread, for a program. */
+static inline size_t eg_cpu_scratch_bytes(const eg_program *program) {
+    return ((const eg_cpu_program *)program->detail)->scratch;
 }
 
 /* A view of an operand where this call has it. */
@@ -82,13 +114,8 @@ void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
 eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,
                           int64_t rows, int64_t col, int64_t cols, float *tile);
 
-/* In a call's packed b, which has a form for this very kernel. */
-static inline const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
-                                          const eg_view *view) {
-    const eg_packed *packed = eg_pack_in(run->call, view->id);
-    const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
-    return (const char *)packed->data + (view->transposed ? form->transposed : form->plain).offset;
-}
+/* In a call's packed b, which has a form for this very kernel: the matrix of the call's group. */
+const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_view *view);
 
 /* The addresses of packed layouts. */
 static inline eg_cpu_packs eg_cpu_packs_of(const eg_cpu_run *run, const eg_cpu_layouts *regions) {
@@ -109,12 +136,18 @@ static inline void eg_cpu_order_stores(void) {
 #endif
 }
 
-/* The steps of a program. */
+/* The steps of a program; the first runs any but collectives. */
+void eg_cpu_run_step(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step);      /* or columns: a GEMM */
 void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step); /* and of little depth */
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
+
+/* Grouped calls, as eg_backend_ops has them. */
+eg_status eg_cpu_plan_groups(const eg_caps *caps, eg_groups *groups);
+eg_status eg_cpu_run_groups(eg_context *context, const eg_groups *groups, const eg_problem *problem,
+                            eg_address workspace);
 
 #endif

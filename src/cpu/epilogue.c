@@ -125,7 +125,7 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
 }
 
 void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epilogue *e) {
-    const eg_op *op = &run->program->list.op[step->op];
+    const eg_op *op = &run->list->op[step->op];
     const eg_cpu_step *detail = eg_cpu_detail(step);
     *e = (eg_epilogue){.run = run, .kernel = detail->kernel, .rows = op->rows};
     e->is_deferred = eg_cpu_is_amx(e->kernel);

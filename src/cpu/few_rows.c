@@ -370,21 +370,24 @@ static eg_op transpose_of(const eg_op *op) {
     return x;
 }
 
+_Static_assert(sizeof(few_rows_job) <= EG_CPU_JOB, "a job");
+
 void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
-    const eg_op *op = &run->program->list.op[step->op];
+    const eg_op *op = &run->list->op[step->op];
     const bool turned = detail->streams == EG_CPU_STREAMS_LEFT;
-    few_rows_job job = {.run = run,
-                        .kernel = detail->kernel,
-                        .op = op,
-                        .product = turned ? transpose_of(op) : *op,
-                        .is_turned = turned,
-                        .nc = turned ? step->tile_rows : step->tile_cols,
-                        .kc = step->k_block};
-    job.part.rows = job.product.rows;
-    job.blocks = eg_ceil_div(job.product.cols, job.nc);
-    eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    find_left(&job, turned ? detail->right : detail->left);
-    find_right(&job);
-    eg_cpu_parallel(run->threads, step->threads, op->items * job.blocks, run_block, &job);
+    few_rows_job own, *job = eg_cpu_job(run, &own);
+    *job = (few_rows_job){.run = run,
+                          .kernel = detail->kernel,
+                          .op = op,
+                          .product = turned ? transpose_of(op) : *op,
+                          .is_turned = turned,
+                          .nc = turned ? step->tile_rows : step->tile_cols,
+                          .kc = step->k_block};
+    job->part.rows = job->product.rows;
+    job->blocks = eg_ceil_div(job->product.cols, job->nc);
+    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    find_left(job, turned ? detail->right : detail->left);
+    find_right(job);
+    eg_cpu_share(run, step->threads, op->items * job->blocks, run_block, job);
 }

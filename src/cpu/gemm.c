@@ -128,7 +128,7 @@ static const eg_operand *choose_prefetch_out(product *x) {
 /* Filled in field by field: clearing the whole struct first takes some percent of a small call. */
 static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_epilogue *epilogue,
                          product *x) {
-    const eg_op *op = &run->program->list.op[step->op];
+    const eg_op *op = &run->list->op[step->op];
     const eg_cpu_step *detail = eg_cpu_detail(step);
     const eg_cpu_kernel *kernel = detail->kernel;
     const bool is_amx = eg_cpu_is_amx(kernel);
@@ -500,10 +500,16 @@ static void run_block(void *arg, int64_t index, int thread) {
     if (kernel->micro.leave != NULL) kernel->micro.leave();
 }
 
-void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {
+typedef struct gemm_job {
+    product product;
     eg_epilogue epilogue;
-    product x;
-    eg_cpu_prepare_epilogue(run, step, &epilogue);
-    make_product(run, step, &epilogue, &x);
-    eg_cpu_parallel(run->threads, step->threads, x.items * x.row_blocks * x.col_blocks, run_block, &x);
+} gemm_job;
+_Static_assert(sizeof(gemm_job) <= EG_CPU_JOB, "a job");
+
+void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step) {
+    gemm_job own, *job = eg_cpu_job(run, &own);
+    product *x = &job->product;
+    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    make_product(run, step, &job->epilogue, x);
+    eg_cpu_share(run, step->threads, x->items * x->row_blocks * x->col_blocks, run_block, x);
 }

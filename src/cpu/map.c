@@ -45,19 +45,22 @@ static int64_t segment_of(int64_t panels, int64_t bands, int threads) {
     return even < 1 ? 1 : eg_least(LONG, even);
 }
 
+_Static_assert(sizeof(map_job) <= EG_CPU_JOB, "a job");
+
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
-    const eg_op *op = &run->program->list.op[step->op];
+    const eg_op *op = &run->list->op[step->op];
     const eg_cpu_kernel *kernel = eg_cpu_detail(step)->kernel;
     const int64_t nr = kernel->micro.nr, chunks = eg_cpu_chunks(op->rows), bands = op->items * chunks;
-    map_job job = {.run = run,
-                   .kernel = kernel,
-                   .rows = op->rows,
-                   .cols = op->cols,
-                   .chunks = chunks,
-                   .segment = nr * segment_of(eg_ceil_div(op->cols, nr), bands, step->threads)};
-    job.segments = eg_ceil_div(op->cols, job.segment);
-    eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    eg_cpu_parallel(run->threads, step->threads, bands * job.segments, map_segment, &job);
+    map_job own, *job = eg_cpu_job(run, &own);
+    *job = (map_job){.run = run,
+                     .kernel = kernel,
+                     .rows = op->rows,
+                     .cols = op->cols,
+                     .chunks = chunks,
+                     .segment = nr * segment_of(eg_ceil_div(op->cols, nr), bands, step->threads)};
+    job->segments = eg_ceil_div(op->cols, job->segment);
+    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    eg_cpu_share(run, step->threads, bands * job->segments, map_segment, job);
 }
 
 /* ---- Column sums -------------------------------------------------------------------------------- */
@@ -104,19 +107,22 @@ static void sum_panel(void *arg, int64_t index, int thread) {
     job->kernel->epilogue.store(total, out, job->out.dtype, 1, 1, 1, cols);
 }
 
+_Static_assert(sizeof(sum_job) <= EG_CPU_JOB, "a job");
+
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step) {
-    const eg_op_list *list = &run->program->list;
+    const eg_op_list *list = run->list;
     const eg_op *op = &list->op[step->op];
     const eg_temporary *sums = &list->temporary[op->left.id];
     const eg_cpu_step *detail = eg_cpu_detail(step);
     const int64_t panels = eg_ceil_div(op->cols, detail->kernel->micro.nr);
-    sum_job job = {.run = run,
-                   .kernel = detail->kernel,
-                   .out = eg_cpu_bind(run->call, &op->out),
-                   .accumulate = op->accumulate,
-                   .sums = eg_cpu_region(run, detail->sums),
-                   .rows = eg_cpu_chunks(sums->rows) * sums->items,
-                   .width = panels * detail->kernel->micro.nr,
-                   .cols = op->cols};
-    eg_cpu_parallel(run->threads, step->threads, panels, sum_panel, &job);
+    sum_job own, *job = eg_cpu_job(run, &own);
+    *job = (sum_job){.run = run,
+                     .kernel = detail->kernel,
+                     .out = eg_cpu_bind(run->call, &op->out),
+                     .accumulate = op->accumulate,
+                     .sums = eg_cpu_region(run, detail->sums),
+                     .rows = eg_cpu_chunks(sums->rows) * sums->items,
+                     .width = panels * detail->kernel->micro.nr,
+                     .cols = op->cols};
+    eg_cpu_share(run, step->threads, panels, sum_panel, job);
 }

@@ -203,23 +203,25 @@ static void find_side(outer_side *side, const outer_job *job, const eg_view *vie
     side->item = eg_is_batched(view) ? panels.panels * side->panel : 0;
 }
 
+_Static_assert(sizeof(outer_job) <= EG_CPU_JOB, "a job");
+
 void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
-    const eg_op *op = &run->program->list.op[step->op];
-    outer_job job = {.run = run,
-                     .kernel = detail->kernel,
-                     .op = op,
-                     .out = eg_cpu_bind(run->call, &op->out),
-                     .nc = step->tile_cols};
+    const eg_op *op = &run->list->op[step->op];
+    outer_job own, *job = eg_cpu_job(run, &own);
+    *job = (outer_job){.run = run,
+                       .kernel = detail->kernel,
+                       .op = op,
+                       .out = eg_cpu_bind(run->call, &op->out),
+                       .nc = step->tile_cols};
     const bool turned = op->left.transposed;
-    find_side(&job.a, &job, &op->left, detail->left, turned ? op->depth : op->rows,
+    find_side(&job->a, job, &op->left, detail->left, turned ? op->depth : op->rows,
               turned ? op->rows : op->depth);
-    find_side(&job.b, &job, &op->right, detail->right, op->depth, op->cols);
-    job.row_blocks = eg_ceil_div(op->rows, ROWS_A_BLOCK);
-    job.col_blocks = eg_ceil_div(op->cols, job.nc);
-    job.stores_result =
-        op->terms == 0 && !op->accumulate && job.out.data != NULL && job.out.dtype == detail->kernel->compute;
-    eg_cpu_prepare_epilogue(run, step, &job.epilogue);
-    eg_cpu_parallel(run->threads, step->threads, op->items * job.row_blocks * job.col_blocks, run_block,
-                    &job);
+    find_side(&job->b, job, &op->right, detail->right, op->depth, op->cols);
+    job->row_blocks = eg_ceil_div(op->rows, ROWS_A_BLOCK);
+    job->col_blocks = eg_ceil_div(op->cols, job->nc);
+    job->stores_result = op->terms == 0 && !op->accumulate && job->out.data != NULL &&
+                         job->out.dtype == detail->kernel->compute;
+    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    eg_cpu_share(run, step->threads, op->items * job->row_blocks * job->col_blocks, run_block, job);
 }

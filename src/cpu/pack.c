@@ -86,7 +86,7 @@ static void pack_panels(pack_job *job, int threads, int64_t items, char *to, cha
     job->panels_t = turn ? to : to_t;
     job->bands = eg_ceil_div(job->x.rows, job->kernel->micro.nr);
     job->segments = eg_ceil_div(job->x.cols, SEGMENT * (int64_t)job->kernel->micro.nr);
-    eg_cpu_parallel(job->run->threads, threads, job->bands * job->segments * items, pack_segment, job);
+    eg_cpu_share(job->run, threads, job->bands * job->segments * items, pack_segment, job);
 }
 
 /* ---- AMX tile blocks ---------------------------------------------------------------------------- */
@@ -133,8 +133,8 @@ static void pack_blocks(pack_job *job, int threads, int64_t items, eg_cpu_packs 
     }
     job->blocks = to;
     job->shared = threads > 1;
-    eg_cpu_parallel(job->run->threads, threads, (job->x.rows + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * items,
-                    pack_block_row, job);
+    eg_cpu_share(job->run, threads, (job->x.rows + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * items, pack_block_row,
+                 job);
 }
 
 /* ---- Fused packing ------------------------------------------------------------------------------ */
@@ -173,20 +173,23 @@ void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
 
 /* ---- A matrix ------------------------------------------------------------------------------------- */
 
+_Static_assert(sizeof(pack_job) <= EG_CPU_JOB, "a job");
+
 void eg_cpu_pack_matrix(const eg_cpu_run *run, const eg_cpu_kernel *kernel, eg_dtype dtype, int threads,
                         eg_operand x, int64_t items, const eg_cpu_packs *to) {
-    pack_job job = {.run = run, .kernel = kernel, .dtype = dtype, .x = x};
+    pack_job own, *job = eg_cpu_job(run, &own);
     if (x.data == NULL || x.rows == 0 || x.cols == 0) return;
+    *job = (pack_job){.run = run, .kernel = kernel, .dtype = dtype, .x = x};
     if (eg_cpu_is_amx(kernel)) {
-        pack_blocks(&job, threads, items, *to);
+        pack_blocks(job, threads, items, *to);
     } else {
-        pack_panels(&job, threads, items, to->left != NULL ? to->left : to->right, to->right_t);
+        pack_panels(job, threads, items, to->left != NULL ? to->left : to->right, to->right_t);
     }
 }
 
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
-    const eg_op *op = &run->program->list.op[detail->source];
+    const eg_op *op = &run->list->op[detail->source];
     const eg_view *view = detail->source_is_right ? &op->right : &op->left;
     const int64_t batch = op->items > op->summed ? op->items : op->summed;
     eg_operand x = eg_cpu_bind(run->call, view);

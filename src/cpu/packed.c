@@ -88,3 +88,21 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
     packed->holds = (packed->holds & ~OUTSIDE) | (refused ? OUTSIDE : 0);
     return EG_OK;
 }
+
+/* Bytes from one matrix of a pack to the next, as products step over the items of a batch. */
+static size_t item_bytes(const eg_cpu_kernel *kernel, const eg_view *view) {
+    if (eg_cpu_is_amx(kernel)) {
+        const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, view->cols, view->rows);
+        return (size_t)(grid.rows * grid.row_pitch) * grid.block_bytes;
+    }
+    const eg_panels panels = eg_cpu_panels(kernel, view->rows, view->cols);
+    return (size_t)(panels.panels * panels.stride * kernel->micro.nr) * eg_size_of(view->dtype);
+}
+
+const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_view *view) {
+    const eg_packed *packed = eg_pack_in(run->call, view->id);
+    const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
+    const char *first = (const char *)packed->data;
+    first += (view->transposed ? form->transposed : form->plain).offset;
+    return packed->batched ? first + (size_t)run->call->group * item_bytes(kernel, view) : first;
+}

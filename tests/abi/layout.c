@@ -30,7 +30,7 @@ AT(eg_open_info, native_queue, 64);
 AT(eg_open_info, parallel_for, 72);
 AT(eg_open_info, parallel_user, 80);
 
-SIZE(eg_layer, 72);
+SIZE(eg_layer, 80);
 AT(eg_layer, size, 0);
 AT(eg_layer, m, 8);
 AT(eg_layer, k, 16);
@@ -42,6 +42,7 @@ AT(eg_layer, math, 48);
 AT(eg_layer, nonfinite, 52);
 AT(eg_layer, scale, 56);
 AT(eg_layer, outer_batch, 64);
+AT(eg_layer, groups, 72);
 
 SIZE(eg_matrix, 40);
 AT(eg_matrix, data, 0);
@@ -55,6 +56,10 @@ SIZE(eg_vector, 24);
 AT(eg_vector, data, 0);
 AT(eg_vector, offset, 8);
 AT(eg_vector, dtype, 16);
+
+SIZE(eg_offsets, 16);
+AT(eg_offsets, data, 0);
+AT(eg_offsets, offset, 8);
 
 SIZE(eg_workspace, 24);
 AT(eg_workspace, data, 0);
@@ -76,7 +81,7 @@ AT(eg_forward_outer, pre, 32);
 AT(eg_forward_outer, b_up, 40);
 AT(eg_forward_outer, pre_up, 48);
 
-SIZE(eg_forward_args, 496);
+SIZE(eg_forward_args, 512);
 AT(eg_forward_args, size, 0);
 AT(eg_forward_args, a, 8);
 AT(eg_forward_args, b, 48);
@@ -93,6 +98,7 @@ AT(eg_forward_args, pre_up, 336);
 AT(eg_forward_args, packed_b_up, 376);
 AT(eg_forward_args, tensor_parallel, 384);
 AT(eg_forward_args, outer, 440);
+AT(eg_forward_args, offsets, 496);
 
 SIZE(eg_chain, 72);
 AT(eg_chain, saved, 0);
@@ -132,7 +138,7 @@ AT(eg_backward_outer, chain_up_d_up, 120);
 AT(eg_backward_outer, chain_up_y, 128);
 AT(eg_backward_outer, residual, 136);
 
-SIZE(eg_backward_args, 1176);
+SIZE(eg_backward_args, 1192);
 AT(eg_backward_args, size, 0);
 AT(eg_backward_args, a, 8);
 AT(eg_backward_args, b, 48);
@@ -164,6 +170,7 @@ AT(eg_backward_args, residual, 928);
 AT(eg_backward_args, accumulate_into, 968);
 AT(eg_backward_args, tensor_parallel, 976);
 AT(eg_backward_args, outer, 1032);
+AT(eg_backward_args, offsets, 1176);
 
 SIZE(eg_device_info, 40);
 AT(eg_device_info, size, 0);

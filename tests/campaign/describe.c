@@ -41,6 +41,7 @@ ASK(is_in_place, c->call.in_place)
 ASK(adds_to_some, c->call.into != 0)
 ASK(adds_to_d_a, campaign_has(&c->call, CHECK_D_A) && (c->call.into & EG_INTO_D_A) != 0)
 ASK(has_scale, c->call.scale != 0)
+ASK(has_groups, c->call.groups > 0)
 ASK(has_d_a_residual, campaign_has(&c->call, CHECK_D_A_RESIDUAL))
 ASK(has_windows, c->windows)
 ASK(has_windows_by_item, c->windows && c->by_item)
@@ -106,6 +107,7 @@ static const struct {
     {"likewise, d_a", adds_to_d_a},
     {"residual of d_a", has_d_a_residual},
     {"scale", has_scale},
+    {"groups", has_groups},
     {"d_b in f32 of 16-bit layers", has_wide_sums},
     {"y on residual, grad_pre on grad", is_in_place},
     {"windows of one memory", has_windows},

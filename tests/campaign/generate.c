@@ -253,6 +253,24 @@ static void draw_memory(oracle_random *random, bool limited, check_case *c) {
         c->m += between(random, 64, 200); /* rows for a few chunks */
 }
 
+/* Makes a grouped layer of some cases. Its operands lie as sets of them say, not as the places do. */
+static void draw_groups(oracle_random *random, check_case *c) {
+    if (!campaign_chance(random, 12)) return;
+    c->groups = (int)between(random, 1, 50);
+    c->routing = (check_routing)oracle_random_below(random, CHECK_ROUTINGS);
+    c->batch = 1;
+    c->limit = CHECK_LIMIT_NONE;
+    c->places = NULL;
+    c->col_major = (unsigned)oracle_random_bits(random);
+    c->padded = (unsigned)oracle_random_bits(random);
+    c->gapped = (unsigned)oracle_random_bits(random);
+    c->interleaved = (unsigned)oracle_random_bits(random);
+    c->offset = (unsigned)oracle_random_bits(random);
+    if (campaign_chance(random, 20)) c->shared = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    c->aligned = campaign_chance(random, 30);
+    c->wide = (c->dtype == EG_F16 || c->dtype == EG_BF16) && campaign_chance(random, 50);
+}
+
 void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case *out) {
     memset(out, 0, sizeof *out);
     oracle_random random = {seed ^ (index + 1) * 0xd1342543de82ef95U};
@@ -277,4 +295,6 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     out->row = campaign_chance(&random, 15) ? 1 + (int)oracle_random_below(&random, 1 << 20) : 0;
     campaign_lay_out(&random, addresses, out);
     c->places = out->places;
+    oracle_random groups = {~seed ^ ~(index + 1) * 0xd1342543de82ef95U};
+    draw_groups(&groups, c);
 }

@@ -136,6 +136,14 @@ pub struct eg_layer {
     pub nonfinite: eg_nonfinite,
     pub scale: f64,
     pub outer_batch: i64,
+    pub groups: i64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct eg_offsets {
+    pub data: *mut c_void,
+    pub offset: usize,
 }
 
 #[repr(C)]
@@ -228,6 +236,7 @@ pub struct eg_forward_args {
     pub packed_b_up: *const eg_packed,
     pub tensor_parallel: eg_tensor_parallel,
     pub outer: eg_forward_outer,
+    pub offsets: eg_offsets,
 }
 
 #[repr(C)]
@@ -291,6 +300,7 @@ pub struct eg_backward_args {
     pub accumulate_into: u64,
     pub tensor_parallel: eg_tensor_parallel,
     pub outer: eg_backward_outer,
+    pub offsets: eg_offsets,
 }
 
 #[repr(C)]

@@ -42,22 +42,23 @@ fn sizes_and_offsets() {
         eg_allocator { alloc, free, user }
         eg_open_info { size, backend, device, threads, kernel, allocator, native_device, native_queue, parallel_for,
                        parallel_user }
-        eg_layer { size, m, k, n, batch, dtype, activation, math, nonfinite, scale, outer_batch }
+        eg_layer { size, m, k, n, batch, dtype, activation, math, nonfinite, scale, outer_batch, groups }
         eg_forward_outer { a, b, residual, y, pre, b_up, pre_up }
         eg_backward_outer { a, b, grad, pre, y, d_a, d_b, grad_pre, chain_saved, b_up, pre_up, grad_up, d_b_up,
                             grad_pre_up, chain_up_saved, chain_up_d_up, chain_up_y, residual }
         eg_matrix { data, offset, ld, batch_stride, layout, dtype }
         eg_vector { data, offset, dtype }
+        eg_offsets { data, offset }
         eg_workspace { data, offset, bytes }
         eg_forward_args { size, a, b, bias, residual, y, pre, packed_b, workspace, workspace_limit, b_up, bias_up, pre_up,
-                          packed_b_up, tensor_parallel, outer }
+                          packed_b_up, tensor_parallel, outer, offsets }
         eg_tensor_parallel { comm, split, sums, gathered }
         eg_chain { saved, source, activation, d_bias }
         eg_data_parallel { comm, reduction, sharding, sums }
         eg_backward_args { size, a, b, bias, grad, source, pre, y, d_a, d_b, d_bias, grad_pre, accumulate, chain,
                            packed_b, workspace, workspace_limit, data_parallel, b_up, bias_up, pre_up, grad_up, d_b_up,
                            d_bias_up, grad_pre_up, packed_b_up, chain_up, residual, accumulate_into,
-                           tensor_parallel, outer }
+                           tensor_parallel, outer, offsets }
         eg_chain_up { saved, d_up, y, d_bias }
         eg_device_info { size, backend, name, features, threads }
         eg_kernel_info { size, name, compute, usable, needs, tile }
