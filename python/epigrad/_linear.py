@@ -60,18 +60,20 @@ def _check_scale(scale):
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: None = None,
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
            out: Optional[Array] = None, math: Math = "default", nonfinite: Nonfinite = "zero",
-           scale: float = 1, workspace_limit: int = 0, stream: Optional[int] = None) -> Array: ...
+           scale: float = 1, workspace_limit: int = 0, stream: Optional[int] = None,
+           offsets: Optional[Array] = None) -> Array: ...
 
 
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: Literal["pre", "y"],
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
            out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
-           workspace_limit: int = 0, stream: Optional[int] = None) -> tuple[Array, Any]: ...
+           workspace_limit: int = 0, stream: Optional[int] = None,
+           offsets: Optional[Array] = None) -> tuple[Array, Any]: ...
 
 
 def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=None, residual=None, out=None,
-           math="default", nonfinite="zero", scale=1, workspace_limit=0, stream=None):
+           math="default", nonfinite="zero", scale=1, workspace_limit=0, stream=None, offsets=None):
     """``y = act(x @ w.T + bias)``, in one call of the library; with w_up a gated unit, such as SwiGLU:
     ``y = act(x @ w.T + bias) * (x @ w_up.T + bias_up)``.
 
@@ -98,6 +100,9 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
         scale: a factor of the products: ``y = act(scale * (x @ w.T) + bias)``, such as the 1/√d of attention.
         workspace_limit: bytes of scratch memory a call may use; 0: no limit.
         stream: CUDA: the stream's handle as an integer, in place of the current one.
+        offsets: ``(groups,)`` int32, of a grouped layer such as a mixture of experts: the rows of an x ``(rows, K)``
+            are sorted by group, and these are where the groups end. w is ``(groups, N, K)`` then, bias ``(groups, N)``.
+            Rows from the last end on are of no group, and not written. On the CPU, without workspace_limit.
 
     Returns:
         y ``(..., N)``; with save the pair (y, saved), where saved is ``(..., N)``, of a gated unit two of those.
@@ -127,7 +132,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
     scratch = None  # of another stream than the current one: the library's own
     if stream is None:
         stream, scratch = kind.stream(x), kind.scratch(x)
-    arrays = (x, w, bias, w_up, bias_up, residual, y, pre, pre_up)
+    arrays = (x, w, bias, w_up, bias_up, residual, y, pre, pre_up, offsets)
     _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
                      number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch)
     if made:
@@ -177,7 +182,7 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
                     workspace_limit: int = 0, stream: Optional[int] = None,
-                    comm: Optional[Comm] = None, mean: bool = False
+                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
 
 
@@ -189,14 +194,14 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
                     workspace_limit: int = 0, stream: Optional[int] = None,
-                    comm: Optional[Comm] = None, mean: bool = False
+                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
                                Optional[Array], Optional[Array]]: ...
 
 
 def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
                     w_up=None, bias_up=None, residual=None, accumulate=False, math="default", nonfinite="zero",
-                    scale=1, workspace_limit=0, stream=None, comm=None, mean=False):
+                    scale=1, workspace_limit=0, stream=None, comm=None, mean=False, offsets=None):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
@@ -233,6 +238,7 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         scale: as in the forward pass; d_x and d_w have it too, the gradients of biases have not.
         comm: an `epigrad.Comm`: each of its processes has its own rows, and d_w and d_bias are summed over them.
         mean: with comm, the mean over the processes and not the sum.
+        offsets: as in the forward pass; d_w and d_bias are of each group then, and 0 for one without rows.
 
     Returns:
         (d_x, d_w, d_bias), with w_up (d_x, d_w, d_bias, d_w_up, d_bias_up), each None where it was not needed. Their
@@ -256,10 +262,11 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     refuse_grad(grad=grad, x=x, w=w, bias=bias, w_up=w_up, bias_up=bias_up, saved=pre, saved_up=pre_up,
                 residual=residual, **dict(zip(_OUT, given)))
     results = [None] * len(_RESULTS)
+    bias_shape = (_sizes(x, w)[1],) if offsets is None else shape_of(w)[:-1]
     for i in range(count):
         if need[i] and given[i] is None:
             like = (x, w, None, w_up, None)[i]
-            results[i] = kind.empty(x, (_sizes(x, w)[1],) if like is None else shape_of(like), "x")
+            results[i] = kind.empty(x, bias_shape if like is None else shape_of(like), "x")
         elif need[i]:
             results[i] = given[i]
     scratch = None  # of another stream than the current one: the library's own
@@ -267,7 +274,7 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         stream, scratch = kind.stream(x), kind.scratch(x)
     again = saved is None
     arrays = (x, w, bias if again else None, w_up, bias_up if again else None, grad, pre, pre_up,
-              residual, *results)
+              residual, *results, offsets)
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
                       into, value, number(MATH, "math", math),
                       number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch,

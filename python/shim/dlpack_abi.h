@@ -8,7 +8,7 @@
 
 typedef enum DLDeviceType { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13 } DLDeviceType;
 
-typedef enum DLDataTypeCode { kDLFloat = 2, kDLBfloat = 4 } DLDataTypeCode;
+typedef enum DLDataTypeCode { kDLInt = 0, kDLFloat = 2, kDLBfloat = 4 } DLDataTypeCode;
 
 typedef struct DLTensor {
     void *data;

@@ -46,6 +46,7 @@ static bool check_common(const eg_py_operand *operand, const eg_py_view *x) {
     if (view->backend != x->backend || view->device != x->device)
         return eg_py_fail(EG_ERR_ARGUMENT, "%s is on %s; expected %s, where %s is", view->name,
                           put_device(view, is, sizeof is), put_device(x, wanted, sizeof wanted), x->name);
+    if (operand->kind == EG_PY_OFFSETS) return true;
     const bool wide = operand->wide && view->dtype == EG_F32 && (x->dtype == EG_F16 || x->dtype == EG_BF16);
     if (view->dtype != x->dtype && !wide)
         return eg_py_fail(EG_PY_TYPE_ERROR, "%s has elements of %s; expected %s, as %s has%s", view->name,
@@ -79,7 +80,20 @@ static bool check_x_and_w(const eg_py_view *x, const eg_py_view *w) {
     return true;
 }
 
-static bool check_shape(const eg_py_operand *operand, const eg_py_view *x, const eg_py_view *w) {
+/* A grouped layer has a weight a group, of which all rows are one matrix. */
+static bool check_grouped(const eg_py_view *x, const eg_py_view *w) {
+    char is[256];
+    if (w->dims != 3 || w->shape[0] < 1)
+        return eg_py_fail(EG_ERR_ARGUMENT, "%s.shape is %s; expected (groups, N, K) with offsets", w->name,
+                          put_dims(w->shape, w->dims, is, sizeof is));
+    if (x->dims != 2 || x->shape[1] != w->shape[2])
+        return eg_py_fail(EG_ERR_ARGUMENT, "%s.shape is %s; expected (rows, %lld) with offsets", x->name,
+                          put_dims(x->shape, x->dims, is, sizeof is), (long long)w->shape[2]);
+    return true;
+}
+
+static bool check_shape(const eg_py_operand *operand, bool grouped, const eg_py_view *x,
+                        const eg_py_view *w) {
     const eg_py_view *view = operand->view;
     int64_t expected[EG_PY_DIMS];
     int dims = 0;
@@ -94,7 +108,11 @@ static bool check_shape(const eg_py_operand *operand, const eg_py_view *x, const
         for (; dims < w->dims; dims++) expected[dims] = w->shape[dims];
         break;
     case EG_PY_BIAS:
+        if (grouped) expected[dims++] = w->shape[0];
         expected[dims++] = n;
+        break;
+    case EG_PY_OFFSETS:
+        expected[dims++] = w->shape[0];
         break;
     }
     bool same = view->dims == dims;
@@ -203,22 +221,35 @@ static bool take_weight(const eg_py_operand *operand) {
 
 static bool take_bias(const eg_py_operand *operand) {
     const eg_py_view *view = operand->view;
-    if (view->shape[0] > 1 && view->strides[0] != 1) return fail_strides(view);
+    int64_t count, stride;
+    if (!collapse(view, 0, view->dims, &count, &stride) || (count > 1 && stride != 1))
+        return fail_strides(view);
     *(eg_vector *)operand->place = (eg_vector){.data = view->data, .dtype = view->dtype};
+    return true;
+}
+
+static bool take_offsets(const eg_py_operand *operand, eg_layer *layer) {
+    const eg_py_view *view = operand->view;
+    if (view->shape[0] > 1 && view->strides[0] != 1) return fail_strides(view);
+    *(eg_offsets *)operand->place = (eg_offsets){.data = view->data};
+    layer->groups = view->shape[0];
     return true;
 }
 
 bool eg_py_lay_out(const eg_py_operand *operands, int count, eg_layer *layer) {
     const eg_py_view *x = operands[0].view, *w = operands[1].view;
-    if (!check_x_and_w(x, w)) return false;
+    const eg_py_operand *end = &operands[count - 1];
+    const bool grouped = end->kind == EG_PY_OFFSETS && end->view->present;
+    if (!(grouped ? check_grouped : check_x_and_w)(x, w)) return false;
     for (int i = 0; i < count; i++) {
         if (!operands[i].view->present) continue;
-        if (!check_common(&operands[i], x) || !check_shape(&operands[i], x, w)) return false;
+        if (!check_common(&operands[i], x) || !check_shape(&operands[i], grouped, x, w)) return false;
     }
+    if (grouped && !take_offsets(end, layer)) return false;
     layer->k = x->shape[x->dims - 1];
     layer->n = w->shape[w->dims - 2];
     layer->dtype = x->dtype;
-    const int lead = x->dims - 1, first = w->dims == 3 ? 1 : 0,
+    const int lead = x->dims - 1, first = w->dims == 3 && !grouped ? 1 : 0,
               last = w->dims == 3 || lead == 0 ? first : lead - 1;
     const eg_py_operand *failed = &operands[0];
     int split = first;

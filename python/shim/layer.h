@@ -6,17 +6,17 @@
 #include "view.h"
 
 /* What an array is to the layer: rows are x-like [..., M, K] or y-like [..., M, N]. */
-typedef enum eg_py_kind { EG_PY_X, EG_PY_Y, EG_PY_W, EG_PY_BIAS } eg_py_kind;
+typedef enum eg_py_kind { EG_PY_X, EG_PY_Y, EG_PY_W, EG_PY_BIAS, EG_PY_OFFSETS } eg_py_kind;
 
 typedef struct eg_py_operand {
     eg_py_kind kind;
     bool output, wide; /* wide: may be f32 where the layer is of 16 bits */
     eg_py_view *view;
-    void *place; /* eg_matrix or, for a bias, eg_vector: what is filled in */
+    void *place; /* eg_matrix; for a bias eg_vector, for offsets eg_offsets: what is filled in */
 } eg_py_operand;
 
 /* operands[0] is x, or what stands for its shape; operands[1] is w. Checks all of them against each other,
- * and fills in the layer's sizes and dtype, and every place. */
+ * and fills in the layer's sizes and dtype, and every place. Offsets, where there are any, come last. */
 bool eg_py_lay_out(const eg_py_operand *operands, int count, eg_layer *layer);
 
 #endif

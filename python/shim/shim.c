@@ -108,6 +108,13 @@ static bool take_views(PyObject *const *args, const char *const *names, int coun
     return true;
 }
 
+/* The ends of groups come after the other arrays, and have another type. */
+static bool take_all(PyObject *const *args, const char *const *names, int count, const call_options *options,
+                     eg_py_view *views) {
+    return take_views(args, names, count - 1, options, views) &&
+           eg_py_take_ends(args[count - 1], names[count - 1], options->stream, &views[count - 1]);
+}
+
 static bool require(const eg_py_view *view) {
     return view->present || eg_py_fail(EG_PY_TYPE_ERROR, "%s is None; expected an array", view->name);
 }
@@ -120,13 +127,12 @@ static eg_layer layer_of(const call_options *options) {
                       .scale = options->scale};
 }
 
-/* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, activation, math, nonfinite, scale, limit,
- * stream,
- * scratch) */
+/* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, offsets, activation, math, nonfinite, scale,
+ * limit, stream, scratch) */
 static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    enum { X, W, BIAS, W_UP, BIAS_UP, RESIDUAL, Y, PRE, PRE_UP, ARRAYS };
-    static const char *const names[ARRAYS] = {"x",        "w",   "bias", "w_up",  "bias_up",
-                                              "residual", "out", "pre",  "pre_up"};
+    enum { X, W, BIAS, W_UP, BIAS_UP, RESIDUAL, Y, PRE, PRE_UP, OFFSETS, ARRAYS };
+    static const char *const names[ARRAYS] = {"x",        "w",   "bias", "w_up",   "bias_up",
+                                              "residual", "out", "pre",  "pre_up", "offsets"};
     (void)self;
     if (count != ARRAYS + OPTIONS)
         return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments", ARRAYS + OPTIONS), NULL;
@@ -144,11 +150,12 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
         {.kind = EG_PY_Y, .output = true, .view = &views[Y], .place = &a.y},
         {.kind = EG_PY_Y, .output = true, .view = &views[PRE], .place = &a.pre},
         {.kind = EG_PY_Y, .output = true, .view = &views[PRE_UP], .place = &a.pre_up},
+        {.kind = EG_PY_OFFSETS, .view = &views[OFFSETS], .place = &a.offsets},
     };
     call call = {.pass = {.layer = layer_of(&options), .forward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
-    bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
-                require(&views[W]) && require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
+    bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
+                require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -157,7 +164,7 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
 }
 
 /* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, residual, d_x, d_w, d_bias, d_w_up, d_bias_up,
- * source, eg_into bits, activation, ..., scratch [, the address of an eg_comm, eg_reduction]) */
+ * offsets, source, eg_into bits, activation, ..., scratch [, the address of an eg_comm, eg_reduction]) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum {
         X,
@@ -174,12 +181,13 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         D_BIAS,
         D_W_UP,
         D_BIAS_UP,
+        OFFSETS,
         ARRAYS
     };
     enum { SOURCE = ARRAYS, INTO, FIXED, ALL = FIXED + OPTIONS, COMM = ALL, MEAN, WITH_COMM };
-    static const char *const names[ARRAYS] = {"x",    "w",      "bias",     "w_up",     "bias_up",
-                                              "grad", "saved",  "saved_up", "residual", "d_x",
-                                              "d_w",  "d_bias", "d_w_up",   "d_bias_up"};
+    static const char *const names[ARRAYS] = {"x",    "w",      "bias",     "w_up",      "bias_up",
+                                              "grad", "saved",  "saved_up", "residual",  "d_x",
+                                              "d_w",  "d_bias", "d_w_up",   "d_bias_up", "offsets"};
     (void)self;
     if (count != ALL && count != WITH_COMM)
         return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments, or %d", ALL, WITH_COMM), NULL;
@@ -208,12 +216,12 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS], .place = &a.d_bias},
         {.kind = EG_PY_W, .output = true, .wide = true, .view = &views[D_W_UP], .place = &a.d_b_up},
         {.kind = EG_PY_BIAS, .output = true, .wide = true, .view = &views[D_BIAS_UP], .place = &a.d_bias_up},
+        {.kind = EG_PY_OFFSETS, .view = &views[OFFSETS], .place = &a.offsets},
     };
     call call = {.pass = {.layer = layer_of(&options), .backward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
-    bool done = take_views(args, names, ARRAYS, &options, views) && require(&views[X]) &&
-                require(&views[W]) && require(&views[GRAD]) &&
-                eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
+    bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
+                require(&views[GRAD]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);

@@ -57,10 +57,16 @@ static void put_attribute(PyObject *object, const char *attribute, char *text, s
 
 /* ---- DLPack ------------------------------------------------------------------------------------- */
 
+static const char *expected_of(const eg_py_view *view) {
+    return view->is_ends ? "int32" : "float32, float64, float16 or bfloat16";
+}
+
 static bool take_dtype(const DLTensor *tensor, eg_py_view *view) {
     const int code = tensor->dtype.code, bits = tensor->dtype.bits;
     view->dtype = EG_DTYPE_DEFAULT;
-    if (tensor->dtype.lanes == 1) {
+    if (tensor->dtype.lanes == 1 && view->is_ends) {
+        if (code == kDLInt && bits == 32) view->dtype = EG_F32;
+    } else if (tensor->dtype.lanes == 1) {
         if (code == kDLFloat && bits == 32) view->dtype = EG_F32;
         if (code == kDLFloat && bits == 64) view->dtype = EG_F64;
         if (code == kDLFloat && bits == 16) view->dtype = EG_F16;
@@ -68,9 +74,8 @@ static bool take_dtype(const DLTensor *tensor, eg_py_view *view) {
     }
     if (view->dtype != EG_DTYPE_DEFAULT) return true;
     static const char *const names[] = {"int", "uint", "float", "a handle of", "bfloat", "complex", "bool"};
-    return eg_py_fail(EG_PY_TYPE_ERROR,
-                      "%s has elements of %s%d; expected float32, float64, float16 or bfloat16", view->name,
-                      code < 7 ? names[code] : "type ", bits);
+    return eg_py_fail(EG_PY_TYPE_ERROR, "%s has elements of %s%d; expected %s", view->name,
+                      code < 7 ? names[code] : "type ", bits, expected_of(view));
 }
 
 static bool take_tensor(const DLTensor *tensor, eg_py_view *view) {
@@ -190,11 +195,12 @@ static bool take_dlpack(PyObject *object, long long stream, eg_py_view *view) {
 
 /* ---- The buffer protocol ------------------------------------------------------------------------- */
 
-static eg_dtype dtype_of_format(const char *format) {
+static eg_dtype dtype_of_format(const char *format, const eg_py_view *view) {
     if (format == NULL) return EG_DTYPE_DEFAULT;
     if (*format == '@' || *format == '=' || *format == '<')
         format++; /* the machines here are little-endian */
     if (format[0] == '\0' || format[1] != '\0') return EG_DTYPE_DEFAULT;
+    if (view->is_ends) return format[0] == 'i' ? EG_F32 : EG_DTYPE_DEFAULT;
     switch (format[0]) {
     case 'f':
         return EG_F32;
@@ -213,11 +219,10 @@ static bool take_buffer_as(PyObject *object, eg_dtype dtype, eg_py_view *view) {
     if (buffer->ndim > EG_PY_DIMS)
         return eg_py_fail(EG_ERR_ARGUMENT, "%s has %d dimensions; expected at most %d", view->name,
                           buffer->ndim, EG_PY_DIMS);
-    view->dtype = dtype != EG_DTYPE_DEFAULT ? dtype : dtype_of_format(buffer->format);
+    view->dtype = dtype != EG_DTYPE_DEFAULT ? dtype : dtype_of_format(buffer->format, view);
     if (view->dtype == EG_DTYPE_DEFAULT)
-        return eg_py_fail(EG_PY_TYPE_ERROR,
-                          "%s has elements of format \"%s\"; expected float32, float64, float16 or bfloat16",
-                          view->name, buffer->format != NULL ? buffer->format : "B");
+        return eg_py_fail(EG_PY_TYPE_ERROR, "%s has elements of format \"%s\"; expected %s", view->name,
+                          buffer->format != NULL ? buffer->format : "B", expected_of(view));
     view->data = buffer->buf;
     view->read_only = buffer->readonly != 0;
     view->dims = buffer->ndim;
@@ -314,8 +319,7 @@ static bool take_exchange(const DLPackExchange *exchange, PyObject *object, eg_p
     return true;
 }
 
-bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view *view) {
-    *view = (eg_py_view){.name = name};
+static bool take(PyObject *object, long long stream, eg_py_view *view) {
     if (object == &_Py_NoneStruct) return true;
     view->present = true;
     PyObject *type = PyObject_Type(object);
@@ -324,6 +328,16 @@ bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view
     if (exchange != NULL) return take_exchange(exchange, object, view);
     if (PyObject_CheckBuffer(object)) return take_buffer(object, stream, view);
     return take_dlpack(object, stream, view);
+}
+
+bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view *view) {
+    *view = (eg_py_view){.name = name};
+    return take(object, stream, view);
+}
+
+bool eg_py_take_ends(PyObject *object, const char *name, long long stream, eg_py_view *view) {
+    *view = (eg_py_view){.name = name, .is_ends = true};
+    return take(object, stream, view);
 }
 
 void eg_py_release(eg_py_view *view) {

@@ -15,6 +15,7 @@ enum { EG_PY_DIMS = 16 };
 typedef struct eg_py_view {
     const char *name; /* of the argument, for messages */
     bool present, read_only;
+    bool is_ends; /* of groups: elements are int32, and dtype is as large, f32 */
     void *data;
     eg_dtype dtype;
     int backend, device; /* EG_BACKEND_CPU or EG_BACKEND_CUDA, and its ordinal */
@@ -40,6 +41,7 @@ void eg_py_divert(char *message);
 /* None: absent. `stream` is a CUDA stream for `__dlpack__`, as DLPack numbers them. A view is released
  * whether or not this succeeded. */
 bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view *view);
+bool eg_py_take_ends(PyObject *object, const char *name, long long stream, eg_py_view *view);
 void eg_py_release(eg_py_view *view);
 
 #endif

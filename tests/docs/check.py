@@ -30,7 +30,8 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 RUN = [os.path.join("docs", "howto", name) for name in ("use-in-a-trainer.md", "from-cublaslt.md", "from-onednn.md")]
 # Run by python/tests, where what they need is.
 PACKAGE = [os.path.join("docs", *name) for name in (("tutorial", "python.md"), ("tutorial", "two-languages.md"),
-                                                    ("howto", "gated-units.md"))]
+                                                    ("howto", "gated-units.md"),
+                                                    ("howto", "mixture-of-experts.md"))]
 PACKAGE_TORCH = [os.path.join("docs", "howto", "from-pytorch.md")]
 PACKAGE_JAX = [os.path.join("docs", "howto", "from-jax.md")]
 

@@ -19,7 +19,7 @@ def forward(x, w, bias, w_up, bias_up, activation, save, math):
     """y, and pre and pre_up or None."""
     y = x.new_empty((*x.shape[:-1], w.shape[-2]))
     pre, pre_up = (torch.empty_like(y), torch.empty_like(y)) if save else (None, None)
-    call(_library.forward, (x, w, bias, w_up, bias_up, None, y, pre, pre_up),
+    call(_library.forward, (x, w, bias, w_up, bias_up, None, y, pre, pre_up, None),
          (ACTIVATION[activation], MATH[math], 0, 1, 0))
     return y, pre, pre_up
 
@@ -35,7 +35,7 @@ def backward(grad, x, w, bias, w_up, bias_up, pre, pre_up, activation, need, mat
     """d_x, d_w, d_bias, d_w_up, d_bias_up, or None for what is not needed."""
     made = _make_gradients(x, w, w_up, need)
     source = 0 if pre is None else 1
-    call(_library.backward, (x, w, bias, w_up, bias_up, grad, pre, pre_up, None, *made),
+    call(_library.backward, (x, w, bias, w_up, bias_up, grad, pre, pre_up, None, *made, None),
          (source, 0, ACTIVATION[activation], MATH[math], 0, 1, 0))
     return made
 

@@ -50,7 +50,8 @@ def forward(x, w, bias, activation, save, math):
     # torch.Size costs more than the rest
     y = x.new_empty((len(x), len(w)) if x.dim() == w.dim() == 2 else (*x.shape[:-1], w.shape[-2]))
     pre = torch.empty_like(y) if save else None
-    call(_library.forward, (x, w, bias, None, None, None, y, pre, None), (ACTIVATION[activation], MATH[math], 0, 1, 0))
+    call(_library.forward, (x, w, bias, None, None, None, y, pre, None, None),
+         (ACTIVATION[activation], MATH[math], 0, 1, 0))
     return y, pre
 
 
@@ -66,7 +67,7 @@ def backward(grad, x, w, bias, saved, activation, source, need, math):
     d_x = x.new_empty(x.shape) if need[0] else None  # not empty_like: x may be expanded
     d_w = gradient_of(w) if need[1] else None
     d_bias = x.new_empty((w.shape[-2],)) if need[2] else None
-    call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, d_x, d_w, d_bias, None, None),
+    call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, d_x, d_w, d_bias, None, None, None),
          (_SOURCE[source], 0, ACTIVATION[activation], MATH[math], 0, 1, 0))
     return d_x, d_w, d_bias
 
@@ -194,7 +195,7 @@ def _add_to_main_grad(ctx, grad, x, w, bias, saved):
                     (need[0], need[1] and sums[0] is None, need[2] and sums[1] is None), ctx.math)
     added = [total if wanted else None for total, wanted in zip(sums, need[1:3])]
     if added[0] is not None or added[1] is not None:
-        call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, None, *added, None, None),
+        call(_library.backward, (x, w, bias, None, None, grad, saved, None, None, None, *added, None, None, None),
              (_SOURCE[ctx.source], INTO["d_w"] | INTO["d_bias"], ACTIVATION[ctx.activation], MATH[ctx.math], 0, 1, 0))
     for parameter, total in zip(ctx.parameters, added):
         if total is not None:

@@ -268,8 +268,8 @@ def test_scratch_of_the_arrays_library(rng):
         start = -made[-1].ctypes.data % 64 // 4
         return made[-1][start:start + count]
 
-    call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, None, d_x, d_w, None, None, None,
-                                             0, 0, 2, 0, 0, 1, 0, None, scratch)
+    call = lambda scratch: _library.backward(x, w, bias, None, None, grad, None, None, None, d_x, d_w, None, None,
+                                             None, None, 0, 0, 2, 0, 0, 1, 0, None, scratch)
     call(scratch)
     wanted = epigrad.linear_backward(grad, x, w, bias, activation="gelu")
     assert made and np.array_equal(d_x, wanted[0]) and np.array_equal(d_w, wanted[1])
