@@ -26,6 +26,9 @@ void bench_print(const bench_row *row) {
     char sizes[64], share[16] = "?";
     snprintf(sizes, sizeof sizes, "%lldx%lldx%lld", (long long)layer->m, (long long)layer->k,
              (long long)layer->n);
+    if (layer->groups > 0)
+        snprintf(sizes, sizeof sizes, "%lldx%lldx%lld/%lld", (long long)layer->m, (long long)layer->k,
+                 (long long)layer->n, (long long)layer->groups);
     if (row->peak > 0) snprintf(share, sizeof share, "%.1f", percent(row));
     progress_print("%-7s %-5s %-18s %5lld  %-10s %-9s %7d %11.4f %11.4f %9.1f %7s  %s\n",
                    eg_backend_name(row->options->backend), eg_dtype_name(layer->dtype), sizes,
@@ -50,6 +53,7 @@ int bench_print_json(const bench_row *row) {
     cJSON_AddNumberToObject(object, "k", (double)layer->k);
     cJSON_AddNumberToObject(object, "n", (double)layer->n);
     cJSON_AddNumberToObject(object, "batch", (double)layer->batch);
+    if (layer->groups > 0) cJSON_AddNumberToObject(object, "groups", (double)layer->groups);
     cJSON_AddStringToObject(object, "activation", eg_activation_name(layer->activation));
     cJSON_AddStringToObject(object, "mode", mode_name(row->call->mode));
     cJSON_AddNumberToObject(object, "threads", row->threads);

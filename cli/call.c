@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "failure.h"
+#include "groups.h"
 #include "shapes.h"
 
 /* ---- The context -------------------------------------------------------------------------------- */
@@ -46,7 +47,7 @@ int call_upload(call *c, eg_context *context) {
         if (t->bytes > 0) CLI_TRY(call_status(eg_upload(context, c->memory[op], 0, t->data, t->bytes)));
         tensor_drop(t);
     }
-    return CLI_OK;
+    return c->layer.groups > 0 ? groups_upload(c, context) : CLI_OK;
 }
 
 int call_download(call *c) {
@@ -64,6 +65,7 @@ void call_free(call *c) {
         if (c->memory[op] != NULL) eg_free(c->context, c->memory[op]);
         tensor_free(&c->tensors[op]);
     }
+    if (c->ends != NULL) eg_free(c->context, c->ends);
     *c = (call){0};
 }
 
@@ -97,6 +99,11 @@ static eg_vector vector(const call *c, operand op) {
     return (eg_vector){.data = m.data, .dtype = m.dtype};
 }
 
+static eg_offsets offsets(const call *c) {
+    if (c->layer.groups == 0) return (eg_offsets){.data = NULL};
+    return (eg_offsets){.data = c->context != NULL ? c->ends : mark(OP_A)};
+}
+
 static eg_forward_args forward_args(const call *c) {
     return (eg_forward_args){.size = sizeof(eg_forward_args),
                              .a = matrix(c, OP_A),
@@ -108,7 +115,8 @@ static eg_forward_args forward_args(const call *c) {
                              .workspace_limit = c->workspace_limit,
                              .b_up = matrix(c, OP_B_UP),
                              .bias_up = vector(c, OP_BIAS_UP),
-                             .pre_up = matrix(c, OP_PRE_UP)};
+                             .pre_up = matrix(c, OP_PRE_UP),
+                             .offsets = offsets(c)};
 }
 
 static uint64_t accumulate_into(const call *c) {
@@ -143,7 +151,8 @@ static eg_backward_args backward_args(const call *c) {
                               .d_bias_up = vector(c, OP_D_BIAS_UP),
                               .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
                               .accumulate_into = accumulate_into(c),
-                              .data_parallel = c->processes};
+                              .data_parallel = c->processes,
+                              .offsets = offsets(c)};
 }
 
 /* ---- Calls -------------------------------------------------------------------------------------- */

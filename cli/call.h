@@ -19,6 +19,8 @@ typedef struct call {
     tensor tensors[OPERANDS]; /* of those; data only on the way to the device and back */
     eg_context *context;      /* not owned; NULL until call_upload */
     void *memory[OPERANDS];   /* on its device */
+    routing routing;          /* of a grouped layer */
+    void *ends;               /* of its groups, on the device */
 } call;
 
 /* The inputs of the call from a source, converted to the layer's type; the outputs, with their shapes.

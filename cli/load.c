@@ -14,7 +14,8 @@ static void begin_call(call *c, const options *o, bool backward) {
                 .b_is_nk = o->b_is_nk,
                 .mode = o->mode,
                 .into = backward ? o->into : 0,
-                .workspace_limit = o->workspace_limit};
+                .workspace_limit = o->workspace_limit,
+                .routing = o->routing};
     c->layer = (eg_layer){
         .size = sizeof c->layer, .activation = o->activation, .nonfinite = o->nonfinite, .scale = o->scale};
 }
@@ -164,6 +165,7 @@ int call_from_shape(call *c, const options *o, bool backward, const shape *sizes
     c->layer.k = sizes->k;
     c->layer.n = sizes->n;
     c->layer.batch = o->batch;
+    c->layer.groups = o->groups;
     c->layer.dtype = o->dtype != EG_DTYPE_DEFAULT ? o->dtype : EG_F32;
     c->batched = o->batch != 1;
     for (operand op = OP_A; op <= OP_Y; op++) {

@@ -21,6 +21,7 @@ static const char *const NONFINITES[] = {"zero", "propagate", NULL};
 static const char *const OUTPUTS[] = {"d_a",    "d_b",       "d_bias",      "grad_pre",
                                       "d_b_up", "d_bias_up", "grad_pre_up", NULL};
 static const char *const SUMS[] = {"d_a", "d_b", "d_bias", "d_b_up", "d_bias_up", NULL};
+static const char *const ROUTINGS[] = {"even", "random", "zipf", NULL};
 #define EG_ROW(NAME, name, value, from_y, text) #name,
 static const char *const ACTIVATIONS[] = {EG_ACTIVATION_TABLE(EG_ROW) NULL};
 #undef EG_ROW
@@ -178,6 +179,20 @@ static int set_batch(options *o, const char *value) {
     return CLI_OK;
 }
 
+static int set_groups(options *o, const char *value) {
+    char *end = NULL;
+    if (!parse_integer(value, &end, &o->groups) || *end != '\0' || o->groups < 1)
+        return wrong("groups", value, "a number from 1");
+    return CLI_OK;
+}
+
+static int set_routing(options *o, const char *value) {
+    const int found = find("routing", ROUTINGS, value);
+    if (found < 0) return CLI_BAD_INPUT;
+    o->routing = (routing)found;
+    return CLI_OK;
+}
+
 /* "64x128x32,..." */
 static int set_shape(options *o, const char *value) {
     char *at = NULL;
@@ -297,6 +312,8 @@ static const struct {
     {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit, NULL},
     {"shape", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_shape, NULL},
     {"batch", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_batch, NULL},
+    {"groups", required_argument, COMMAND_PLAN | COMMAND_BENCH, set_groups, NULL},
+    {"routing", required_argument, COMMAND_BENCH, set_routing, ROUTINGS},
     {"forward", no_argument, COMMAND_PLAN, set_forward, NULL},
     {"backward", no_argument, COMMAND_PLAN, set_backward, NULL},
     {"seconds", required_argument, COMMAND_BENCH, set_seconds, NULL},
@@ -354,6 +371,11 @@ static int check_gated(const options *o) {
     return CLI_OK;
 }
 
+static int check_groups(const options *o) {
+    if (o->groups == 0 || o->input == NULL) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "--groups is given with IN; expected it with --shape");
+}
+
 static int check_files(const options *o, const char *name) {
     const bool runs = (o->command & (COMMAND_FORWARD | COMMAND_BACKWARD)) != 0;
     if (runs && o->input == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no IN given", name);
@@ -381,6 +403,7 @@ int options_parse(command which, int argc, char **argv, options *o) {
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
     CLI_TRY(check_gated(o));
+    CLI_TRY(check_groups(o));
     if (o->mean && !o->mpi) return cli_fail(CLI_BAD_INPUT, "--mean given without --mpi; expected both");
     if (o->accumulate) o->into |= o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
     return check_files(o, argv[0]);

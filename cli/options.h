@@ -23,6 +23,9 @@ typedef struct shape {
     int64_t m, k, n;
 } shape;
 
+/* How the rows of a grouped layer are shared out. */
+typedef enum routing { ROUTING_EVEN, ROUTING_RANDOM, ROUTING_ZIPF } routing;
+
 enum { MAX_SHAPES = 64 };
 
 typedef struct options {
@@ -46,6 +49,8 @@ typedef struct options {
     shape shapes[MAX_SHAPES];
     int shape_count;
     int64_t batch;
+    int64_t groups; /* 0: a plain layer */
+    routing routing;
     bool plan_forward, plan_backward, json;
     double seconds; /* bench: spent on each row */
 } options;

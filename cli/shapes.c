@@ -158,12 +158,15 @@ int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
 
 /* ---- Outputs ------------------------------------------------------------------------------------ */
 
-/* [rows, cols] as `op` has them, a matrix for each of the batch where `batched`. */
+/* [rows, cols] as `op` has them, a matrix for each of the batch where `batched`. Of a grouped layer what has
+ * no rows has one a group. */
 static void set_shape(const call *c, operand op, bool batched, tensor *t) {
     const bool swap = is_weight(op) && c->b_is_nk;
     const int64_t rows = size_of(c, TABLE[op].rows), cols = size_of(c, TABLE[op].cols);
     t->dims = 0;
-    if (batched && !is_vector(op)) t->shape[t->dims++] = c->layer.batch;
+    const bool grouped = c->layer.groups > 0 && (is_vector(op) || is_weight(op));
+    if (grouped) t->shape[t->dims++] = c->layer.groups;
+    if (batched && !is_vector(op) && !grouped) t->shape[t->dims++] = c->layer.batch;
     if (!is_vector(op)) t->shape[t->dims++] = swap ? cols : rows;
     t->shape[t->dims++] = swap ? rows : cols;
 }

@@ -84,6 +84,23 @@ def test_plan_of_a_batch():
     assert all("batch=7" in line or "M=21" in line for line in header(text))
 
 
+def test_plan_of_groups(layer):
+    text = succeed("plan", "--shape", "100x40x50", "--groups", "6", "--gated", "--backward")
+    assert re.match(r"6 groups of 100 rows in all  workspace \d+ bytes\n", text)
+    for rows in (1, 2, 4, 8, 16, 32, 64, 100):
+        assert f"a group of up to {rows} rows: backward f32 none gated recompute  M={rows} K=40 N=50" in text
+    refuse(2, "plan", "--shape", "1x2x3", "--groups", "0", says=["--groups is '0'", "from 1"])
+    refuse(2, "plan", "--shape", "1x2x3", "--groups", "2", "--batch", "3", says="layer.batch is 3 with layer.groups 2")
+    refuse(2, "plan", layer(), "--groups", "2", says="--groups is given with IN")
+    refuse(2, "bench", "--routing", "top", says=["--routing is 'top'", "even, random or zipf"])
+
+
+@pytest.mark.parametrize("routing", ["even", "random", "zipf"])
+def test_bench_of_groups(routing):
+    row = json.loads(succeed("bench", "--shape", "96x40x50", "--groups", "7", "--routing", routing, "--seconds", "0.01", "--json"))
+    assert row["groups"] == 7 and row["m"] == 96 and row["gflops"] > 0
+
+
 def test_plan_of_a_file(layer):
     assert len(header(succeed("plan", layer()))) == 2
     assert len(header(succeed("plan", layer(grad=None)))) == 1

@@ -17,7 +17,7 @@ def test_help():
         assert f"epigrad {command}" in text
         assert succeed(command, "--help") == text
     for option in ("--activation", "--backend", "--dtype", "--out-dtype", "--layout-b", "--mode", "--want", "--accumulate", "--accumulate-into", "--mpi", "--mean",
-                   "--save-pre", "--scale", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--json", "--output"):
+                   "--save-pre", "--scale", "--nonfinite", "--threads", "--workspace-limit", "--shape", "--batch", "--groups", "--routing", "--json", "--output"):
         assert option in text
     assert max(map(len, text.splitlines())) <= 110
 
