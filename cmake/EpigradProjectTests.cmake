@@ -19,6 +19,7 @@ endif()
 add_test(NAME example_gpt COMMAND gpt --steps ${steps} --letters 20)
 add_test(NAME example_gpt_gradients COMMAND gpt_f64 --check)
 add_test(NAME example_gpt_gradients_f32 COMMAND gpt --check)
+add_test(NAME example_gpt_experts COMMAND gpt_f64 --check --experts 4)
 
 # The same loss, step by step, over four processes. mpirun of the library's own MPI.
 if(TARGET digits_mpi AND NOT EPIGRAD_SANITIZE)

@@ -9,6 +9,6 @@
 
 /* Compares gradients of a tiny model with finite differences, tensor by tensor, and prints the worst of each;
  * and looks whether a letter is seen by later ones only. Returns whether all is as it should be. */
-bool gradient_check(eg_context *context, uint64_t seed);
+bool gradient_check(eg_context *context, uint64_t seed, int experts);
 
 #endif

@@ -22,7 +22,7 @@ static eg_context *open_cpu(const options *o) {
 }
 
 static int check(eg_context *cpu, const options *o) {
-    if (gradient_check(cpu, o->seed)) return EXIT_SUCCESS;
+    if (gradient_check(cpu, o->seed, o->experts)) return EXIT_SUCCESS;
     fprintf(stderr, EXAMPLE ": the model is wrong\n");
     return EXIT_FAILURE;
 }
@@ -35,7 +35,8 @@ static int verdict(double first, double test) {
 }
 
 static int train_and_write(eg_context *cpu, const options *o) {
-    model_size size = {.blocks = 4, .width = 128, .heads = 4, .hidden = 352, .time = 64, .batch = 16};
+    model_size size = {
+        .blocks = 4, .width = 128, .heads = 4, .hidden = 352, .experts = o->experts, .time = 64, .batch = 16};
     text t = text_load(o->text, (size_t)size.time + 1);
     size.letters = t.letters;
     model m;
@@ -44,6 +45,7 @@ static int train_and_write(eg_context *cpu, const options *o) {
     weights_initialise(&m.parameter, &size, &random);
     printf("a model of %d blocks, width %d, %d heads, %s: %zu parameters\n", size.blocks, size.width,
            size.heads, eg_dtype_name(REAL_DTYPE), m.parameter.count);
+    if (size.experts > 0) printf("a letter goes through one of %d experts in each block\n", size.experts);
     printf("%zu letters of text, %d different ones; %zu to learn from\n\n", t.count, t.letters, t.train);
 
     const double first = test_loss(&m, &t);

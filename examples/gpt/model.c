@@ -6,6 +6,7 @@
 
 #include "../common/must.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 /* ---- Memory ------------------------------------------------------------------------------------- */
@@ -22,6 +23,15 @@ static real *take(arena *a, size_t count) {
     return a->memory ? a->memory + begin : NULL;
 }
 
+static routing place_routing(const model_size *s, arena *a) {
+    const size_t rows = (size_t)s->time * (size_t)s->batch;
+    if (s->experts == 0) return (routing){0};
+    return (routing){.experts = s->experts,
+                     .p = take(a, rows * (size_t)s->experts),
+                     .order = (int32_t *)(void *)take(a, rows),
+                     .ends = (int32_t *)(void *)take(a, (size_t)s->experts)};
+}
+
 static void place_all(model *m, arena *a) {
     const model_size *s = &m->size;
     const size_t rows = (size_t)s->time * (size_t)s->batch;
@@ -31,6 +41,7 @@ static void place_all(model *m, arena *a) {
     const size_t parameters = weights_place(s, NULL).count;
     m->parameter = weights_place(s, take(a, parameters));
     m->gradient = weights_place(s, take(a, parameters));
+    const size_t of_experts = s->experts > 0 ? stream : 0;
     for (int i = 0; i < s->blocks; i++)
         m->block[i] = (block_saved){.x = take(a, stream),
                                     .attention_in = take(a, stream),
@@ -42,7 +53,10 @@ static void place_all(model *m, arena *a) {
                                     .middle = take(a, stream),
                                     .mlp_in = take(a, stream),
                                     .gate = take(a, hidden),
-                                    .up = take(a, hidden)};
+                                    .up = take(a, hidden),
+                                    .sorted = take(a, of_experts),
+                                    .result = take(a, of_experts),
+                                    .routing = place_routing(s, a)};
     m->x = take(a, stream);
     m->last = take(a, stream);
     m->logits = take(a, rows * (size_t)s->letters);
@@ -55,7 +69,9 @@ static void place_all(model *m, arena *a) {
                            .d_v = take(a, stream),
                            .d_p = take(a, square),
                            .d_gate = take(a, hidden),
-                           .d_up = take(a, hidden)};
+                           .d_up = take(a, hidden),
+                           .d_result = take(a, of_experts),
+                           .d_sorted = take(a, of_experts)};
 }
 
 void model_open(model *m, eg_context *context, model_size size) {
@@ -158,6 +174,44 @@ static void attention_half_backward(const pass *p, int i) {
 
 /* ---- The gated half ------------------------------------------------------------------------------ */
 
+/* A layer of each expert, with a weight of its own; without experts, the only one. */
+static eg_layer expert_layer(const pass *p, int in, int out, eg_activation activation) {
+    eg_layer layer = layer_of(p, in, out, activation);
+    layer.groups = p->m->size.experts;
+    return layer;
+}
+
+static eg_matrix expert_weight(const pass *p, const real *w) {
+    eg_matrix matrix = eg_const_col_major(w);
+    matrix.batch_stride = (int64_t)p->m->size.hidden * p->m->size.width;
+    return matrix;
+}
+
+static eg_offsets ends_of(const routing *r) { return (eg_offsets){.data = r->ends}; }
+
+/* Sends every letter to an expert. */
+static void choose_experts(const pass *p, int i) {
+    const model_size *size = &p->m->size;
+    block_saved *s = &p->m->block[i];
+    s->routing.rows = p->rows;
+    linear(p, size->width, size->experts, s->mlp_in, p->m->parameter.block[i].router, NULL, s->routing.p);
+    route(&s->routing);
+    sort_rows(&s->routing, s->mlp_in, s->sorted, size->width);
+}
+
+/* The stream after the experts. */
+static void down_of_experts(const pass *p, int i, const real *y, real *out) {
+    const model_size *size = &p->m->size;
+    const block_saved *s = &p->m->block[i];
+    const eg_layer down = expert_layer(p, size->hidden, size->width, EG_ACT_NONE);
+    eg_forward_args args =
+        eg_forward_of(eg_const_row_major(y), expert_weight(p, p->m->parameter.block[i].down),
+                      eg_elements(NULL), eg_row_major(s->result));
+    args.offsets = ends_of(&s->routing);
+    must(eg_forward(p->m->context, &down, &args));
+    add_results(&s->routing, s->result, s->middle, out, size->width);
+}
+
 static void gated_half(const pass *p, int i, real *out) {
     const model_size *size = &p->m->size;
     const block_weights *w = &p->m->parameter.block[i];
@@ -165,27 +219,35 @@ static void gated_half(const pass *p, int i, real *out) {
     real *y = p->m->scratch.y;
 
     norm_forward(s->middle, w->mlp_norm, s->mlp_in, p->rows, size->width);
-    const eg_layer unit = layer_of(p, size->width, size->hidden, EG_ACT_SILU);
+    if (size->experts > 0) choose_experts(p, i);
+    const real *in = size->experts > 0 ? s->sorted : s->mlp_in;
+    const eg_layer unit = expert_layer(p, size->width, size->hidden, EG_ACT_SILU);
     eg_forward_args args =
-        eg_forward_of(eg_row_major(s->mlp_in), eg_col_major(w->gate), eg_elements(NULL), eg_row_major(y));
-    args.b_up = eg_col_major(w->up);
+        eg_forward_of(eg_const_row_major(in), expert_weight(p, w->gate), eg_elements(NULL), eg_row_major(y));
+    args.b_up = expert_weight(p, w->up);
     args.pre = eg_row_major(s->gate);
     args.pre_up = eg_row_major(s->up);
+    args.offsets = ends_of(&s->routing);
     must(eg_forward(p->m->context, &unit, &args));
-    linear(p, size->hidden, size->width, y, w->down, s->middle, out);
+    if (size->experts > 0) {
+        down_of_experts(p, i, y, out);
+    } else {
+        linear(p, size->hidden, size->width, y, w->down, s->middle, out);
+    }
 }
 
 /* The down projection's call chains: its d_a is multiplied by what the gated unit below asks for, so that
  * both gradients of the unit come out of it, and y again, which the forward pass did not keep. */
-static void down_backward(const pass *p, int i) {
+static void down_backward(const pass *p, int i, const real *grad) {
     const model_size *size = &p->m->size;
     const real *w = p->m->parameter.block[i].down;
     const block_saved *s = &p->m->block[i];
     const scratch *t = &p->m->scratch;
-    const eg_layer down = layer_of(p, size->hidden, size->width, EG_ACT_NONE);
+    const eg_layer down = expert_layer(p, size->hidden, size->width, EG_ACT_NONE);
 
     eg_backward_args args =
-        eg_backward_of(eg_row_major(NULL), eg_const_col_major(w), eg_elements(NULL), eg_row_major(t->d_x));
+        eg_backward_of(eg_row_major(NULL), expert_weight(p, w), eg_elements(NULL), eg_const_row_major(grad));
+    args.offsets = ends_of(&s->routing);
     args.d_a = eg_row_major(t->d_gate);
     args.chain.saved = eg_row_major(s->gate);
     args.chain.source = EG_SOURCE_PRE;
@@ -196,8 +258,10 @@ static void down_backward(const pass *p, int i) {
     must(eg_backward(p->m->context, &down, &args));
 
     /* d_W reads the y that was just written, so it is a call of its own. */
-    args = eg_backward_of(eg_row_major(t->y), eg_row_major(NULL), eg_elements(NULL), eg_row_major(t->d_x));
-    args.d_b = eg_col_major(p->m->gradient.block[i].down);
+    args =
+        eg_backward_of(eg_row_major(t->y), eg_row_major(NULL), eg_elements(NULL), eg_const_row_major(grad));
+    args.d_b = expert_weight(p, p->m->gradient.block[i].down);
+    args.offsets = ends_of(&s->routing);
     must(eg_backward(p->m->context, &down, &args));
 }
 
@@ -207,17 +271,26 @@ static void gated_half_backward(const pass *p, int i) {
     const block_saved *s = &p->m->block[i];
     const scratch *t = &p->m->scratch;
 
-    down_backward(p, i);
+    const bool experts = size->experts > 0;
+    if (experts) add_results_backward(&s->routing, s->result, t->d_x, t->d_result, size->width);
+    down_backward(p, i, experts ? t->d_result : t->d_x);
     /* The chain has done what is element by element: the unit has no activation left. */
-    const eg_layer unit = layer_of(p, size->width, size->hidden, EG_ACT_NONE);
-    eg_backward_args args = eg_backward_of(eg_row_major(s->mlp_in), eg_col_major(w->gate), eg_elements(NULL),
-                                           eg_row_major(t->d_gate));
-    args.b_up = eg_col_major(w->up);
+    const eg_layer unit = expert_layer(p, size->width, size->hidden, EG_ACT_NONE);
+    eg_backward_args args =
+        eg_backward_of(eg_row_major(experts ? s->sorted : s->mlp_in), expert_weight(p, w->gate),
+                       eg_elements(NULL), eg_row_major(t->d_gate));
+    args.b_up = expert_weight(p, w->up);
     args.grad_up = eg_row_major(t->d_up);
-    args.d_a = eg_row_major(t->d_in);
-    args.d_b = eg_col_major(d->gate);
-    args.d_b_up = eg_col_major(d->up);
+    args.d_a = eg_row_major(experts ? t->d_sorted : t->d_in);
+    args.d_b = expert_weight(p, d->gate);
+    args.d_b_up = expert_weight(p, d->up);
+    args.offsets = ends_of(&s->routing);
     must(eg_backward(p->m->context, &unit, &args));
+    if (experts) {
+        unsort_rows(&s->routing, t->d_sorted, t->d_in, size->width);
+        linear_backward(p, size->width, size->experts, s->mlp_in, w->router, s->routing.p, t->d_in, d->router,
+                        EG_INTO_D_A);
+    }
     norm_backward(s->middle, w->mlp_norm, t->d_in, t->d_x, d->mlp_norm, p->rows, size->width);
 }
 

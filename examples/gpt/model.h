@@ -6,11 +6,15 @@
  *                  x = x + (silu(norm(x)·W_gate) ⊙ norm(x)·W_up)·W_down
  *     logits = norm(x)·embeddingᵀ
  *
+ * With experts, the second half of a block has several W_gate, W_up and W_down. A letter goes through those
+ * of the expert that softmax(norm(x)·W_router) is largest for, and the result is multiplied with that number.
+ *
  * Every product with a weight is a call of epigrad's, and so are attention's products; the rest is plain C.
  * Rows of every matrix are letters, time first (attention.h says why). */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
+#include "experts.h"
 #include "weights.h"
 
 /* What a block's backward pass wants of its forward pass. Of the gated unit that is the pair before the gate:
@@ -23,7 +27,10 @@ typedef struct block_saved {
     real *mixed;        /* [rows, width]: p·v */
     real *middle;       /* [rows, width]: the stream after attention */
     real *mlp_in;       /* [rows, width]: its norm */
-    real *gate, *up;    /* [rows, hidden] */
+    real *gate, *up;    /* [rows, hidden]; of experts sorted, as are: */
+    real *sorted;       /* [rows, width]: mlp_in */
+    real *result;       /* [rows, width]: what the experts gave */
+    routing routing;
 } block_saved;
 
 /* What blocks use one after the other. */
@@ -33,6 +40,7 @@ typedef struct scratch {
     real *d_mixed, *d_q, *d_k, *d_v; /* [rows, width] */
     real *d_p;                       /* as p */
     real *d_gate, *d_up;             /* [rows, hidden] */
+    real *d_result, *d_sorted;       /* [rows, width]: of experts */
 } scratch;
 
 typedef struct model {

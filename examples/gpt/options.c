@@ -13,6 +13,7 @@ static const char usage[] =
     "  --letters N   letters to write at the end (600)\n"
     "  --seed N      of the first weights, the order of the text and what is written (1)\n"
     "  --threads N   CPU threads, 0 for all (0); the losses are the same for any number\n"
+    "  --experts N   gated units of each block, of which a letter goes through one, 0 for no choice (0)\n"
     "  --text FILE   what to learn (a volume of Jane Austen's)\n"
     "  --check       compares gradients with finite differences on a tiny model, no more\n";
 
@@ -38,10 +39,13 @@ options options_parse(int argc, char **argv) {
             o.seed = (uint64_t)parse_number(name, value, 0, 2147483647);
         else if (strcmp(name, "--threads") == 0)
             o.threads = (int)parse_number(name, value, 0, 1024);
+        else if (strcmp(name, "--experts") == 0)
+            o.experts = (int)parse_number(name, value, 0, 64);
         else if (strcmp(name, "--text") == 0)
             o.text = value;
         else
             refuse(name, value, "a known option");
     }
+    if (o.experts == 1) o.experts = 0; /* no choice */
     return o;
 }

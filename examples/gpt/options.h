@@ -9,6 +9,7 @@ typedef struct options {
     int steps;
     int threads; /* 0: all */
     int letters; /* to write at the end */
+    int experts;
     uint64_t seed;
     const char *text;
     bool check; /* only the gradients */

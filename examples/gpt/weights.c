@@ -12,6 +12,7 @@ static real *place(weights *w, const char *name, int rows, int columns) {
 
 weights weights_place(const model_size *s, real *all) {
     weights w = {.all = all};
+    const int units = s->experts > 0 ? s->experts : 1;
     w.embedding = place(&w, "embedding", s->letters, s->width);
     for (int i = 0; i < s->blocks; i++) {
         block_weights *b = &w.block[i];
@@ -19,9 +20,10 @@ weights weights_place(const model_size *s, real *all) {
         b->k = place(&w, "k", s->width, s->width);
         b->v = place(&w, "v", s->width, s->width);
         b->o = place(&w, "o", s->width, s->width);
-        b->gate = place(&w, "gate", s->hidden, s->width);
-        b->up = place(&w, "up", s->hidden, s->width);
-        b->down = place(&w, "down", s->width, s->hidden);
+        b->gate = place(&w, "gate", units * s->hidden, s->width);
+        b->up = place(&w, "up", units * s->hidden, s->width);
+        b->down = place(&w, "down", units * s->width, s->hidden);
+        if (s->experts > 0) b->router = place(&w, "router", s->experts, s->width);
     }
     w.matrices = w.count;
     for (int i = 0; i < s->blocks; i++) {
@@ -39,6 +41,7 @@ static void fill(real *matrix, int rows, int columns, double deviation, rng *ran
 /* What is added to the stream is smaller, the more blocks add to it. */
 void weights_initialise(const weights *w, const model_size *s, rng *random) {
     const double in = 1 / sqrt(s->width), added = 1 / sqrt(2.0 * s->blocks);
+    const int units = s->experts > 0 ? s->experts : 1;
     fill(w->embedding, s->letters, s->width, in, random);
     for (int i = 0; i < s->blocks; i++) {
         const block_weights *b = &w->block[i];
@@ -46,9 +49,10 @@ void weights_initialise(const weights *w, const model_size *s, rng *random) {
         fill(b->k, s->width, s->width, in, random);
         fill(b->v, s->width, s->width, in, random);
         fill(b->o, s->width, s->width, in * added, random);
-        fill(b->gate, s->hidden, s->width, in, random);
-        fill(b->up, s->hidden, s->width, in, random);
-        fill(b->down, s->width, s->hidden, added / sqrt(s->hidden), random);
+        fill(b->gate, units * s->hidden, s->width, in, random);
+        fill(b->up, units * s->hidden, s->width, in, random);
+        fill(b->down, units * s->width, s->hidden, added / sqrt(s->hidden), random);
+        if (s->experts > 0) fill(b->router, s->experts, s->width, in, random);
     }
     for (size_t i = w->matrices; i < w->count; i++) w->all[i] = 1;
 }

@@ -11,6 +11,8 @@ enum { MAX_BLOCKS = 16 };
 
 typedef struct model_size {
     int blocks, width, heads, hidden;
+    int experts; /* gated units of each block, of which a letter goes through one; 0: one unit, and no choice
+                  */
     int time;    /* letters of a sequence */
     int batch;   /* sequences of a step, at most */
     int letters; /* of the alphabet */
@@ -19,8 +21,9 @@ typedef struct model_size {
 /* As PyTorch has them, [out, in]: a column-major B. */
 typedef struct block_weights {
     real *q, *k, *v, *o;             /* [width, width] */
-    real *gate, *up;                 /* [hidden, width] */
-    real *down;                      /* [width, hidden] */
+    real *gate, *up;                 /* [hidden, width], of each expert */
+    real *down;                      /* [width, hidden], of each expert */
+    real *router;                    /* [experts, width] */
     real *attention_norm, *mlp_norm; /* [width] */
 } block_weights;
 
@@ -38,7 +41,7 @@ typedef struct weights {
     real *embedding;        /* [letters, width]: the first layer, and the last */
     real *last_norm;        /* [width] */
     block_weights block[MAX_BLOCKS];
-    tensor list[2 + 9 * MAX_BLOCKS];
+    tensor list[2 + 10 * MAX_BLOCKS];
     int tensors;
 } weights;
 
