@@ -259,6 +259,7 @@ static void draw_groups(oracle_random *random, check_case *c) {
     c->groups = (int)between(random, 1, 50);
     c->routing = (check_routing)oracle_random_below(random, CHECK_ROUTINGS);
     c->batch = 1;
+    c->outer = 0;
     c->limit = CHECK_LIMIT_NONE;
     c->places = NULL;
     c->col_major = (unsigned)oracle_random_bits(random);
