@@ -180,18 +180,20 @@ static void chunks_grow_step_by_step(void **state) {
     }
 }
 
-/* 17 rows are no whole tile, and have to be copied where 64 are read as they are. */
+/* 17 rows are no whole AMX tile, and have to be copied where 64 are read as they are. */
 static void the_last_chunk_finds_room(void **state) {
     (void)state;
-    const eg_layer layer = {.size = sizeof layer, .m = 64 * 50 + 17, .k = 64, .n = 64, .batch = 1};
+    const eg_layer layer = {
+        .size = sizeof layer, .m = 64 * 50 + 17, .k = 256, .n = 64, .batch = 1, .dtype = EG_BF16};
     const eg_forward_args args = {.size = sizeof args,
-                                  .a = mark(layer.m, 64, false),
-                                  .b = mark(64, 64, false),
-                                  .y = mark(layer.m, 64, false)};
-    const eg_caps caps = cpu(1);
+                                  .a = mark(layer.m, layer.k, false),
+                                  .b = mark(layer.k, layer.n, false),
+                                  .y = mark(layer.m, layer.n, false)};
+    eg_caps caps = cpu(1);
     eg_problem problem;
     eg_low_memory chunks;
     eg_program plan;
+    caps.features = EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX;
     assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
     assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
     assert_int_equal(chunks.rows, 128); /* which need what 64 do; with more, B is copied */

@@ -19,25 +19,26 @@ bool eg_cpu_is_near(const eg_view *x) {
     return line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
 }
 
-/* In place, an operand has to be of the compute type and a whole number of tiles or vectors, because
- * micro-kernels do not check where the matrix ends. A right operand's columns have to be neighbours. */
+/* In place, an operand has to be of the compute type, and a right operand's columns have to be neighbours.
+ * Micro-kernels do not check where a matrix ends: what is no whole tile or vector there, a block copies. But
+ * lines have to be as far apart as whole vectors, or tiles of a transposed left operand: those that lie in
+ * two cache lines are read twice, and each is read for many tiles. */
 static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
     return !eg_cpu_is_amx(kernel) && x->space == EG_OPERAND && x->dtype == kernel->compute;
 }
 
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
-    if (op->ragged && op->axis != EG_AXIS_COLS) return false;
+    const eg_view *left = &op->left;
     if (kernel->pack.bf16_terms == 1) /* rows of AMX tiles, as they are in memory */
-        return op->left.space == EG_OPERAND && op->left.dtype == kernel->dtype && op->left.col_stride == 1 &&
-               divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
-    return can_be_read(kernel, &op->left) && (op->left.col_stride == 1 || op->left.row_stride == 1) &&
-           divides(kernel->micro.mr, op->rows) && divides(kernel->micro.mr, op->depth);
+        return !op->ragged && left->space == EG_OPERAND && left->dtype == kernel->dtype &&
+               left->col_stride == 1 && divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
+    return can_be_read(kernel, left) &&
+           (left->col_stride == 1 || (left->row_stride == 1 && divides(kernel->micro.mr, left->col_stride)));
 }
 
 bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
-    if (op->ragged && op->axis == EG_AXIS_COLS) return false;
     return can_be_read(kernel, &op->right) && op->right.col_stride == 1 &&
-           divides(kernel->micro.lanes, op->cols);
+           divides(kernel->micro.lanes, op->right.row_stride);
 }
 
 /* ---- Fused packing -------------------------------------------------------------------------------- */

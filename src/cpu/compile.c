@@ -295,8 +295,17 @@ static bool add_operation(eg_cpu_compiler *c, int index) {
     return true;
 }
 
-/* For each thread of the step with most: spare tiles, a block's tiles, and with fused packing a micro-panel.
+/* What a block of a product packs for itself: a micro-panel of the right operand, and rows of the left one.
  */
+static int64_t packed_by_block(const eg_cpu_kernel *kernel, const eg_step *step) {
+    const eg_cpu_step *detail = eg_cpu_detail(step);
+    const int64_t mr = kernel->micro.mr, nr = kernel->micro.nr, panel = step->k_block * nr;
+    if (eg_cpu_is_amx(kernel)) return detail->right == EG_CPU_FUSED ? panel * kernel->pack.bf16_terms / 2 : 0;
+    return (detail->right == EG_CPU_FUSED || detail->right == EG_CPU_IN_PLACE ? panel : 0) +
+           (detail->left == EG_CPU_IN_PLACE ? mr * eg_ceil_div(step->k_block, nr) * nr : 0);
+}
+
+/* For each thread of the step with most: spare tiles, a block's tiles, and what it packs for itself. */
 static bool add_scratch(eg_cpu_compiler *c) {
     const eg_cpu_kernel *kernel = c->kernel;
     int64_t most = 0;
@@ -312,11 +321,9 @@ static bool add_scratch(eg_cpu_compiler *c) {
             need = eg_cpu_few_rows_scratch(kernel, step);
         } else if (step->tile_rows > 0) {
             need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
-                   kernel->micro.mr * kernel->micro.nr;
+                       kernel->micro.mr * kernel->micro.nr +
+                   packed_by_block(kernel, step);
         }
-        if (detail->right == EG_CPU_FUSED)
-            need +=
-                step->k_block * kernel->micro.nr * (eg_cpu_is_amx(kernel) ? kernel->pack.bf16_terms : 2) / 2;
         if (need > most) most = need;
     }
     most += EG_CPU_SPARE_TILES * (int64_t)kernel->micro.mr * kernel->micro.nr;

@@ -39,7 +39,7 @@ typedef struct product {
     bool single_pass;                 /* the whole depth is summed in registers */
     bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue */
     side left, right;
-    eg_operand b; /* fused packing: the right operand itself */
+    eg_operand a, b; /* in place, or with fused packing: the operand itself */
     eg_dtype b_dtype;
     eg_operand result, grad;
     const eg_operand *out; /* the result, row by row; NULL: it is packed, or column-major */
@@ -148,7 +148,8 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->single_pass = detail->single_pass;
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
-    if (x->fused) x->b = eg_cpu_bind(run->call, &op->right);
+    if (x->fused || x->right.in_place) x->b = eg_cpu_bind(run->call, &op->right);
+    if (x->left.in_place) x->a = eg_cpu_bind(run->call, &op->left);
     x->b_dtype = op->right.dtype;
     x->result = eg_cpu_bind(run->call, &op->out);
     x->out = x->result.data != NULL && x->result.col_stride == 1 ? &x->result : NULL;
@@ -172,7 +173,8 @@ typedef struct block {
     int64_t item, row, col, rows, cols;
     char *tiles; /* down each micro-panel and then across; or two that take turns */
     char *spare; /* scratch for the epilogue */
-    char *panel; /* fused packing: the right operand's micro-panel */
+    char *panel; /* the right operand's micro-panel: of fused packing, or a narrow one */
+    char *tail;  /* the left operand's last rows, where they are no whole tile */
     eg_deferred_flush *deferred;
     eg_tile_epilogue *epilogue; /* of the tile before */
 } block;
@@ -395,18 +397,42 @@ static void walk_on(walk *w, int64_t row, int64_t rows) {
     if (w->in_panel >= w->side->panel_width) walk_to(w, row + rows);
 }
 
+/* Micro-kernels read whole vectors of an operand in place: the last, narrow micro-panel is packed. */
+static bool is_narrow(const product *x, int64_t cols) {
+    return x->right.in_place && (cols & (x->kernel->micro.lanes - 1)) != 0;
+}
+
 /* The right operand's micro-panel at `col`: packed before, or by fused packing now. */
-static const char *right_panel(const product *x, const block *b, const pass *pass, int64_t item,
-                               int64_t col) {
-    if (x->widens)
-        x->kernel->pack.load(b->panel, side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
-                             pass->depth, x->nr, pass->depth);
-    if (x->widens) return b->panel;
-    if (!x->fused) return side_at(&x->right, item, col, pass->k);
+static void find_right(const product *x, const block *b, const pass *pass, int64_t item, int64_t col,
+                       eg_micro_operand *right) {
     const eg_part part = {
         .k = pass->k, .depth = pass->depth, .col = col, .cols = eg_least(x->nr, x->cols - col)};
-    eg_cpu_pack_part(x->run, x->kernel, &x->b, item, &part, b->panel);
-    return b->panel;
+    const bool narrow = is_narrow(x, part.cols);
+    *right = x->right.micro;
+    right->at = b->panel;
+    if (x->widens) {
+        x->kernel->pack.load(b->panel, side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
+                             pass->depth, x->nr, pass->depth);
+    } else if (x->fused || narrow) {
+        eg_cpu_pack_part(x->run, x->kernel, &x->b, item, &part, b->panel);
+        if (narrow) right->k_stride = x->nr, right->group_stride = x->nr * x->nr;
+    } else {
+        right->at = side_at(&x->right, item, col, pass->k);
+    }
+}
+
+/* And whole tiles of rows: the last ones are copied, once for all micro-panels of a pass. */
+static bool has_tail(const product *x, const block *b) {
+    return x->left.in_place && !eg_cpu_is_amx(x->kernel) && b->rows % x->mr != 0;
+}
+
+static void load_tail(const product *x, const block *b, const pass *pass) {
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr;
+    const int64_t rows = b->rows % x->mr, first = b->row + b->rows - rows;
+    char *to = b->tail;
+    for (int64_t k = 0; k < pass->depth; k += nr, to += (size_t)(x->mr * nr) * x->size)
+        x->kernel->pack.load(to, eg_cpu_at(&x->a, item, first, pass->k + k), x->a.dtype, x->a.row_stride,
+                             x->a.col_stride, rows, eg_least(nr, pass->depth - k), x->mr);
 }
 
 /* All rows of the block against the micro-panel at `col`. */
@@ -414,8 +440,9 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr, mr = x->mr;
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
-    eg_micro_operand left = x->left.micro, right = x->right.micro;
-    right.at = right_panel(x, b, pass, item, col);
+    const bool tail = has_tail(x, b);
+    eg_micro_operand left = x->left.micro, right;
+    find_right(x, b, pass, item, col, &right);
     walk rows = {.side = &x->left, .item = item, .k = pass->k};
     walk_to(&rows, b->row);
     eg_tile tile = {.item = b->item,
@@ -445,6 +472,9 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         take_prefetch(&plan.next_right, &next_right);
         take_prefetch(&plan.next_left, &next_left);
         left.at = rows.at;
+        if (tail && tile.rows < mr)
+            left =
+                (eg_micro_operand){.at = b->tail, .index_stride = nr, .k_stride = 1, .group_stride = mr * nr};
         if (eg_cpu_is_amx(x->kernel) && x->left.in_place && col == b->col)
             plan_left_rows(&plan, x, pass, rows.at, b->row + b->rows - tile.row - mr);
         run_tile(x, b, pass, &left, &right, &plan, &tile);
@@ -458,6 +488,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
 
 static void run_pass(const product *x, const block *b, pass *pass) {
     pass->groups = pass->depth > 0 ? eg_ceil_div(pass->depth, x->nr) : 1;
+    if (has_tail(x, b)) load_tail(x, b, pass);
     for (int64_t col = b->col; col < b->col + b->cols; col += x->nr) run_panel(x, b, pass, col);
 }
 
@@ -481,6 +512,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.cols = eg_least(x->nc, x->cols - b.col);
     b.tiles = b.spare + EG_CPU_SPARE_TILES * tile;
     b.panel = b.tiles + (size_t)eg_cpu_block_tiles(kernel, x->mc, x->nc, x->single_pass) * tile;
+    b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * x->size : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);
     if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {
