@@ -2,8 +2,10 @@
 /* Plans: a pure function of the device and the call, with a step for what is asked and none for the rest. */
 #include "fixture.h"
 
+#include "cpu/compile.h"
 #include "cpu/cpu.h"
 #include "cpu/estimate.h"
+#include "cpu/kernels.h"
 
 enum { ROOM = 4096 };
 

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "cpu/estimate.h"
+#include "cpu/kernels.h"
 
 enum { RECORDED_NAME = 24, RECORDED_ROWS = EG_CPU_MOST_ROWS, RECORDED_LINE = 4096 };
 

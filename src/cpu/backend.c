@@ -2,11 +2,13 @@
 /* The CPU behind the backend interface. A call has finished when it returns. */
 #include <string.h>
 
+#include "compile.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "cpu.h"
 #include "distributed/collectives.h"
 #include "estimate.h"
+#include "kernels.h"
 
 static eg_status cpu_open(eg_context *context, const eg_open_info *info) {
     char name[128];

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From operations to a CPU program: a kernel row for all of them, which operands are packed and how, and the
- * workspace. Pure. */
-#include "compiler.h"
+/* From operations to a CPU program by a kernel row: which operands are packed and how, and the workspace.
+ * Pure. */
+#include "compile.h"
 
-#include <math.h>
 #include <string.h>
 
-#include "core/error.h"
+#include "compiler.h"
 
 /* ---- Operations as they are computed ------------------------------------------------------------ */
 
@@ -335,7 +334,7 @@ static bool add_scratch(eg_cpu_compiler *c) {
 
 /* ---- Programs ----------------------------------------------------------------------------------- */
 
-static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int threads, eg_program *program) {
+bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int threads, eg_program *program) {
     eg_cpu_compiler c = {.kernel = kernel,
                          .calibration = eg_cpu_calibration_of(caps),
                          .program = program,
@@ -352,39 +351,4 @@ static bool compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
         if (!add_operation(&c, i)) return false;
     }
     return c.list->ops == 0 || add_scratch(&c);
-}
-
-/* B as if the caller had it row by row: packed or not, and whatever its layout, a layer takes the same row.
- * But not of few rows: to read B is all their time. */
-static void put_b_in_rows(eg_op_list *list) {
-    for (int i = 0; i < list->ops; i++) {
-        eg_view *x = &list->op[i].right;
-        const bool is_b = x->id == EG_OP_B || x->id == EG_OP_B_UP;
-        if (list->op[i].kind != EG_GEMM || !is_b || x->space == EG_TEMPORARY) continue;
-        if (list->op[i].rows <= EG_CPU_FEW_ROWS) continue;
-        x->space = EG_OPERAND;
-        x->dtype = list->dtype;
-        x->row_stride = x->transposed ? 1 : x->cols;
-        x->col_stride = x->transposed ? x->rows : 1;
-    }
-}
-
-double eg_cpu_time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
-    double time = 0;
-    eg_program program = {.list = *list};
-    put_b_in_rows(&program.list);
-    if (!compile_for(caps, row, 1, &program)) return HUGE_VAL;
-    for (int i = 0; i < program.steps; i++) time += program.step[i].microseconds;
-    return time;
-}
-
-eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {
-    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
-                   caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(list->dtype));
-}
-
-eg_status eg_cpu_compile(const eg_caps *caps, eg_program *program) {
-    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, &program->list);
-    if (kernel == NULL) return eg_cpu_no_kernel(caps, &program->list);
-    return compile_for(caps, kernel, caps->threads, program) ? EG_OK : eg_too_large(&program->list);
 }

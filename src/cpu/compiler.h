@@ -6,7 +6,6 @@
 
 #include <string.h>
 
-#include "compile.h"
 #include "estimate.h"
 
 typedef struct eg_cpu_compiler {

@@ -3,7 +3,7 @@
 #ifndef EG_CPU_H
 #define EG_CPU_H
 
-#include "compile.h"
+#include "step.h"
 #include "threads.h"
 
 /* The instruction sets this processor and its operating system offer, capped by EPIGRAD_CPU_ISA. Fails if

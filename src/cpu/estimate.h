@@ -5,7 +5,7 @@
 #ifndef EG_CPU_ESTIMATE_H
 #define EG_CPU_ESTIMATE_H
 
-#include "compile.h"
+#include "blocking.h"
 
 /* What is counted, and costs nanoseconds. A number is an element of a matrix. */
 #define EG_CPU_COST_TABLE(X)                                                                                 \

@@ -9,106 +9,6 @@
 #include "cpu.h"
 #include "epilogue.h"
 
-/* ---- When, and in what blocks ------------------------------------------------------------------- */
-
-/* Rows of the result in a block of few columns: whole tiles, micro-panels and chunks of column sums. */
-enum { ROWS_A_BLOCK = 192 };
-
-/* Whether the product's operand can be streamed: its rows or its columns are contiguous, and no other item of
- * the batch reads it again. */
-static bool can_be_streamed(const eg_op *op, const eg_view *x) {
-    const int64_t batch = op->items > op->summed ? op->items : op->summed;
-    return x->space == EG_OPERAND && (x->col_stride == 1 || x->row_stride == 1) &&
-           (batch == 1 || eg_is_batched(x));
-}
-
-/* The k of a left operand have to be neighbours: where they may not be, each block lays them out. */
-static bool is_gathered(const eg_view *left) { return left->transposed; }
-
-/* The matrix unit streams numbers of its row's own type alone, whose k are neighbours. */
-static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg_view *x, int64_t k_stride) {
-    return can_be_streamed(op, x) && (!eg_cpu_is_amx(kernel) || (x->dtype == kernel->dtype && k_stride == 1));
-}
-
-/* The matrix unit has room for a tile block of rows. Of more than others have, it is to keep the bits of the
- * tile loop, which a single pass does. */
-static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    if (eg_cpu_is_amx(kernel) && op->summed <= 1 && op->depth <= EG_AMX_FEW_DEPTH) return EG_AMX_BLOCK;
-    return is_gathered(&op->left) ? eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) : EG_CPU_FEW_ROWS;
-}
-
-bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const int64_t most = most_rows(kernel, op);
-    return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
-           (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
-}
-
-bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return kernel->micro.few_rows != NULL && op->cols <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
-           op->rows > EG_CPU_FEW_ROWS && op->depth > 0 &&
-           is_streamable(kernel, op, &op->left, op->left.col_stride);
-}
-
-bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left) {
-    return left->space == EG_OPERAND && (eg_cpu_is_amx(kernel) || is_gathered(left) ||
-                                         (left->dtype == kernel->compute && left->col_stride == 1));
-}
-
-/* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
- * where columns are neighbours, a block is as wide as its sums fit L1 with some of the right operand: wide
- * blocks read long pieces of each row. Where they are not, it is one micro-panel, whose columns are read from
- * end to end; from a pack some, as a core reads several streams of memory faster than one. */
-static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
-    const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
-    const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
-    if (eg_cpu_is_amx(kernel)) return nr * eg_least(AMX_PANELS, even);
-    if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
-    if (op->right.col_stride != 1) return nr;
-    const int64_t most = SUMS / op->rows / nr > 0 ? SUMS / op->rows / nr : 1;
-    return nr * eg_least(most, even);
-}
-
-/* The k of a pass: those of the left operand, which every column reads, stay in L1. Where sums are chains of
- * multiply-adds, passes are those of the tile loop, which has the same bits. */
-static int64_t pass_of(const eg_cpu_kernel *kernel, const eg_op *op, int64_t rows, bool dots) {
-    if (!dots && !eg_cpu_is_amx(kernel)) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
-    const int64_t nr = kernel->micro.nr, of_row = eg_cpu_some_of_l1(kernel) / (rows > 0 ? rows : 1);
-    const int64_t most = eg_cpu_is_amx(kernel) ? EG_AMX_FEW_DEPTH : of_row;
-    const int64_t passes = eg_ceil_div(op->depth, most);
-    return eg_ceil_div(eg_ceil_div(op->depth, passes), nr) * nr;
-}
-
-eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    const bool dots = op->right.space == EG_OPERAND && op->right.col_stride != 1;
-    return (eg_cpu_blocks){.mc = op->rows,
-                           .nc = block_cols(kernel, op, threads),
-                           .kc = pass_of(kernel, op, op->rows, dots),
-                           .threads = threads,
-                           .single_pass = true};
-}
-
-eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    return (eg_cpu_blocks){.mc = ROWS_A_BLOCK,
-                           .nc = op->cols,
-                           .kc = pass_of(kernel, op, op->cols, op->left.row_stride != 1),
-                           .threads = threads,
-                           .single_pass = true};
-}
-
-/* Numbers of the left operand in a pass, by groups of nr k; AMX tile blocks as so many. */
-static int64_t gathered_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
-    if (eg_cpu_is_amx(kernel))
-        return eg_ceil_div(depth, EG_AMX_BLOCK) * EG_AMX_TERM_BYTES / (int64_t)sizeof(float);
-    return rows * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
-}
-
-int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
-    const bool by_columns = eg_cpu_detail(step)->streams == EG_CPU_STREAMS_LEFT;
-    const int64_t rows = by_columns ? step->tile_cols : step->tile_rows;
-    return 2 * step->tile_rows * step->tile_cols + gathered_numbers(kernel, rows, step->k_block);
-}
-
 /* ---- The product -------------------------------------------------------------------------------- */
 
 typedef struct few_rows_job {
@@ -165,7 +65,7 @@ static void find_left(few_rows_job *job, int where) {
         return;
     }
     const eg_panels panels = eg_cpu_panels(job->kernel, job->product.rows, job->product.depth);
-    job->gathers = job->is_turned || is_gathered(view);
+    job->gathers = job->is_turned || view->transposed;
     if (job->gathers) {
         job->part.left_row = nr;
         job->part.left_group = job->product.rows * nr;

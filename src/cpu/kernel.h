@@ -237,6 +237,9 @@ typedef struct eg_cpu_kernel {
 
 static inline bool eg_cpu_is_amx(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 0; }
 
+/* Kernels that split numbers into bf16 terms refuse infinities, NaN and magnitudes above 2^26. */
+static inline bool eg_cpu_may_refuse(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 1; }
+
 enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
 
 /* The table, best first, `portable` last: a row's name says its instruction set, type (and how many bf16
@@ -269,8 +272,5 @@ enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
 #define EG_ROW(kernel) extern const eg_cpu_kernel eg_cpu_##kernel;
 EG_CPU_KERNELS(EG_ROW)
 #undef EG_ROW
-
-/* Row `index` of the table, NULL past the end. */
-const eg_cpu_kernel *eg_cpu_kernel_row(int index);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel table, and which of its rows makes a call. Pure: it looks at eg_caps and the operations only. */
+/* The kernel table, and what its rows serve. Pure: it looks at eg_caps and the operations only. */
 #include <math.h>
 #include <string.h>
 
-#include "compile.h"
+#include "kernels.h"
 
 const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
 #define EG_COUNT(kernel) +1
@@ -16,8 +16,6 @@ const eg_cpu_kernel *eg_cpu_kernel_row(int index) {
     };
     return index >= 0 && index < ROWS ? rows[index] : NULL;
 }
-
-bool eg_cpu_may_refuse(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 1; }
 
 /* ---- What a row serves -------------------------------------------------------------------------- */
 
@@ -62,33 +60,7 @@ const eg_cpu_form *eg_cpu_form_of(const eg_packed *packed, const eg_cpu_kernel *
     return NULL;
 }
 
-/* Whether a product reads a pack that has numbers which some rows refuse. */
-static bool reads_outside(const eg_op_list *list) {
-    for (int i = 0; i < list->ops; i++) {
-        const eg_view *right = &list->op[i].right;
-        if (right->space != EG_PACKED_B) continue;
-        if (((const eg_cpu_forms *)eg_pack_of(list, right)->detail)->outside) return true;
-    }
-    return false;
-}
-
-/* A call that is given a pack takes a row that b was packed for, as each product reads it. */
-static bool finds_b(const eg_cpu_kernel *row, const eg_op_list *list) {
-    for (int i = 0; i < list->ops; i++) {
-        const eg_view *right = &list->op[i].right;
-        if (right->space != EG_PACKED_B) continue;
-        const eg_cpu_form *form = eg_cpu_form_of(eg_pack_of(list, right), row);
-        if (form == NULL || (right->transposed ? form->transposed : form->plain).bytes == 0) return false;
-    }
-    return true;
-}
-
-/* ---- The choice --------------------------------------------------------------------------------- */
-
-/* A row that may refuse must leave the inputs for the one that comes after it. */
-static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
-    return !caps->refused && !list->in_place && !reads_outside(list);
-}
+/* ---- Rows ------------------------------------------------------------------------------------------ */
 
 eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {
     eg_caps any = *caps;
@@ -100,32 +72,12 @@ eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {
     return any;
 }
 
-/* The first that serves, of those for the matrix unit or of the others. */
-static const eg_cpu_kernel *first_row(const eg_caps *caps, const eg_op_list *list, bool is_amx) {
+const eg_cpu_kernel *eg_cpu_first_row(const eg_caps *caps, const eg_op_list *list, bool is_amx) {
     const eg_cpu_kernel *row;
     for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
         if (eg_cpu_is_amx(row) == is_amx && serves(caps, row, list)) break;
     }
     return row;
-}
-
-const eg_cpu_kernel *eg_cpu_matrix_row(const eg_caps *caps, const eg_op_list *list) {
-    return first_row(caps, list, true);
-}
-
-/* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
- * M. The estimate looks at no threads and no layout of b, so the bits depend on neither. */
-const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
-    const eg_caps any = eg_cpu_caps_without_amx(caps);
-    const eg_cpu_kernel *matrix = first_row(caps, list, true), *vector = first_row(caps, list, false);
-    if (matrix != NULL && eg_cpu_may_refuse(matrix) && !may_be_refused(caps, list)) {
-        matrix = NULL;
-        vector = first_row(&any, list, false);
-    }
-    if (matrix != NULL && !finds_b(matrix, list)) matrix = NULL;
-    if (vector != NULL && !finds_b(vector, list)) vector = NULL;
-    if (matrix == NULL || vector == NULL) return matrix != NULL ? matrix : vector;
-    return eg_cpu_time_alone(caps, matrix, list) < eg_cpu_time_alone(caps, vector, list) ? matrix : vector;
 }
 
 int eg_cpu_index_of(const eg_cpu_kernel *kernel) {

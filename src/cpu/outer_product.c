@@ -7,46 +7,6 @@
 #include "cpu.h"
 #include "epilogue.h"
 
-/* ---- When, and in what blocks ------------------------------------------------------------------- */
-
-/* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. */
-enum { MOST_DEPTH = 40, ROWS_A_BLOCK = EG_CPU_CHUNK };
-
-bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&
-           op->right.space != EG_PACKED_B && !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
-}
-
-/* Whole micro-panels, and whole cache lines of the result. */
-static int64_t block_cols(const eg_cpu_kernel *kernel, const eg_op *op) {
-    enum { LINE = 64 };
-    const int64_t nr = kernel->micro.nr, most = eg_cpu_some_of_l1(kernel) / op->depth;
-    int64_t whole = nr;
-    while (op->out.space == EG_OPERAND && whole * (int64_t)eg_size_of(op->out.dtype) % LINE != 0) whole += nr;
-    return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
-}
-
-eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    eg_cpu_blocks blocks = {.mc = ROWS_A_BLOCK,
-                            .nc = block_cols(kernel, op),
-                            .kc = op->depth,
-                            .threads = threads,
-                            .single_pass = true};
-    const double all = (double)op->items * (double)eg_ceil_div(op->rows, blocks.mc) *
-                       (double)eg_ceil_div(op->cols, blocks.nc);
-    if (all < threads) blocks.threads = (int)all;
-    return blocks;
-}
-
-static int64_t left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
-    return ROWS_A_BLOCK * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
-}
-
-int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
-    return kernel->micro.mr * kernel->micro.nr + left_numbers(kernel, step->k_block) +
-           step->k_block * step->tile_cols;
-}
-
 /* ---- The product -------------------------------------------------------------------------------- */
 
 /* Where an operand is: the caller's, or packed to micro-panels by the operation that made it. */
@@ -169,10 +129,10 @@ static void run_block(void *arg, int64_t index, int thread) {
     const size_t tile = (size_t)(job->kernel->micro.mr * nr) * eg_size_of(job->kernel->compute);
     const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
     outer_block x = {.item = item,
-                     .row = (down - item * job->row_blocks) * ROWS_A_BLOCK,
+                     .row = (down - item * job->row_blocks) * EG_CPU_CHUNK,
                      .col = (index - down * job->col_blocks) * job->nc,
                      .spare = eg_cpu_scratch(job->run, thread)};
-    x.rows = eg_least(ROWS_A_BLOCK, job->op->rows - x.row);
+    x.rows = eg_least(EG_CPU_CHUNK, job->op->rows - x.row);
     x.cols = eg_least(job->nc, job->op->cols - x.col);
     x.tile = x.spare + EG_CPU_SPARE_TILES * tile;
     x.scratch = x.tile + tile;
@@ -218,7 +178,7 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     find_side(&job->a, job, &op->left, detail->left, turned ? op->depth : op->rows,
               turned ? op->rows : op->depth);
     find_side(&job->b, job, &op->right, detail->right, op->depth, op->cols);
-    job->row_blocks = eg_ceil_div(op->rows, ROWS_A_BLOCK);
+    job->row_blocks = eg_ceil_div(op->rows, EG_CPU_CHUNK);
     job->col_blocks = eg_ceil_div(op->cols, job->nc);
     job->stores_result = op->terms == 0 && !op->accumulate && job->out.data != NULL &&
                          job->out.dtype == detail->kernel->compute;

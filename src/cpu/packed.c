@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed operands of the caller: b as the right operand of its products. It is packed for the kernel that
  * takes any numbers, and once more for AMX where there is a row for it. */
-#include "cpu.h"
-
+#include "compile.h"
 #include "core/error.h"
+#include "cpu.h"
 #include "estimate.h"
+#include "kernels.h"
 
 /* In eg_packed.holds: the kernel of each form, and whether b has numbers that some kernels refuse. */
 #define OUTSIDE ((uint64_t)1 << 32)
@@ -42,7 +43,7 @@ eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_pa
     const eg_op_list layer = layer_of(problem);
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
     const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_choose(&any, &layer),
-                                                          eg_cpu_matrix_row(caps, &layer)};
+                                                          eg_cpu_first_row(caps, &layer, true)};
     const bool only_amx = any.only_kernel != caps->only_kernel; /* the caller names such a row */
     if (rows[0] == NULL || (only_amx && rows[1] == NULL)) return eg_cpu_no_kernel(caps, &layer);
     *bytes = 0;

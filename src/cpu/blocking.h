@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache blocks of a product, and the ways in which it may read and write its matrices. */
+#ifndef EG_CPU_BLOCKING_H
+#define EG_CPU_BLOCKING_H
+
+#include "step.h"
+
+/* The cache blocks of a product (MC x NC), its passes (KC), and its threads, of `threads` at most. */
+typedef struct eg_cpu_blocks {
+    int64_t mc, nc, kc;
+    int threads;
+    bool single_pass; /* the whole depth is summed in registers */
+} eg_cpu_blocks;
+eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, bool fused);
+
+/* Parts of a product that threads may share, at most. */
+int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *op);
+
+/* Whether a product can read its left or right operand where the caller has it, and whether its blocks can
+ * pack the right one for themselves. */
+bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
+
+/* Whether lines of an operand are near each other: see blocking.c. */
+bool eg_cpu_is_near(const eg_view *x);
+
+/* Few rows or columns: whether the row makes the product by reading an operand once, where it is; and how.
+ * From so many rows on, the multiplication takes longer than the reading: docs/lab/cpu.md. */
+enum { EG_CPU_FEW_ROWS = 16 };
+bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
+eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+/* Numbers of a thread's scratch for such a step. */
+int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
+
+/* Little depth: the same for one that writes its result once, row by row. */
+bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op);
+eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
+
+/* Numbers of the compute type in 16 KiB, which stay in L1 beside what streams through it. */
+static inline int64_t eg_cpu_some_of_l1(const eg_cpu_kernel *kernel) {
+    return kernel->compute == EG_F64 ? 2 << 10 : 4 << 10;
+}
+
+#endif

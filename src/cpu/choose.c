@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which row of the kernel table makes a call: of those that serve it, the one whose program takes less time.
+ * Pure. */
+#include <math.h>
+
+#include "blocking.h"
+#include "compile.h"
+#include "core/error.h"
+#include "kernels.h"
+
+/* ---- Packs -------------------------------------------------------------------------------------- */
+
+/* Whether a product reads a pack that has numbers which some rows refuse. */
+static bool reads_outside(const eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_view *right = &list->op[i].right;
+        if (right->space != EG_PACKED_B) continue;
+        if (((const eg_cpu_forms *)eg_pack_of(list, right)->detail)->outside) return true;
+    }
+    return false;
+}
+
+/* A call that is given a pack takes a row that b was packed for, as each product reads it. */
+static bool finds_b(const eg_cpu_kernel *row, const eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_view *right = &list->op[i].right;
+        if (right->space != EG_PACKED_B) continue;
+        const eg_cpu_form *form = eg_cpu_form_of(eg_pack_of(list, right), row);
+        if (form == NULL || (right->transposed ? form->transposed : form->plain).bytes == 0) return false;
+    }
+    return true;
+}
+
+/* ---- Estimates ---------------------------------------------------------------------------------- */
+
+/* B as if the caller had it row by row: packed or not, and whatever its layout, a layer takes the same row.
+ * But not of few rows: to read B is all their time. */
+static void put_b_in_rows(eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        eg_view *x = &list->op[i].right;
+        const bool is_b = x->id == EG_OP_B || x->id == EG_OP_B_UP;
+        if (list->op[i].kind != EG_GEMM || !is_b || x->space == EG_TEMPORARY) continue;
+        if (list->op[i].rows <= EG_CPU_FEW_ROWS) continue;
+        x->space = EG_OPERAND;
+        x->dtype = list->dtype;
+        x->row_stride = x->transposed ? 1 : x->cols;
+        x->col_stride = x->transposed ? x->rows : 1;
+    }
+}
+
+/* Estimated microseconds by a row, on one thread. */
+static double time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
+    double time = 0;
+    eg_program program = {.list = *list};
+    put_b_in_rows(&program.list);
+    if (!eg_cpu_compile_for(caps, row, 1, &program)) return HUGE_VAL;
+    for (int i = 0; i < program.steps; i++) time += program.step[i].microseconds;
+    return time;
+}
+
+/* ---- The choice --------------------------------------------------------------------------------- */
+
+/* A row that may refuse must leave the inputs for the one that comes after it. */
+static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
+    return !caps->refused && !list->in_place && !reads_outside(list);
+}
+
+/* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
+ * M. The estimate looks at no threads and no layout of b, so the bits depend on neither. */
+const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
+    const eg_caps any = eg_cpu_caps_without_amx(caps);
+    const eg_cpu_kernel *matrix = eg_cpu_first_row(caps, list, true),
+                        *vector = eg_cpu_first_row(caps, list, false);
+    if (matrix != NULL && eg_cpu_may_refuse(matrix) && !may_be_refused(caps, list)) {
+        matrix = NULL;
+        vector = eg_cpu_first_row(&any, list, false);
+    }
+    if (matrix != NULL && !finds_b(matrix, list)) matrix = NULL;
+    if (vector != NULL && !finds_b(vector, list)) vector = NULL;
+    if (matrix == NULL || vector == NULL) return matrix != NULL ? matrix : vector;
+    return time_alone(caps, matrix, list) < time_alone(caps, vector, list) ? matrix : vector;
+}
+
+eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {
+    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" does not compute %s with this layer.math here",
+                   caps->only_kernel ? caps->only_kernel : "", eg_dtype_name(list->dtype));
+}
+
+eg_status eg_cpu_compile(const eg_caps *caps, eg_program *program) {
+    const eg_cpu_kernel *kernel = eg_cpu_choose(caps, &program->list);
+    if (kernel == NULL) return eg_cpu_no_kernel(caps, &program->list);
+    return eg_cpu_compile_for(caps, kernel, caps->threads, program) ? EG_OK : eg_too_large(&program->list);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the steps of a CPU program are run by: the compiler fills it in, and the kernels read it. */
+#ifndef EG_CPU_STEP_H
+#define EG_CPU_STEP_H
+
+#include "core/backend.h"
+#include "core/sizes.h"
+#include "kernel.h"
+
+/* ---- Steps -------------------------------------------------------------------------------------- */
+
+/* Where a product finds an operand: in the region of that index, or one of these. */
+enum { EG_CPU_NOWHERE = -1, EG_CPU_IN_PLACE = -2, EG_CPU_FROM_PACK = -3, EG_CPU_FUSED = -4 };
+
+/* Few rows, few columns or little depth: the matrix that a product reads once, where it is or from the
+ * caller's pack, or writes once. */
+typedef enum eg_cpu_streams {
+    EG_CPU_STREAMS_NONE,
+    EG_CPU_STREAMS_RIGHT, /* of few rows */
+    EG_CPU_STREAMS_LEFT,  /* of few columns */
+    EG_CPU_STREAMS_RESULT /* of little depth */
+} eg_cpu_streams;
+
+/* The packed layouts of one matrix that a step writes, as regions; EG_CPU_NOWHERE: not wanted. Micro-panels
+ * of a matrix serve as a left operand, its transpose too, and as a right one; AMX tile blocks have a layout
+ * each.
+ */
+typedef struct eg_cpu_layouts {
+    int8_t left, left_t;   /* X, Xᵀ as a left operand */
+    int8_t right, right_t; /* X, Xᵀ as a right operand */
+} eg_cpu_layouts;
+
+/* Regions of every program: each thread's scratch. */
+enum { EG_CPU_SCRATCH, EG_CPU_FIRST_FREE };
+
+/* eg_step.detail */
+typedef struct eg_cpu_step {
+    const eg_cpu_kernel *kernel;
+    int8_t left, right;   /* GEMM: regions, or as above */
+    int8_t sums;          /* region of the column sums that the step makes or reduces */
+    int8_t source;        /* packing: the operation that reads the matrix, */
+    bool source_is_right; /* as its right operand */
+    eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
+    bool single_pass;     /* GEMM: the whole depth is summed in registers */
+    bool non_temporal;    /* GEMM: stores of the result bypass the caches */
+    uint8_t streams;      /* GEMM: eg_cpu_streams */
+} eg_cpu_step;
+_Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
+
+static inline const eg_cpu_step *eg_cpu_detail(const eg_step *step) {
+    return (const eg_cpu_step *)step->detail;
+}
+
+/* eg_program.detail */
+typedef struct eg_cpu_program {
+    size_t scratch; /* bytes of the scratch region for each thread */
+} eg_cpu_program;
+_Static_assert(sizeof(eg_cpu_program) <= EG_PROGRAM_DETAIL, "the detail of a program");
+
+/* ---- Packed operands ---------------------------------------------------------------------------- */
+
+/* B and its transpose as right operands. What the bytes mean only the row knows that they were laid out for:
+ * calls of no other row may read them. */
+typedef struct eg_cpu_form {
+    const eg_cpu_kernel *kernel; /* NULL: there is no such form */
+    eg_region plain, transposed; /* of packed->data */
+} eg_cpu_form;
+
+enum { EG_CPU_PACK_FORMS = 2 };
+
+/* eg_packed.detail */
+typedef struct eg_cpu_forms {
+    eg_cpu_form form[EG_CPU_PACK_FORMS];
+    bool outside; /* B has numbers that a row which may refuse does not take */
+} eg_cpu_forms;
+_Static_assert(sizeof(eg_cpu_forms) <= EG_PACKED_DETAIL, "the detail of a pack");
+
+/* Micro-panels of a pack have the layer's own type, so that few rows read no more than they must. A block of
+ * the tile loop converts a micro-panel before it multiplies with it, as with fused packing. */
+static inline bool eg_cpu_widens_pack(const eg_cpu_kernel *kernel, const eg_view *view) {
+    return view->space == EG_PACKED_B && !eg_cpu_is_amx(kernel) && view->dtype != kernel->compute;
+}
+
+/* ---- Sizes -------------------------------------------------------------------------------------- */
+
+/* X [rows, cols] in micro-panels: `rows` are padded to whole tiles of a left operand, and `stride` is the
+ * number of rows from one micro-panel to the next. */
+typedef struct eg_panels {
+    int64_t rows, stride, panels;
+} eg_panels;
+static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows, int64_t cols) {
+    const int64_t mr = kernel->micro.mr, tiles = eg_ceil_div(rows, mr);
+    const int64_t size = mr * kernel->micro.nr * (int64_t)eg_size_of(kernel->compute);
+    return (eg_panels){tiles * mr, eg_padded_stride(tiles, size) * mr, eg_ceil_div(cols, kernel->micro.nr)};
+}
+
+/* Column sums are kept for each chunk of so many rows, whatever the threads and blocks: their order is part
+ * of the contract. A multiple of every mr. */
+enum { EG_CPU_CHUNK = 64 };
+static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK - 1) / EG_CPU_CHUNK; }
+
+/* Tiles of each thread's scratch before those of a block: room for an epilogue. */
+enum { EG_CPU_SPARE_TILES = 4 };
+
+/* After those, the block's. With several passes all tiles of the block are kept. With one, two tiles take
+ * turns and stay in L1: one is summed while the epilogue of the other runs. */
+static inline int64_t eg_cpu_block_tiles(const eg_cpu_kernel *kernel, int64_t mc, int64_t nc,
+                                         bool single_pass) {
+    return single_pass ? 2 : mc / kernel->micro.mr * (nc / kernel->micro.nr);
+}
+
+#endif
