@@ -4,7 +4,9 @@
  * Rows of all ranks lie in the order of the ranks, `each` of a rank. They are exchanged in groups: some rows
  * of each rank's. A group is a batch with an item for each rank, so that products need to know nothing of it.
  */
-#include "lower_exchange.h"
+#include "lower_tensor.h"
+
+#include "lower_layer.h"
 
 static int64_t rows_of_rank(const eg_problem *p) { return p->m / p->exchange.ranks; }
 
