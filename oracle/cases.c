@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cases. Each field of a case is dealt from its own shuffled deck, reshuffled whenever it is
  * empty: every value of every field comes up within one deck's length, in ever new company. */
-#include "check.h"
+#include "case.h"
 
 #include <stdio.h>
 #include <string.h>

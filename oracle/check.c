@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One case: the library's results, once for each place that memory can stand in, beside the oracle's. */
-#include "check.h"
+#include "check_job.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -8,25 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "operands.h"
-
-typedef struct job {
-    eg_context *context;
-    const check_case *c;
-    check_report *report;
-    operands set;
-    memory workspace;
-    eg_workspace given; /* of it, to the call */
-    memory ends;        /* of groups */
-    eg_packed *packed, *packed_up;
-    int run;      /* 0, then 1 */
-    size_t limit; /* of the first */
-    bool cpu;
-    bool rounds_grad_pre; /* this backend rounds grad_pre to 16 bits where it feeds a product */
-    bool expects;         /* the oracle's results are there */
-} job;
-
-__attribute__((format(printf, 2, 3))) static check_result fail(job *j, const char *format, ...) {
+check_result check_fail(check_job *j, const char *format, ...) {
     char what[384], how[640];
     va_list arguments;
     va_start(arguments, format);
@@ -37,152 +19,17 @@ __attribute__((format(printf, 2, 3))) static check_result fail(job *j, const cha
     return CHECK_FAILED;
 }
 
-/* ---- What the oracle expects -------------------------------------------------------------------- */
-
-static oracle_matrix input(const job *j, check_operand which) {
-    const operand *x = &j->set.of[which];
-    return (oracle_matrix){x->present ? x->values : NULL, x->items == 1 && j->c->batch != 1};
-}
-
-static oracle_result *output(const job *j, check_operand which) {
-    return j->set.of[which].present ? j->set.of[which].expected : NULL;
-}
-
-static const double *before(const job *j, check_operand which) {
-    return check_adds_to(j->c, which) ? j->set.of[which].values : NULL;
-}
-
-/* Matrix units of CPUs read bf16 so, and f32 and f16 scaled; devices may do so everywhere but in f64. */
-static bool reads_subnormals_as_0(const job *j) {
-    return j->rounds_grad_pre && (j->cpu ? j->c->dtype == EG_BF16 : j->c->dtype != EG_F64);
-}
-
-static oracle_layer layer_of(const job *j) {
-    const check_case *c = j->c;
-    const bool half = c->dtype == EG_F16 || c->dtype == EG_BF16;
-    return (oracle_layer){
-        .m = c->m,
-        .k = c->k,
-        .n = c->n,
-        .batch = c->batch,
-        .activation = c->activation,
-        .nonfinite = c->nonfinite,
-        .scale = c->scale == 0 ? 1 : c->scale,
-        .dtype = c->dtype,
-        .reduced_products = c->math == EG_MATH_FAST && c->dtype == EG_F32,
-        .rounds_grad_pre = j->rounds_grad_pre && half,
-        .reads_subnormals_as_0 = reads_subnormals_as_0(j),
-        .exact_pre = c->data == CHECK_DATA_INTEGERS,
-    };
-}
-
-static bool expect_forward(job *j, const oracle_layer *layer) {
-    oracle_result *pre = output(j, CHECK_PRE), *pre_up = output(j, CHECK_PRE_UP);
-    const size_t elements = (size_t)(layer->batch * layer->m * layer->n) + 1;
-    oracle_result *own = calloc(2 * elements, sizeof *own);
-    if (pre == NULL) pre = own;
-    if (pre_up == NULL && own != NULL) pre_up = own + elements;
-    const oracle_forward_args args = {.a = input(j, CHECK_A),
-                                      .b = input(j, CHECK_B),
-                                      .bias = j->set.of[CHECK_BIAS].values,
-                                      .residual = input(j, CHECK_RESIDUAL),
-                                      .pre = pre,
-                                      .y = output(j, CHECK_Y),
-                                      .b_up = input(j, CHECK_B_UP),
-                                      .bias_up = j->set.of[CHECK_BIAS_UP].values,
-                                      .pre_up = pre_up};
-    const bool ok = own != NULL && oracle_forward(layer, &args);
-    free(own);
-    return ok;
-}
-
-static bool expect_backward(job *j, const oracle_layer *layer) {
-    const check_case *c = j->c;
-    const check_operand added = check_adds_to(c, CHECK_D_A) ? CHECK_D_A : CHECK_D_A_RESIDUAL;
-    return oracle_backward(layer, &(oracle_backward_args){
-                                      .a = input(j, CHECK_A),
-                                      .b = input(j, CHECK_B),
-                                      .bias = j->set.of[CHECK_BIAS].values,
-                                      .grad = input(j, CHECK_GRAD),
-                                      .source = c->source,
-                                      .saved = input(j, CHECK_SAVED),
-                                      .below = input(j, CHECK_BELOW),
-                                      .below_source = c->below_source,
-                                      .below_activation = c->below_activation,
-                                      .d_a_shared = j->set.of[CHECK_D_A].batch_stride == 0,
-                                      .d_b_shared = j->set.of[CHECK_D_B].batch_stride == 0,
-                                      .d_a_before = input(j, added),
-                                      .d_b_before = before(j, CHECK_D_B),
-                                      .d_bias_before = before(j, CHECK_D_BIAS),
-                                      .d_bias_below_before = before(j, CHECK_D_BIAS_BELOW),
-                                      .d_a = output(j, CHECK_D_A),
-                                      .d_b = output(j, CHECK_D_B),
-                                      .d_bias = output(j, CHECK_D_BIAS),
-                                      .grad_pre = output(j, CHECK_GRAD_PRE),
-                                      .d_bias_below = output(j, CHECK_D_BIAS_BELOW),
-                                      .gated = c->gated,
-                                      .made = j->set.of[CHECK_GRAD_UP].present,
-                                      .b_up = input(j, CHECK_B_UP),
-                                      .bias_up = j->set.of[CHECK_BIAS_UP].values,
-                                      .saved_up = input(j, CHECK_SAVED_UP),
-                                      .grad_up = input(j, CHECK_GRAD_UP),
-                                      .d_b_up_shared = j->set.of[CHECK_D_B_UP].batch_stride == 0,
-                                      .d_b_up_before = before(j, CHECK_D_B_UP),
-                                      .d_bias_up_before = before(j, CHECK_D_BIAS_UP),
-                                      .d_b_up = output(j, CHECK_D_B_UP),
-                                      .d_bias_up = output(j, CHECK_D_BIAS_UP),
-                                      .grad_pre_up = output(j, CHECK_GRAD_PRE_UP),
-                                      .below_up = input(j, CHECK_BELOW_UP),
-                                      .d_bias_up_below_before = before(j, CHECK_D_BIAS_UP_BELOW),
-                                      .d_up_below = output(j, CHECK_D_UP_BELOW),
-                                      .y_below = output(j, CHECK_Y_BELOW),
-                                      .d_bias_up_below = output(j, CHECK_D_BIAS_UP_BELOW),
-                                  });
-}
-
-static bool expect_call(job *j, const oracle_layer *layer) {
-    return j->c->backward ? expect_backward(j, layer) : expect_forward(j, layer);
-}
-
-/* A group is a layer of its own. */
-static bool expect_group(const job *whole, int group) {
-    job j = *whole;
-    const int64_t first = check_end(j.c, group - 1);
-    oracle_layer layer = layer_of(&j);
-    layer.m = check_end(j.c, group) - first;
-    for (int i = 0; i < CHECK_OPERANDS; i++) {
-        operand *x = &j.set.of[i];
-        if (!x->present) continue;
-        const int64_t item = x->items > 1 ? group * x->rows * x->cols : 0;
-        const int64_t elements = operand_has_rows((check_operand)i) ? first * x->cols : item;
-        x->values += elements;
-        x->expected += elements;
-    }
-    return expect_call(&j, &layer);
-}
-
-/* Once a case, and only for what the library took: it is most of the time of a case. */
-static check_result expect(job *j) {
-    const oracle_layer layer = layer_of(j);
-    if (!j->expects && j->c->groups == 0) j->expects = expect_call(j, &layer);
-    for (int group = 0; !j->expects && group < j->c->groups; group++) {
-        if (!expect_group(j, group)) return fail(j, "no memory for the oracle");
-        j->expects = group + 1 == j->c->groups;
-    }
-    return j->expects ? CHECK_PASSED : fail(j, "no memory for the oracle");
-}
-
 /* ---- Memory ------------------------------------------------------------------------------------- */
 
-static check_result open_operands(job *j, memory_place place) {
+static check_result open_operands(check_job *j, memory_place place) {
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         operand *x = &j->set.of[i];
         if (!x->present || x->home != (check_operand)i) continue;
         const size_t bytes = x->room + (place == MEMORY_GUARD_BEHIND ? 0 : OPERAND_SPARE);
         if (!memory_open(&x->place, j->context, place, bytes))
-            return fail(j, "no memory for %zu bytes", bytes);
+            return check_fail(j, "no memory for %zu bytes", bytes);
         if (memory_write(&x->place, j->context, x->image) != EG_OK)
-            return fail(j, "upload: %s", eg_last_error());
+            return check_fail(j, "upload: %s", eg_last_error());
     }
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         operand *x = &j->set.of[i];
@@ -191,17 +38,17 @@ static check_result open_operands(job *j, memory_place place) {
     return CHECK_PASSED;
 }
 
-static check_result open_ends(job *j, memory_place place) {
+static check_result open_ends(check_job *j, memory_place place) {
     int32_t ends[64];
     const size_t bytes = (size_t)j->c->groups * sizeof *ends;
     if (j->c->groups == 0) return CHECK_PASSED;
     for (int i = 0; i < j->c->groups; i++) ends[i] = (int32_t)check_end(j->c, i);
     const bool made = memory_open(&j->ends, j->context, place, bytes);
     return made && memory_write(&j->ends, j->context, ends) == EG_OK ? CHECK_PASSED
-                                                                     : fail(j, "no memory for offsets");
+                                                                     : check_fail(j, "no memory for offsets");
 }
 
-static void close_operands(job *j) {
+static void close_operands(check_job *j) {
     eg_packed_free(j->context, j->packed);
     eg_packed_free(j->context, j->packed_up);
     j->packed = j->packed_up = NULL;
@@ -215,8 +62,8 @@ static void close_operands(job *j) {
 
 /* ---- The call ----------------------------------------------------------------------------------- */
 
-static check_result refused(job *j, const char *call, eg_status status) {
-    fail(j, "%s: %s: %s", call, eg_status_name(status), eg_last_error());
+static check_result refused(check_job *j, const char *call, eg_status status) {
+    check_fail(j, "%s: %s: %s", call, eg_status_name(status), eg_last_error());
     return status == EG_ERR_UNSUPPORTED ? CHECK_UNSUPPORTED : CHECK_FAILED;
 }
 
@@ -237,18 +84,18 @@ static eg_layer public_layer(const check_case *c) {
 }
 
 /* Overwrites b on the device, where it lies alone. */
-static eg_status spoil(job *j, const operand *b) {
+static eg_status spoil(check_job *j, const operand *b) {
     memset(b->after, 0x3c, b->room + OPERAND_SPARE); /* an ordinary number in every data type */
     return memory_write(&b->place, j->context, b->after);
 }
 
 /* What is packed, with the case's b or its b_up. */
-static bool is_packed(const job *j, int which) {
+static bool is_packed(const check_job *j, int which) {
     if (j->c->pack == CHECK_PACK_NONE) return false;
     return which == CHECK_B || (which == CHECK_B_UP && (check_needed(j->c) & CHECK_BIT(CHECK_B_UP)) != 0);
 }
 
-static check_result pack_one(job *j, check_operand which, eg_packed **packed) {
+static check_result pack_one(check_job *j, check_operand which, eg_packed **packed) {
     const operand *b = &j->set.of[which];
     eg_layer layer = public_layer(j->c);
     layer.m = j->c->pack_m > 0 ? j->c->pack_m : layer.m + 5;               /* m is free */
@@ -271,7 +118,7 @@ static check_result pack_one(job *j, check_operand which, eg_packed **packed) {
 }
 
 /* Both of a gated unit, where it needs both. */
-static check_result pack(job *j) {
+static check_result pack(check_job *j) {
     if (j->c->pack == CHECK_PACK_NONE) return CHECK_PASSED;
     const check_result packed = pack_one(j, CHECK_B, &j->packed);
     if (packed != CHECK_PASSED || !is_packed(j, CHECK_B_UP)) return packed;
@@ -280,19 +127,19 @@ static check_result pack(job *j) {
 
 /* The caller's workspace has exactly the bytes asked for, full of NaN, and a tail to watch; and a head, but
  * for where it is to begin after a page that cannot be touched. */
-static check_result open_workspace(job *j, memory_place place, size_t bytes, eg_workspace *workspace) {
+static check_result open_workspace(check_job *j, memory_place place, size_t bytes, eg_workspace *workspace) {
     enum { ALIGN = 64 };
     const size_t offset = place == MEMORY_GUARD_BEFORE ? 0 : ALIGN,
                  whole = offset + (bytes / ALIGN + 1) * ALIGN;
     unsigned char *poison = malloc(whole);
     if (poison == NULL || !memory_open(&j->workspace, j->context, place, whole)) {
         free(poison);
-        return fail(j, "no memory for a workspace of %zu bytes", bytes);
+        return check_fail(j, "no memory for a workspace of %zu bytes", bytes);
     }
     memset(poison, 0xff, whole);
     const eg_status status = memory_write(&j->workspace, j->context, poison);
     free(poison);
-    if (status != EG_OK) return fail(j, "upload: %s", eg_last_error());
+    if (status != EG_OK) return check_fail(j, "upload: %s", eg_last_error());
     *workspace = (eg_workspace){.data = j->workspace.data, .offset = offset, .bytes = bytes};
     j->given = *workspace;
     return CHECK_PASSED;
@@ -307,7 +154,7 @@ typedef struct question {
     const eg_backward_args *backward;
 } question;
 
-static eg_status workspace_of(const job *j, const question *q, size_t limit, size_t *bytes) {
+static eg_status workspace_of(const check_job *j, const question *q, size_t limit, size_t *bytes) {
     if (q->forward != NULL) {
         eg_forward_args args = *q->forward;
         args.workspace_limit = limit;
@@ -319,14 +166,14 @@ static eg_status workspace_of(const job *j, const question *q, size_t limit, siz
 }
 
 /* The message that refuses a limit of one byte names the least that is enough. */
-static size_t least_limit(const job *j, const question *q) {
+static size_t least_limit(const check_job *j, const question *q) {
     size_t bytes = 0;
     if (workspace_of(j, q, 1, &bytes) == EG_OK) return 1;
     const char *named = strstr(eg_last_error(), "expected at least ");
     return named != NULL ? (size_t)strtoull(named + strlen("expected at least "), NULL, 10) : 1;
 }
 
-static check_result choose_limit(job *j, const question *q, size_t *limit) {
+static check_result choose_limit(check_job *j, const question *q, size_t *limit) {
     size_t whole = 0, bytes = 0;
     if (j->c->limit == CHECK_LIMIT_NONE) return CHECK_PASSED;
     if (j->run > 0 && j->c->repeated) { /* the same call, also where other threads need more workspace */
@@ -341,11 +188,12 @@ static check_result choose_limit(job *j, const question *q, size_t *limit) {
     j->limit = *limit;
     status = workspace_of(j, q, *limit, &bytes);
     if (status != EG_OK) return refused(j, "eg_*_workspace with a limit", status);
-    return bytes <= *limit ? CHECK_PASSED : fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
+    return bytes <= *limit ? CHECK_PASSED
+                           : check_fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
 }
 
 /* Whether the plan says that it has several chunks, and a d_b whose own memory holds half of its sums. */
-static void look_at_chunks(const job *j, const question *q) {
+static void look_at_chunks(const check_job *j, const question *q) {
     char text[1024] = "";
     if (q->forward != NULL) {
         eg_forward_plan(j->context, q->layer, q->forward, text, sizeof text);
@@ -358,16 +206,16 @@ static void look_at_chunks(const job *j, const question *q) {
 
 /* ---- The two calls ------------------------------------------------------------------------------ */
 
-static eg_matrix matrix_of(const job *j, check_operand which) {
+static eg_matrix matrix_of(const check_job *j, check_operand which) {
     return operand_matrix(&j->set.of[which], j->c);
 }
-static eg_vector vector_of(const job *j, check_operand which) {
+static eg_vector vector_of(const check_job *j, check_operand which) {
     return operand_vector(&j->set.of[which], j->c);
 }
 
-static int64_t outer_of(const job *j, check_operand which) { return j->set.of[which].outer_stride; }
+static int64_t outer_of(const check_job *j, check_operand which) { return j->set.of[which].outer_stride; }
 
-static check_result call_forward(job *j, memory_place place) {
+static check_result call_forward(check_job *j, memory_place place) {
     const eg_layer layer = public_layer(j->c);
     eg_forward_args args = {.size = sizeof args,
                             .a = matrix_of(j, CHECK_A),
@@ -406,7 +254,7 @@ static check_result call_forward(job *j, memory_place place) {
     return status == EG_OK ? CHECK_PASSED : refused(j, "eg_forward", status);
 }
 
-static eg_backward_args backward_args(const job *j) {
+static eg_backward_args backward_args(const check_job *j) {
     const check_case *c = j->c;
     eg_backward_args args = {.size = sizeof args,
                              .a = matrix_of(j, CHECK_A),
@@ -464,7 +312,7 @@ static eg_backward_args backward_args(const job *j) {
     return args;
 }
 
-static check_result call_backward(job *j, memory_place place) {
+static check_result call_backward(check_job *j, memory_place place) {
     const eg_layer layer = public_layer(j->c);
     eg_backward_args args = backward_args(j);
     const question q = {.layer = &layer, .backward = &args};
@@ -484,7 +332,7 @@ static check_result call_backward(job *j, memory_place place) {
 
 /* ---- The comparison ----------------------------------------------------------------------------- */
 
-static check_result compare_elements(job *j, check_operand which) {
+static check_result compare_elements(check_job *j, check_operand which) {
     operand *x = &j->set.of[which];
     for (int64_t i = 0; i < operand_count(x); i++) {
         const oracle_result expected = x->expected[i];
@@ -492,15 +340,15 @@ static check_result compare_elements(job *j, check_operand which) {
         if (!operand_is_written(x, i)) continue;
         j->report->worst = fmax(j->report->worst, oracle_ratio(expected, got, x->dtype));
         if (oracle_accepts(expected, got, x->dtype)) continue;
-        return fail(j, "%s[%lld,%lld,%lld] is %.17g; expected %.17g +- %.2g", operand_name(j->c, which),
-                    (long long)(i / x->cols / x->rows), (long long)(i / x->cols % x->rows),
-                    (long long)(i % x->cols), got, expected.value, expected.bound);
+        return check_fail(j, "%s[%lld,%lld,%lld] is %.17g; expected %.17g +- %.2g", operand_name(j->c, which),
+                          (long long)(i / x->cols / x->rows), (long long)(i / x->cols % x->rows),
+                          (long long)(i % x->cols), got, expected.value, expected.bound);
     }
     return CHECK_PASSED;
 }
 
 /* Everything in a home's memory that is no element of an output is what it was. */
-static check_result compare_rest(job *j, check_operand home) {
+static check_result compare_rest(check_job *j, check_operand home) {
     const operand *memory = &j->set.of[home];
     check_operand named = home;
     for (int o = CHECK_Y; o < CHECK_OPERANDS; o++) {
@@ -515,12 +363,12 @@ static check_result compare_rest(job *j, check_operand home) {
     if (memcmp(memory->after, memory->image, memory->place.bytes) == 0) return CHECK_PASSED;
     size_t i = 0;
     while (memory->after[i] == memory->image[i]) i++;
-    return fail(j, "%s: byte %zu was overwritten, which is %s", operand_name(j->c, named), i,
-                operand_is_output(named) ? "no element of it" : "of an input");
+    return check_fail(j, "%s: byte %zu was overwritten, which is %s", operand_name(j->c, named), i,
+                      operand_is_output(named) ? "no element of it" : "of an input");
 }
 
 /* The bits of the first run; of a NaN that it is one. */
-static check_result compare_bits(job *j, check_operand home) {
+static check_result compare_bits(check_job *j, check_operand home) {
     const operand *memory = &j->set.of[home];
     for (int o = CHECK_Y; o < CHECK_OPERANDS; o++) {
         const operand *x = &j->set.of[o];
@@ -534,15 +382,15 @@ static check_result compare_bits(job *j, check_operand home) {
     if (memcmp(memory->after, memory->first, memory->room) == 0) return CHECK_PASSED;
     size_t i = 0;
     while (memory->after[i] == memory->first[i]) i++;
-    return fail(j, "byte %zu of the memory of %s differs from run to run", i, operand_name(j->c, home));
+    return check_fail(j, "byte %zu of the memory of %s differs from run to run", i, operand_name(j->c, home));
 }
 
-static check_result compare_workspace(job *j) {
+static check_result compare_workspace(check_job *j) {
     if (j->workspace.data == NULL) return CHECK_PASSED;
     unsigned char *after = malloc(j->workspace.bytes);
     if (after == NULL || memory_read(&j->workspace, j->context, after) != EG_OK) {
         free(after);
-        return fail(j, "downloading the workspace: %s", eg_last_error());
+        return check_fail(j, "downloading the workspace: %s", eg_last_error());
     }
     bool whole = true;
     for (size_t i = 0; i < j->workspace.bytes; i++) {
@@ -550,13 +398,13 @@ static check_result compare_workspace(job *j) {
         whole = whole && (inside || after[i] == 0xff);
     }
     free(after);
-    return whole ? CHECK_PASSED : fail(j, "bytes around the workspace were overwritten");
+    return whole ? CHECK_PASSED : check_fail(j, "bytes around the workspace were overwritten");
 }
 
-static check_result compare_home(job *j, check_operand home) {
+static check_result compare_home(check_job *j, check_operand home) {
     const operand *memory = &j->set.of[home];
     if (memory_read(&memory->place, j->context, memory->after) != EG_OK)
-        return fail(j, "download: %s", eg_last_error());
+        return check_fail(j, "download: %s", eg_last_error());
     if (j->c->repeated && j->run > 0) return compare_bits(j, home);
     if (j->c->repeated) memcpy(memory->first, memory->after, memory->room);
     for (int o = CHECK_Y; o < CHECK_OPERANDS; o++) {
@@ -567,7 +415,7 @@ static check_result compare_home(job *j, check_operand home) {
     return compare_rest(j, home);
 }
 
-static check_result compare(job *j) {
+static check_result compare(check_job *j) {
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         const operand *x = &j->set.of[i];
         const bool spoilt = is_packed(j, i) && j->c->pack == CHECK_PACK_COPY;
@@ -579,7 +427,7 @@ static check_result compare(job *j) {
 
 /* ---- The case ----------------------------------------------------------------------------------- */
 
-static check_result run_in(job *j, memory_place place) {
+static check_result run_in(check_job *j, memory_place place) {
     check_result result = open_operands(j, place);
     if (result == CHECK_PASSED) result = open_ends(j, place);
     if (result == CHECK_PASSED) result = pack(j);
@@ -588,17 +436,17 @@ static check_result run_in(job *j, memory_place place) {
         const eg_status status = eg_sync(j->context);
         if (status != EG_OK) result = refused(j, "eg_sync", status);
     }
-    if (result == CHECK_PASSED) result = expect(j);
+    if (result == CHECK_PASSED) result = check_expect(j);
     if (result == CHECK_PASSED) result = compare(j);
     close_operands(j);
     return result;
 }
 
 /* Matrix units read grad_pre in the layer's type; multiply-add units in f32. */
-static check_result run_everywhere(job *j, eg_context *const contexts[2]) {
+static check_result run_everywhere(check_job *j, eg_context *const contexts[2]) {
     eg_device_info info = {.size = sizeof info};
     if (eg_get_device_info(j->context, &info) != EG_OK)
-        return fail(j, "eg_get_device_info: %s", eg_last_error());
+        return check_fail(j, "eg_get_device_info: %s", eg_last_error());
     const bool cpu = j->cpu = info.backend == EG_BACKEND_CPU;
     j->rounds_grad_pre = !cpu || strstr(info.features, "amx") != NULL;
     check_result result = run_in(j, cpu ? MEMORY_GUARD_BEHIND : MEMORY_DEVICE);
@@ -610,9 +458,10 @@ static check_result run_everywhere(job *j, eg_context *const contexts[2]) {
 
 check_result check_run_on(eg_context *const contexts[2], const check_case *c, check_report *report) {
     *report = (check_report){.worst = 0};
-    job j = {.context = contexts[0], .c = c, .report = report};
+    check_job j = {.context = contexts[0], .c = c, .report = report};
     const bool made = operands_make(&j.set, c);
-    const check_result result = made ? run_everywhere(&j, contexts) : fail(&j, "no memory for the operands");
+    const check_result result =
+        made ? run_everywhere(&j, contexts) : check_fail(&j, "no memory for the operands");
     operands_free(&j.set);
     return result;
 }

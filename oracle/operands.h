@@ -3,7 +3,7 @@
 #ifndef ORACLE_OPERANDS_H
 #define ORACLE_OPERANDS_H
 
-#include "check.h"
+#include "case.h"
 #include "memory.h"
 #include "oracle.h"
 
