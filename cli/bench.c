@@ -56,8 +56,8 @@ static int time_calls(const bench_sets *sets, double seconds, bench_row *row) {
 static double flops(const call *c) {
     const bool recompute = c->mode == EG_SOURCE_RECOMPUTE && c->layer.activation != EG_ACT_NONE;
     const eg_layer *layer = &c->layer;
-    return (recompute ? 6.0 : 4.0) * (double)layer->batch * (double)layer->m * (double)layer->k *
-           (double)layer->n;
+    const double items = (double)layer->batch * (double)(layer->outer_batch > 0 ? layer->outer_batch : 1);
+    return (recompute ? 6.0 : 4.0) * items * (double)layer->m * (double)layer->k * (double)layer->n;
 }
 
 /* ---- Names -------------------------------------------------------------------------------------- */

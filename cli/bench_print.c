@@ -23,17 +23,20 @@ void bench_print_header(void) {
 
 void bench_print(const bench_row *row) {
     const eg_layer *layer = &row->call->layer;
-    char sizes[64], share[16] = "?";
+    char sizes[64], batch[48], share[16] = "?";
     snprintf(sizes, sizeof sizes, "%lldx%lldx%lld", (long long)layer->m, (long long)layer->k,
              (long long)layer->n);
     if (layer->groups > 0)
         snprintf(sizes, sizeof sizes, "%lldx%lldx%lld/%lld", (long long)layer->m, (long long)layer->k,
                  (long long)layer->n, (long long)layer->groups);
+    snprintf(batch, sizeof batch, "%lld", (long long)layer->batch);
+    if (layer->outer_batch > 0)
+        snprintf(batch, sizeof batch, "%lldx%lld", (long long)layer->outer_batch, (long long)layer->batch);
     if (row->peak > 0) snprintf(share, sizeof share, "%.1f", percent(row));
-    progress_print("%-7s %-5s %-18s %5lld  %-10s %-9s %7d %11.4f %11.4f %9.1f %7s  %s\n",
-                   eg_backend_name(row->options->backend), eg_dtype_name(layer->dtype), sizes,
-                   (long long)layer->batch, eg_activation_name(layer->activation), mode_name(row->call->mode),
-                   row->threads, row->median_ms, row->min_ms, row->gflops, share, row->kernels);
+    progress_print("%-7s %-5s %-18s %5s  %-10s %-9s %7d %11.4f %11.4f %9.1f %7s  %s\n",
+                   eg_backend_name(row->options->backend), eg_dtype_name(layer->dtype), sizes, batch,
+                   eg_activation_name(layer->activation), mode_name(row->call->mode), row->threads,
+                   row->median_ms, row->min_ms, row->gflops, share, row->kernels);
 }
 
 /* Six digits: a double in full would suggest a precision that no timing has. */
@@ -53,6 +56,7 @@ int bench_print_json(const bench_row *row) {
     cJSON_AddNumberToObject(object, "k", (double)layer->k);
     cJSON_AddNumberToObject(object, "n", (double)layer->n);
     cJSON_AddNumberToObject(object, "batch", (double)layer->batch);
+    if (layer->outer_batch > 0) cJSON_AddNumberToObject(object, "outer_batch", (double)layer->outer_batch);
     if (layer->groups > 0) cJSON_AddNumberToObject(object, "groups", (double)layer->groups);
     cJSON_AddStringToObject(object, "activation", eg_activation_name(layer->activation));
     cJSON_AddStringToObject(object, "mode", mode_name(row->call->mode));

@@ -94,6 +94,9 @@ static eg_matrix matrix(const call *c, operand op) {
     return m;
 }
 
+/* Elements from an outer item to the next. */
+static int64_t outer(const call *c, operand op) { return c->present[op] ? shapes_outer_stride(c, op) : 0; }
+
 static eg_vector vector(const call *c, operand op) {
     const eg_matrix m = matrix(c, op);
     return (eg_vector){.data = m.data, .dtype = m.dtype};
@@ -116,6 +119,13 @@ static eg_forward_args forward_args(const call *c) {
                              .b_up = matrix(c, OP_B_UP),
                              .bias_up = vector(c, OP_BIAS_UP),
                              .pre_up = matrix(c, OP_PRE_UP),
+                             .outer = {.a = outer(c, OP_A),
+                                       .b = outer(c, OP_B),
+                                       .residual = outer(c, OP_RESIDUAL),
+                                       .y = outer(c, OP_Y),
+                                       .pre = outer(c, OP_PRE),
+                                       .b_up = outer(c, OP_B_UP),
+                                       .pre_up = outer(c, OP_PRE_UP)},
                              .offsets = offsets(c)};
 }
 
@@ -152,6 +162,18 @@ static eg_backward_args backward_args(const call *c) {
                               .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
                               .accumulate_into = accumulate_into(c),
                               .data_parallel = c->processes,
+                              .outer = {.a = outer(c, OP_A),
+                                        .b = outer(c, OP_B),
+                                        .grad = outer(c, OP_GRAD),
+                                        .pre = outer(c, OP_PRE),
+                                        .y = outer(c, OP_Y),
+                                        .d_a = outer(c, OP_D_A),
+                                        .d_b = outer(c, OP_D_B),
+                                        .grad_pre = outer(c, OP_GRAD_PRE),
+                                        .b_up = outer(c, OP_B_UP),
+                                        .pre_up = outer(c, OP_PRE_UP),
+                                        .d_b_up = outer(c, OP_D_B_UP),
+                                        .grad_pre_up = outer(c, OP_GRAD_PRE_UP)},
                               .offsets = offsets(c)};
 }
 
@@ -171,10 +193,14 @@ static int clear_sums(call *c) {
     return CLI_OK;
 }
 
+static bool is_empty(const call *c) {
+    return c->layer.batch == 0 || (c->levels == 2 && c->layer.outer_batch == 0);
+}
+
 /* To the library, 0 means 1: what is wrong with a call for a batch of 1 is wrong with this one, too. */
 static int check_empty(const call *c, eg_context *context) {
     call one = *c;
-    one.layer.batch = 1;
+    one.layer.batch = one.layer.outer_batch = 1;
     one.context = NULL; /* the memory is that of an empty batch */
     char *text = NULL;
     CLI_TRY(call_plan(&one, context, &text));
@@ -183,9 +209,9 @@ static int check_empty(const call *c, eg_context *context) {
 }
 
 int call_run(call *c) {
-    if (c->layer.batch == 0 && c->processes.comm != NULL)
+    if (is_empty(c) && c->processes.comm != NULL)
         return cli_fail(CLI_BAD_INPUT, "the batch is 0 with --mpi; expected 1 or more (rows may be 0)");
-    if (c->layer.batch == 0) {
+    if (is_empty(c)) {
         CLI_TRY(check_empty(c, c->context));
         return clear_sums(c);
     }
@@ -198,7 +224,7 @@ int call_run(call *c) {
 
 int call_plan(const call *c, eg_context *context, char **text) {
     enum { CAPACITY = 1 << 16 };
-    const bool empty = c->layer.batch == 0;
+    const bool empty = is_empty(c);
     if (empty) CLI_TRY(check_empty(c, context));
     *text = empty ? strdup("an empty batch: nothing is run\n") : malloc(CAPACITY);
     if (*text == NULL) return cli_out_of_memory();

@@ -14,7 +14,8 @@ typedef struct call {
     eg_data_parallel processes; /* its comm is NULL where there is one process */
     unsigned into;              /* outputs that are added to what they hold, a bit each */
     size_t workspace_limit;
-    bool batched;             /* some input is 3-D, and so y is */
+    int levels; /* of the batch, in front of the matrices that y and the like have: 0, 1 or 2 */
+    bool heads; /* the items of the inner level lie side by side: [outer, rows, inner, columns] in memory */
     bool present[OPERANDS];   /* which of them the call reads or writes */
     tensor tensors[OPERANDS]; /* of those; data only on the way to the device and back */
     eg_context *context;      /* not owned; NULL until call_upload */

@@ -132,7 +132,7 @@ static int load_accumulated(call *c, operand op, const options *o, const tensor_
 static int set_output(call *c, const options *o, operand op, const tensor_source *source, bool with_data) {
     tensor *t = &c->tensors[op];
     c->present[op] = true;
-    shapes_set_output(c, op);
+    CLI_TRY(shapes_set_output(c, op));
     t->name = strdup(cli_operand_name(op));
     if (t->name == NULL) return cli_out_of_memory();
     t->dtype = c->layer.dtype;
@@ -158,16 +158,19 @@ int call_load(call *c, const options *o, bool backward, const tensor_source *sou
 
 /* ---- From sizes --------------------------------------------------------------------------------- */
 
-/* Every input that the call can have but the residual, which only a layer without activation takes. */
+/* Every input that the call can have but the residual, which only a layer without activation takes. A batch
+ * of two levels is like attention's sequences and heads: each item has a b, and heads lie side by side. */
 int call_from_shape(call *c, const options *o, bool backward, const shape *sizes) {
     begin_call(c, o, backward);
     c->layer.m = sizes->m;
     c->layer.k = sizes->k;
     c->layer.n = sizes->n;
     c->layer.batch = o->batch;
+    c->layer.outer_batch = o->outer_batch;
     c->layer.groups = o->groups;
     c->layer.dtype = o->dtype != EG_DTYPE_DEFAULT ? o->dtype : EG_F32;
-    c->batched = o->batch != 1;
+    c->heads = o->outer_batch > 0;
+    c->levels = c->heads ? 2 : o->batch != 1;
     for (operand op = OP_A; op <= OP_Y; op++) {
         if (!is_input(c, op) || op == OP_RESIDUAL) continue;
         c->present[op] = true;

@@ -172,10 +172,17 @@ static int set_scale(options *o, const char *value) {
     return good ? CLI_OK : wrong("scale", value, "a finite number other than 0");
 }
 
+/* "12", or the outer level first: "2x12". */
 static int set_batch(options *o, const char *value) {
     char *end = NULL;
-    if (!parse_integer(value, &end, &o->batch) || *end != '\0' || o->batch < 1)
-        return wrong("batch", value, "a number from 1");
+    bool good = parse_integer(value, &end, &o->batch) && o->batch >= 1;
+    o->outer_batch = 0;
+    if (good && *end == 'x') {
+        o->outer_batch = o->batch;
+        good = parse_integer(end + 1, &end, &o->batch) && o->batch >= 1;
+    }
+    if (!good || *end != '\0')
+        return wrong("batch", value, "a number from 1, or two for two levels, such as 2x12");
     return CLI_OK;
 }
 

@@ -48,8 +48,8 @@ typedef struct options {
     int threads;
     shape shapes[MAX_SHAPES];
     int shape_count;
-    int64_t batch;
-    int64_t groups; /* 0: a plain layer */
+    int64_t batch, outer_batch; /* of two levels; outer_batch is 0 where one was given */
+    int64_t groups;             /* 0: a plain layer */
     routing routing;
     bool plan_forward, plan_backward, json;
     double seconds; /* bench: spent on each row */

@@ -77,16 +77,27 @@ static int64_t rows_of(const tensor *t) { return t->dims < 2 ? 1 : t->shape[t->d
 
 static int64_t cols_of(const tensor *t) { return t->shape[t->dims - 1]; }
 
-static int64_t batch_of(const tensor *t) { return t->dims == 3 ? t->shape[0] : 1; }
+/* The levels of a batch are in front of them, the inner one last: as in NumPy, one that is absent is 1. */
+typedef enum level { INNER, OUTER, LEVELS } level;
+
+static int64_t items_of(const tensor *t, level which) {
+    const int at = t->dims - 3 - (int)which;
+    return at >= 0 ? t->shape[at] : 1;
+}
+
+static int64_t all_items(const call *c, level which) {
+    return which == INNER ? c->layer.batch : c->layer.outer_batch;
+}
 
 /* ---- Inputs ------------------------------------------------------------------------------------- */
 
 static int check_dims(operand op, const tensor *t) {
-    const bool good = is_vector(op) ? t->dims == 1 || t->dims == 2 : t->dims == 2 || t->dims == 3;
+    const bool good = is_vector(op) ? t->dims == 1 || t->dims == 2 : t->dims >= 2 && t->dims <= 2 + LEVELS;
     if (good) return CLI_OK;
     char text[SHAPE_TEXT];
     return cli_fail(CLI_BAD_INPUT, "%s has shape %s; expected %s dimensions", TABLE[op].name,
-                    tensor_shape_text(t, text), is_vector(op) ? "one (or two, [1, N])" : "two or three");
+                    tensor_shape_text(t, text),
+                    is_vector(op) ? "one (or two, [1, N])" : "two, three or four");
 }
 
 /* `a` says what M and K are, and `b` what N is. */
@@ -104,24 +115,26 @@ static int take_sizes(call *c) {
                     (long long)c->layer.k, tensor_shape_text(a, a_text));
 }
 
-/* The batch is the one size other than 1 that 3-D inputs have. */
-static int take_batch(call *c) {
-    c->layer.batch = 1;
+/* A level of the batch is the one size other than 1 that inputs have there. */
+static int take_level(call *c, level which) {
     operand from = OP_A;
+    int64_t all = 1;
     for (operand op = OP_A; op <= OP_Y; op++) {
         const tensor *t = &c->tensors[op];
         if (!c->present[op] || is_vector(op)) continue;
         CLI_TRY(check_dims(op, t));
-        c->batched = c->batched || t->dims == 3;
-        if (batch_of(t) == 1 || batch_of(t) == c->layer.batch) continue;
-        if (c->layer.batch != 1) {
-            return cli_fail(CLI_BAD_INPUT, "%s has a batch of %lld; expected 1 or %lld, which %s has",
-                            TABLE[op].name, (long long)batch_of(t), (long long)c->layer.batch,
-                            TABLE[from].name);
+        const int64_t own = items_of(t, which);
+        if (t->dims - 2 > c->levels) c->levels = t->dims - 2;
+        if (own == 1 || own == all) continue;
+        if (all != 1) {
+            return cli_fail(CLI_BAD_INPUT, "%s has %s of %lld; expected 1 or %lld, which %s has",
+                            TABLE[op].name, which == INNER ? "a batch" : "an outer batch", (long long)own,
+                            (long long)all, TABLE[from].name);
         }
-        c->layer.batch = batch_of(t);
+        all = own;
         from = op;
     }
+    *(which == INNER ? &c->layer.batch : &c->layer.outer_batch) = all;
     return CLI_OK;
 }
 
@@ -139,7 +152,7 @@ static int check_matches(const call *c, operand op, const tensor *t) {
 
 int shapes_of_inputs(call *c) {
     CLI_TRY(take_sizes(c));
-    CLI_TRY(take_batch(c));
+    for (level which = INNER; which < LEVELS; which++) CLI_TRY(take_level(c, which));
     for (operand op = OP_BIAS; op <= OP_Y; op++) {
         if (c->present[op]) CLI_TRY(check_matches(c, op, &c->tensors[op]));
     }
@@ -149,7 +162,9 @@ int shapes_of_inputs(call *c) {
 int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
     CLI_TRY(check_matches(c, op, found));
     const tensor *expected = &c->tensors[op];
-    if (is_vector(op) || batch_of(found) == batch_of(expected)) return CLI_OK;
+    const bool same = items_of(found, INNER) == items_of(expected, INNER) &&
+                      items_of(found, OUTER) == items_of(expected, OUTER);
+    if (is_vector(op) || same) return CLI_OK;
     char text[SHAPE_TEXT], wanted[SHAPE_TEXT];
     return cli_fail(CLI_BAD_INPUT, "%s has shape %s; expected %s, the shape of %s", TABLE[op].name,
                     tensor_shape_text(found, text), tensor_shape_text(expected, wanted),
@@ -158,44 +173,67 @@ int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
 
 /* ---- Outputs ------------------------------------------------------------------------------------ */
 
-/* [rows, cols] as `op` has them, a matrix for each of the batch where `batched`. Of a grouped layer what has
- * no rows has one a group. */
-static void set_shape(const call *c, operand op, bool batched, tensor *t) {
+/* [rows, cols] as `op` has them, a matrix for each item of so many levels of the batch. Of a grouped layer
+ * what has no rows has one a group. */
+static void set_shape(const call *c, operand op, int levels, tensor *t) {
     const bool swap = is_weight(op) && c->b_is_nk;
     const int64_t rows = size_of(c, TABLE[op].rows), cols = size_of(c, TABLE[op].cols);
     t->dims = 0;
     const bool grouped = c->layer.groups > 0 && (is_vector(op) || is_weight(op));
     if (grouped) t->shape[t->dims++] = c->layer.groups;
-    if (batched && !is_vector(op) && !grouped) t->shape[t->dims++] = c->layer.batch;
+    for (int i = levels; i > 0 && !is_vector(op) && !grouped; i--)
+        t->shape[t->dims++] = all_items(c, (level)(i - 1));
     if (!is_vector(op)) t->shape[t->dims++] = swap ? cols : rows;
     t->shape[t->dims++] = swap ? rows : cols;
 }
 
 void shapes_set_planned(call *c, operand op) {
-    set_shape(c, op, c->layer.batch != 1 && !is_weight(op), &c->tensors[op]);
+    set_shape(c, op, is_weight(op) && !c->heads ? 0 : c->levels, &c->tensors[op]);
 }
 
-void shapes_set_output(call *c, operand op) {
+/* One matrix for a level of many: an input is broadcast, and its gradient is a sum. */
+static bool is_shared(const call *c, const tensor *t, level which) {
+    return items_of(t, which) == 1 && all_items(c, which) != 1;
+}
+
+int shapes_set_output(call *c, operand op) {
     const operand like = input_of(op);
-    const bool follows = like != OPERANDS && c->present[like];
     tensor *t = &c->tensors[op];
-    if (follows) {
-        t->dims = c->tensors[like].dims;
-        memcpy(t->shape, c->tensors[like].shape, sizeof t->shape);
-    } else {
-        set_shape(c, op, c->batched, t);
+    if (like == OPERANDS || !c->present[like]) {
+        set_shape(c, op, c->levels, t);
+        return CLI_OK;
     }
+    const tensor *input = &c->tensors[like];
+    t->dims = input->dims;
+    memcpy(t->shape, input->shape, sizeof t->shape);
+    const bool two = c->layer.batch > 1 && c->layer.outer_batch > 1;
+    if (!two || is_vector(op) || is_shared(c, input, INNER) == is_shared(c, input, OUTER)) return CLI_OK;
+    char text[SHAPE_TEXT];
+    return cli_fail(CLI_BAD_INPUT,
+                    "%s would be a sum over one level of a batch of %lld x %lld, since %s has shape %s; "
+                    "expected both levels or none (or --want without it)",
+                    TABLE[op].name, (long long)c->layer.outer_batch, (long long)c->layer.batch,
+                    TABLE[like].name, tensor_shape_text(input, text));
 }
 
 /* ---- For the library ---------------------------------------------------------------------------- */
 
-/* One matrix for a batch of many: stride 0, which broadcasts an input and sums an output. */
+/* Elements of so many; what no integer holds is refused by the library, for its sizes. */
+static int64_t times(int64_t x, int64_t y) {
+    int64_t product = 0;
+    return __builtin_mul_overflow(x, y, &product) ? 0 : product;
+}
+
 eg_matrix shapes_matrix(const call *c, operand op) {
     const tensor *t = &c->tensors[op];
     const bool transposed = is_weight(op) && c->b_is_nk;
     eg_matrix matrix = {.layout = transposed ? EG_COL_MAJOR : EG_ROW_MAJOR, .dtype = t->dtype};
-    const bool shared = batch_of(t) == 1 && c->layer.batch != 1;
-    if (!shared && __builtin_mul_overflow(rows_of(t), cols_of(t), &matrix.batch_stride))
-        matrix.batch_stride = 0;
+    if (c->heads) matrix.ld = times(c->layer.batch, cols_of(t));
+    if (!is_shared(c, t, INNER)) matrix.batch_stride = times(c->heads ? 1 : rows_of(t), cols_of(t));
     return matrix;
+}
+
+int64_t shapes_outer_stride(const call *c, operand op) {
+    const tensor *t = &c->tensors[op];
+    return is_shared(c, t, OUTER) ? 0 : times(items_of(t, INNER), times(rows_of(t), cols_of(t)));
 }

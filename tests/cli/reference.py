@@ -116,13 +116,10 @@ def forward(a, b, bias=None, residual=None, activation="none", dtype="f32"):
 
 
 def sum_to(pair, shape):
-    """Sums a gradient over the batch that an operand of `shape` was broadcast along."""
-    value, bound = pair
-    if value.ndim > len(shape):
-        return value.sum(0), bound.sum(0)
-    if len(shape) == 3 and shape[0] == 1:
-        return value.sum(0, keepdims=True), bound.sum(0, keepdims=True)
-    return pair
+    """Sums a gradient over the levels of the batch that an operand of `shape` was broadcast along."""
+    before = pair[0].ndim - len(shape)
+    axes = tuple(i for i, size in enumerate(pair[0].shape[:-2]) if i < before or (shape[i - before] == 1 != size))
+    return tuple(part.sum(axes, keepdims=True).reshape(shape) for part in pair) if axes or before else pair
 
 
 def backward(a, b, grad, bias=None, pre=None, y=None, activation="none", dtype="f32"):
@@ -146,7 +143,7 @@ def backward(a, b, grad, bias=None, pre=None, y=None, activation="none", dtype="
     rows = int(np.prod(shape[:-1]))
     axes = tuple(range(len(shape) - 1))
     d_bias = fed[0].sum(axes), fed[1].sum(axes) + 3 * math.sqrt(max(rows, 1)) * compute_unit(dtype) * np.abs(fed[0]).sum(axes)
-    if len(shape) == 3:  # sums over the batch are sums of batch * M terms
+    if len(shape) > 2:  # sums over the batch are sums of batch * M terms
         batch = 3 * math.sqrt(max(rows, 1)) * compute_unit(dtype)
         d_a = d_a[0], d_a[1] + batch * sum_to((np.abs(fed[0]) @ np.abs(np.swapaxes(b, -1, -2)),) * 2, a.shape)[0]
         magnitude = np.swapaxes(np.abs(np.broadcast_to(a, shape[:-2] + a.shape[-2:])), -1, -2) @ np.abs(fed[0])

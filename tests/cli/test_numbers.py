@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from conftest import DTYPES, call, least_limit, read, succeed, write
+from conftest import DTYPES, call, least_limit, read, refuse, succeed, write
 from reference import ACTIVATIONS, FROM_Y, Wide, backward, check, check_all, forward, plus
 
 M, K, N = 19, 37, 23
@@ -258,6 +258,16 @@ BATCHES = [
     ((M, K), (1, K, N)),
     ((0, M, K), (K, N)),
     ((M, K), (0, K, N)),
+    # Two levels: dense ones, which one stride describes, and shared at one of them.
+    ((2, 3, M, K), (K, N)),
+    ((2, 3, M, K), (1, 1, K, N)),
+    ((2, 3, M, K), (2, 3, K, N)),
+    ((3, M, K), (1, 1, K, N)),
+    ((M, K), (2, 3, K, N)),
+    ((2, 1, M, K), (K, N)),
+    ((1, 3, M, K), (1, 3, K, N)),
+    ((2, 0, M, K), (K, N)),
+    ((0, 3, M, K), (0, 3, K, N)),
 ]
 
 
@@ -271,6 +281,43 @@ def test_batches(tmp_path, random, a_shape, b_shape, suffix):
     check_all(results, backward(a, b, grad, bias, activation="gelu"), "f32", ["d_a", "d_b", "d_bias", "grad_pre"])
     y = call(tmp_path, "forward", x, "--activation", "gelu", suffix=".2.safetensors")
     check_all(y, forward(a, b, bias, activation="gelu"), "f32", ["y"])
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+@pytest.mark.parametrize(
+    "a_shape, b_shape, want",
+    [
+        ((2, 3, M, K), (3, K, N), "d_a,d_bias"),
+        ((2, 3, M, K), (2, 1, K, N), "d_a,grad_pre"),
+        ((3, M, K), (2, 3, K, N), "d_b,d_bias"),
+        ((2, 1, M, K), (2, 3, K, N), "d_b,grad_pre"),
+        ((2, 1, M, K), (1, 3, K, N), "d_bias,grad_pre"),
+    ],
+)
+def test_a_batch_of_two_levels(tmp_path, random, a_shape, b_shape, want, layout):
+    x = {"a": draw(random, "f32", *a_shape), "b": draw(random, "f32", *b_shape, scale=0.3)}
+    x |= {"bias": draw(random, "f32", N), "grad": draw(random, "f32", *(x["a"] @ x["b"]).shape)}
+    a, b, grad, bias = (wide(x[name]) for name in ("a", "b", "grad", "bias"))
+    given = x | {"b": np.swapaxes(x["b"], -1, -2)} if layout == "nk" else x
+    options = ["--layout-b", layout, "--activation", "gelu"]
+    results = call(tmp_path, "backward", given, *options, "--want", want)
+    expected = backward(a, b, grad, bias, activation="gelu")
+    if layout == "nk":
+        expected["d_b"] = tuple(np.swapaxes(part, -1, -2) for part in expected["d_b"])
+    check_all(results, expected, "f32", want.split(","))
+    y = call(tmp_path, "forward", given, *options, suffix=".2.safetensors")
+    check_all(y, forward(a, b, bias, activation="gelu"), "f32", ["y"])
+    summed = "d_b" if "d_a" in want else "d_a"
+    refuse(2, "backward", write(tmp_path / "in.safetensors", given), "-o", tmp_path / "no", "--want", summed, *options,
+           says=[f"{summed} would be a sum over one level of a batch of 2 x 3", "both levels or none"])
+
+
+def test_accumulate_two_levels(tmp_path, random):
+    x = {"a": draw(random, "f32", 2, 3, M, K), "b": draw(random, "f32", 2, 3, K, N), "grad": draw(random, "f32", 2, 3, M, N)}
+    before = {"d_a": draw(random, "f32", 2, 3, M, K), "d_b": draw(random, "f32", 2, 3, K, N)}
+    results = call(tmp_path, "backward", x | before, "--accumulate-into", "d_a,d_b")
+    expected = backward(*(wide(x[name]) for name in ("a", "b", "grad")))
+    check_all(results, {name: plus(expected[name], wide(before[name]), "f32") for name in before}, "f32", ["d_a", "d_b"])
 
 
 def test_a_batch_of_gradients_only(tmp_path, random):

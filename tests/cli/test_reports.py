@@ -84,6 +84,14 @@ def test_plan_of_a_batch():
     assert all("batch=7" in line or "M=21" in line for line in header(text))
 
 
+def test_plan_of_a_batch_of_two_levels():
+    text = succeed("plan", "--shape", "64x16x64", "--batch", "2x12")
+    assert [line.split("  ")[1] for line in header(text)] == ["M=64 K=16 N=64 batch=24"] * 2  # each item has a b: no tall matrix
+    assert "d_a" in text and "d_b" in text
+    refuse(2, "plan", "--shape", "1x2x3", "--groups", "2", "--batch", "1x3", says="layer.batch is 3 with layer.groups 2")
+    refuse(2, "plan", "--shape", f"{2**31}x1x1", "--batch", f"{2**31}x{2**31}", says="more bytes than can be addressed")
+
+
 def test_plan_of_groups(layer):
     text = succeed("plan", "--shape", "100x40x50", "--groups", "6", "--gated", "--backward")
     assert re.match(r"6 groups of 100 rows in all  workspace \d+ bytes\n", text)
@@ -188,6 +196,7 @@ def test_bench_json():
         (["--mode", "y", "--activation", "tanh"], 4),
         (["--activation", "none"], 4),
         (["--activation", "mish", "--batch", "3"], 18),
+        (["--mode", "pre", "--batch", "3x2"], 24),
     ],
 )
 def test_bench_counts_the_operations_of_its_mode(options, products):
@@ -200,6 +209,12 @@ def test_bench_counts_the_operations_of_its_mode(options, products):
 def test_bench_types(dtype):
     (row,) = bench("--shape", "32x32x32", "--dtype", dtype)
     assert row["dtype"] == dtype and row["gflops"] > 0
+
+
+def test_bench_of_two_levels():
+    (row,) = bench("--shape", "32x48x64", "--batch", "2x3")
+    assert (row["outer_batch"], row["batch"]) == (2, 3)
+    assert " 2x3 " in succeed("bench", *SHORT, "--shape", "8x8x8", "--batch", "2x3")
 
 
 def test_bench_of_nothing():

@@ -75,7 +75,7 @@ def test_values(tmp_path, layer, command, option, value, says):
     "option, value",
     [("--shape", "4x5"), ("--shape", "4x5x6x7"), ("--shape", "4x5x6,"), ("--shape", "-1x2x3"), ("--shape", ""),
      ("--shape", "4X5X6"), ("--shape", "9999999999999999999x1x1"), ("--shape", ",".join(["1x1x1"] * 65)),
-     ("--batch", "-1"), ("--batch", "0"), ("--batch", "two"), ("--batch", ""), ("--seconds", "0"), ("--seconds", "nan"), ("--seconds", "inf"),
+     ("--batch", "-1"), ("--batch", "0"), ("--batch", "two"), ("--batch", ""), ("--batch", "2x"), ("--batch", "x3"), ("--batch", "0x3"), ("--batch", "2x0"), ("--batch", "2x3x4"), ("--batch", "2,3"), ("--seconds", "0"), ("--seconds", "nan"), ("--seconds", "inf"),
      ("--seconds", "1e9"), ("--seconds", "1s")],
 )
 def test_values_of_bench(option, value):
