@@ -5,19 +5,28 @@
 
 #include <tgmath.h>
 
+enum { Q, K, V, PARTS }; /* of qkv */
+
 /* ---- Positions ---------------------------------------------------------------------------------- */
 
-void rotate(const attention *a, real *x, int direction) {
-    const int row = a->heads * a->depth;
+void rotate(const attention *a, real *qkv, int direction) {
+    const int pairs = a->depth / 2, width = a->heads * a->depth;
+    const size_t row = (size_t)PARTS * (size_t)width;
     for (int t = 0; t < a->time; t++) {
-        for (int i = 0; i < a->depth; i += 2) {
-            const double angle = t * pow(1e4, -(double)i / a->depth);
-            const real c = (real)cos(angle), s = (real)(direction * sin(angle));
-            real *pair = x + (size_t)t * (size_t)(a->batch * row) + i;
-            for (int item = 0; item < a->batch * a->heads; item++, pair += a->depth) {
-                const real p0 = pair[0], p1 = pair[1];
-                pair[0] = p0 * c - p1 * s;
-                pair[1] = p0 * s + p1 * c;
+        real c[MOST_DEPTH / 2], s[MOST_DEPTH / 2];
+        for (int i = 0; i < pairs; i++) {
+            const double angle = t * pow(1e4, -(double)i / pairs);
+            c[i] = (real)cos(angle);
+            s[i] = (real)(direction * sin(angle));
+        }
+        for (int b = 0; b < a->batch; b++) {
+            real *x = qkv + (size_t)(b * a->time + t) * row; /* the heads of q, and behind them those of k */
+            for (int head = 0; head < V * a->heads; head++, x += a->depth) {
+                for (int i = 0; i < pairs; i++) {
+                    const real x0 = x[2 * i], x1 = x[2 * i + 1];
+                    x[2 * i] = x0 * c[i] - x1 * s[i];
+                    x[2 * i + 1] = x0 * s[i] + x1 * c[i];
+                }
             }
         }
     }
@@ -49,24 +58,40 @@ static void softmax_backward(const attention *a, const real *p, real *d_p) {
 
 /* ---- The products ------------------------------------------------------------------------------- */
 
-/* The matrix [time, depth] of each head: `ld` from letter to letter, `batch_stride` from head to head. */
-static eg_matrix heads(const attention *a, const real *x, eg_layout layout) {
+/* A matrix of each head of each sequence: its batch_stride leads from head to head, `outer` from sequence to
+ * sequence. */
+typedef struct operand {
+    eg_matrix matrix;
+    int64_t outer;
+} operand;
+
+/* [time, depth], windows of [batch, time, parts, heads, depth]: `ld` leads from letter to letter. */
+static operand window(const attention *a, const real *x, int part, int parts, eg_layout layout) {
+    const int64_t width = (int64_t)a->heads * a->depth;
     eg_matrix m = layout == EG_COL_MAJOR ? eg_const_col_major(x) : eg_const_row_major(x);
-    m.ld = (int64_t)a->batch * a->heads * a->depth;
+    m.offset = (size_t)(part * width) * sizeof *x;
+    m.ld = parts * width;
     m.batch_stride = a->depth;
-    return m;
+    return (operand){m, a->time * m.ld};
 }
 
-/* The matrix [time, time] of each head, one after the other. */
-static eg_matrix weights(const attention *a, const real *p) {
+static operand part_of(const attention *a, const real *qkv, int part, eg_layout layout) {
+    return window(a, qkv, part, PARTS, layout);
+}
+
+static operand result(const attention *a, const real *out) { return window(a, out, 0, 1, EG_ROW_MAJOR); }
+
+/* [time, time], one after the other. */
+static operand weights(const attention *a, const real *p) {
     eg_matrix m = eg_const_row_major(p);
     m.batch_stride = (int64_t)a->time * a->time;
-    return m;
+    return (operand){m, a->heads * m.batch_stride};
 }
 
 static eg_layer product(const attention *a, int k, int n) {
     eg_layer layer = eg_layer_of(a->time, k, n, EG_ACT_NONE);
-    layer.batch = (int64_t)a->batch * a->heads;
+    layer.batch = a->heads;
+    layer.outer_batch = a->batch;
     layer.dtype = REAL_DTYPE;
     return layer;
 }
@@ -80,31 +105,46 @@ static eg_layer product_of_q_and_k(const attention *a) {
 
 static eg_layer product_of_p_and_v(const attention *a) { return product(a, a->time, a->depth); }
 
-void attention_forward(const attention *a, const real *q, const real *k, const real *v, real *p, real *out) {
-    const eg_layer score = product_of_q_and_k(a), mix = product_of_p_and_v(a);
-    const eg_vector no_bias = eg_elements(NULL);
-
-    eg_forward_args args =
-        eg_forward_of(heads(a, q, EG_ROW_MAJOR), heads(a, k, EG_COL_MAJOR), no_bias, weights(a, p));
-    must(eg_forward(a->context, &score, &args));
-    causal_softmax(a, p);
-    args = eg_forward_of(weights(a, p), heads(a, v, EG_ROW_MAJOR), no_bias, heads(a, out, EG_ROW_MAJOR));
-    must(eg_forward(a->context, &mix, &args));
+/* y = x·b */
+static void forward(const attention *a, const eg_layer *layer, operand x, operand b, operand y) {
+    eg_forward_args args = eg_forward_of(x.matrix, b.matrix, eg_elements(NULL), y.matrix);
+    args.outer.a = x.outer;
+    args.outer.b = b.outer;
+    args.outer.y = y.outer;
+    must(eg_forward(a->context, layer, &args));
 }
 
-void attention_backward(const attention *a, const real *q, const real *k, const real *v, const real *p,
-                        const real *d_out, real *d_p, real *d_q, real *d_k, real *d_v) {
-    const eg_layer score = product_of_q_and_k(a), mix = product_of_p_and_v(a);
-    const eg_vector no_bias = eg_elements(NULL);
+static void backward(const attention *a, const eg_layer *layer, operand x, operand b, operand d_y,
+                     operand d_x, operand d_b) {
+    eg_backward_args args = eg_backward_of(x.matrix, b.matrix, eg_elements(NULL), d_y.matrix);
+    args.d_a = d_x.matrix;
+    args.d_b = d_b.matrix;
+    args.outer.a = x.outer;
+    args.outer.b = b.outer;
+    args.outer.grad = d_y.outer;
+    args.outer.d_a = d_x.outer;
+    args.outer.d_b = d_b.outer;
+    must(eg_backward(a->context, layer, &args));
+}
 
-    eg_backward_args args =
-        eg_backward_of(weights(a, p), heads(a, v, EG_ROW_MAJOR), no_bias, heads(a, d_out, EG_ROW_MAJOR));
-    args.d_a = weights(a, d_p);
-    args.d_b = heads(a, d_v, EG_ROW_MAJOR);
-    must(eg_backward(a->context, &mix, &args));
+void attention_forward(const attention *a, const real *qkv, real *p, real *out) {
+    const eg_layer score = product_of_q_and_k(a), mix = product_of_p_and_v(a);
+    const operand q = part_of(a, qkv, Q, EG_ROW_MAJOR), k = part_of(a, qkv, K, EG_COL_MAJOR),
+                  v = part_of(a, qkv, V, EG_ROW_MAJOR);
+
+    forward(a, &score, q, k, weights(a, p));
+    causal_softmax(a, p);
+    forward(a, &mix, weights(a, p), v, result(a, out));
+}
+
+void attention_backward(const attention *a, const real *qkv, const real *p, const real *d_out, real *d_p,
+                        real *d_qkv) {
+    const eg_layer score = product_of_q_and_k(a), mix = product_of_p_and_v(a);
+    const operand q = part_of(a, qkv, Q, EG_ROW_MAJOR), d_q = part_of(a, d_qkv, Q, EG_ROW_MAJOR);
+    const operand k = part_of(a, qkv, K, EG_COL_MAJOR), d_k = part_of(a, d_qkv, K, EG_COL_MAJOR);
+    const operand v = part_of(a, qkv, V, EG_ROW_MAJOR), d_v = part_of(a, d_qkv, V, EG_ROW_MAJOR);
+
+    backward(a, &mix, weights(a, p), v, result(a, d_out), weights(a, d_p), d_v);
     softmax_backward(a, p, d_p);
-    args = eg_backward_of(heads(a, q, EG_ROW_MAJOR), heads(a, k, EG_COL_MAJOR), no_bias, weights(a, d_p));
-    args.d_a = heads(a, d_q, EG_ROW_MAJOR);
-    args.d_b = heads(a, d_k, EG_COL_MAJOR); /* of the view that the call read: kᵀ */
-    must(eg_backward(a->context, &score, &args));
+    backward(a, &score, q, k, weights(a, d_p), d_q, d_k);
 }

@@ -75,7 +75,7 @@ static double worst_of(probe *p, const tensor *t, rng *random) {
  * changed: all that it may change is what comes after it in its own sequence. But where it goes to another
  * expert, others have more company there, or less, and may be rounded otherwise. */
 static bool sees_only_its_past(probe *p) {
-    enum { CHANGED = (TIME / 2) * BATCH + 1 };
+    enum { SEQUENCE = 1, CHANGED = SEQUENCE * TIME + TIME / 2 };
     const double rounding = p->model.size.experts > 0 ? 100 * step * step : 0;
     bool good = true;
     real before[ROWS * LETTERS];
@@ -87,7 +87,7 @@ static bool sees_only_its_past(probe *p) {
         bool same = true;
         for (int i = r * LETTERS; i < (r + 1) * LETTERS; i++)
             same = same && fabs((double)before[i] - (double)p->model.logits[i]) <= rounding;
-        good = good && same == (r < CHANGED || r % BATCH != CHANGED % BATCH);
+        good = good && same == (r < CHANGED || r / TIME != SEQUENCE);
     }
     printf("a letter changes what comes after it in its sequence, and nothing else%s\n",
            good ? "" : ": WRONG");

@@ -53,7 +53,7 @@ static int train_and_write(eg_context *cpu, const options *o) {
     const double last = test_loss(&m, &t);
     draw_loss(result.loss, o->steps);
     printf(
-        "on text it has not seen: loss %.3f, %.3f before the first step; %.0f letters per second, %.1f s\n\n",
+        "on text it has not seen: loss %.3f, %.3f before the first step; %.0f tokens per second, %.1f s\n\n",
         last, first, (double)o->steps * size.time * size.batch / result.seconds, result.seconds);
     write_sample(&m, &t, o->letters, &random);
 

@@ -45,9 +45,7 @@ static void place_all(model *m, arena *a) {
     for (int i = 0; i < s->blocks; i++)
         m->block[i] = (block_saved){.x = take(a, stream),
                                     .attention_in = take(a, stream),
-                                    .q = take(a, stream),
-                                    .k = take(a, stream),
-                                    .v = take(a, stream),
+                                    .qkv = take(a, 3 * stream),
                                     .p = take(a, square),
                                     .mixed = take(a, stream),
                                     .middle = take(a, stream),
@@ -64,9 +62,7 @@ static void place_all(model *m, arena *a) {
                            .d_x = take(a, stream),
                            .d_in = take(a, stream),
                            .d_mixed = take(a, stream),
-                           .d_q = take(a, stream),
-                           .d_k = take(a, stream),
-                           .d_v = take(a, stream),
+                           .d_qkv = take(a, 3 * stream),
                            .d_p = take(a, square),
                            .d_gate = take(a, hidden),
                            .d_up = take(a, hidden),
@@ -144,12 +140,9 @@ static void attention_half(const pass *p, int i) {
     const attention a = attention_of(p);
 
     norm_forward(s->x, w->attention_norm, s->attention_in, p->rows, width);
-    linear(p, width, width, s->attention_in, w->q, NULL, s->q);
-    linear(p, width, width, s->attention_in, w->k, NULL, s->k);
-    linear(p, width, width, s->attention_in, w->v, NULL, s->v);
-    rotate(&a, s->q, 1);
-    rotate(&a, s->k, 1);
-    attention_forward(&a, s->q, s->k, s->v, s->p, s->mixed);
+    linear(p, width, 3 * width, s->attention_in, w->qkv, NULL, s->qkv);
+    rotate(&a, s->qkv, 1);
+    attention_forward(&a, s->qkv, s->p, s->mixed);
     linear(p, width, width, s->mixed, w->o, s->x, s->middle); /* the stream is the layer's residual */
 }
 
@@ -162,13 +155,9 @@ static void attention_half_backward(const pass *p, int i) {
     const attention a = attention_of(p);
 
     linear_backward(p, width, width, s->mixed, w->o, t->d_x, t->d_mixed, d->o, 0);
-    attention_backward(&a, s->q, s->k, s->v, s->p, t->d_mixed, t->d_p, t->d_q, t->d_k, t->d_v);
-    rotate(&a, t->d_q, -1);
-    rotate(&a, t->d_k, -1);
-    /* q, k and v are of one input: the first call writes its gradient, the other two add theirs. */
-    linear_backward(p, width, width, s->attention_in, w->q, t->d_q, t->d_in, d->q, 0);
-    linear_backward(p, width, width, s->attention_in, w->k, t->d_k, t->d_in, d->k, EG_INTO_D_A);
-    linear_backward(p, width, width, s->attention_in, w->v, t->d_v, t->d_in, d->v, EG_INTO_D_A);
+    attention_backward(&a, s->qkv, s->p, t->d_mixed, t->d_p, t->d_qkv);
+    rotate(&a, t->d_qkv, -1);
+    linear_backward(p, width, 3 * width, s->attention_in, w->qkv, t->d_qkv, t->d_in, d->qkv, 0);
     norm_backward(s->x, w->attention_norm, t->d_in, t->d_x, d->attention_norm, p->rows, width);
 }
 
@@ -288,6 +277,7 @@ static void gated_half_backward(const pass *p, int i) {
     must(eg_backward(p->m->context, &unit, &args));
     if (experts) {
         unsort_rows(&s->routing, t->d_sorted, t->d_in, size->width);
+        /* The router read the same input: its gradient is added to that of the experts. */
         linear_backward(p, size->width, size->experts, s->mlp_in, w->router, s->routing.p, t->d_in, d->router,
                         EG_INTO_D_A);
     }

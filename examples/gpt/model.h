@@ -10,7 +10,7 @@
  * of the expert that softmax(norm(x)·W_router) is largest for, and the result is multiplied with that number.
  *
  * Every product with a weight is a call of epigrad's, and so are attention's products; the rest is plain C.
- * Rows of every matrix are letters, time first (attention.h says why). */
+ * Rows of every matrix are letters, sequence by sequence. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
@@ -22,8 +22,8 @@
 typedef struct block_saved {
     real *x;            /* [rows, width]: the stream as it came in */
     real *attention_in; /* [rows, width]: its norm */
-    real *q, *k, *v;    /* [rows, width] */
-    real *p;            /* [batch·heads, time, time] */
+    real *qkv;          /* [rows, 3, heads, depth] */
+    real *p;            /* [batch, heads, time, time] */
     real *mixed;        /* [rows, width]: p·v */
     real *middle;       /* [rows, width]: the stream after attention */
     real *mlp_in;       /* [rows, width]: its norm */
@@ -35,12 +35,13 @@ typedef struct block_saved {
 
 /* What blocks use one after the other. */
 typedef struct scratch {
-    real *y;                         /* [rows, hidden]: what the gated unit gave */
-    real *d_x, *d_in;                /* [rows, width]: gradient of the stream; of a norm's result */
-    real *d_mixed, *d_q, *d_k, *d_v; /* [rows, width] */
-    real *d_p;                       /* as p */
-    real *d_gate, *d_up;             /* [rows, hidden] */
-    real *d_result, *d_sorted;       /* [rows, width]: of experts */
+    real *y;                   /* [rows, hidden]: what the gated unit gave */
+    real *d_x, *d_in;          /* [rows, width]: gradient of the stream; of a norm's result */
+    real *d_mixed;             /* [rows, width] */
+    real *d_qkv;               /* [rows, 3, heads, depth] */
+    real *d_p;                 /* as p */
+    real *d_gate, *d_up;       /* [rows, hidden] */
+    real *d_result, *d_sorted; /* [rows, width]: of experts */
 } scratch;
 
 typedef struct model {
@@ -57,7 +58,7 @@ typedef struct model {
 void model_open(model *m, eg_context *context, model_size size);
 void model_close(model *m);
 
-/* m->logits of `batch` sequences of size.time letters: letter[t·batch + b] is letter t of sequence b. */
+/* m->logits of `batch` sequences of size.time letters: letter[b·time + t] is letter t of sequence b. */
 void model_forward(model *m, const unsigned char *letter, int batch);
 
 /* After a forward pass of the same letters, with the gradient of the loss in place of m->logits: all

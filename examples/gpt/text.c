@@ -74,8 +74,8 @@ void text_draw(const text *t, size_t begin, size_t end, int time, int batch, rng
     for (int b = 0; b < batch; b++) {
         const unsigned char *letter = t->letter + begin + rng_next(random) % places;
         for (int i = 0; i < time; i++) {
-            input[i * batch + b] = letter[i];
-            target[i * batch + b] = letter[i + 1];
+            input[b * time + i] = letter[i];
+            target[b * time + i] = letter[i + 1];
         }
     }
 }

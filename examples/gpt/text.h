@@ -22,8 +22,8 @@ typedef struct text {
 text text_load(const char *path, size_t smallest);
 void text_free(text *t);
 
-/* `batch` windows of time + 1 letters from anywhere in begin .. end - 1: input[t·batch + b] is letter t of
- * window b, target[t·batch + b] the one after it. */
+/* `batch` windows of time + 1 letters from anywhere in begin .. end - 1: input[b·time + t] is letter t of
+ * window b, target[b·time + t] the one after it. */
 void text_draw(const text *t, size_t begin, size_t end, int time, int batch, rng *random,
                unsigned char *input, unsigned char *target);
 

@@ -16,7 +16,7 @@
 /* ---- Progress ------------------------------------------------------------------------------------ */
 
 /* A bar on a terminal, ten lines elsewhere. */
-static void show(int step, int steps, double loss, double letters_per_second) {
+static void show(int step, int steps, double loss, double tokens_per_second) {
     enum { WIDTH = 30 };
     const int every = steps < 10 ? 1 : steps / 10;
     const bool on_terminal = isatty(STDOUT_FILENO);
@@ -28,7 +28,7 @@ static void show(int step, int steps, double loss, double letters_per_second) {
         memset(cells + filled, '.', (size_t)(WIDTH - filled));
         printf("\r[%s] ", cells);
     }
-    printf("step %d of %d, loss %.3f, %.0f letters per second", step, steps, loss, letters_per_second);
+    printf("step %d of %d, loss %.3f, %.0f tokens per second", step, steps, loss, tokens_per_second);
     fputs(on_terminal && step < steps ? "  " : "\n", stdout);
     fflush(stdout);
 }
@@ -44,7 +44,7 @@ static double learning_rate(int step, int steps) {
 
 /* Windows of the text, and what follows each letter. */
 typedef struct batch {
-    unsigned char *input, *target; /* [time·batch] */
+    unsigned char *input, *target; /* [batch, time] */
     int rows;
 } batch;
 

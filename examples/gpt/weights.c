@@ -16,9 +16,7 @@ weights weights_place(const model_size *s, real *all) {
     w.embedding = place(&w, "embedding", s->letters, s->width);
     for (int i = 0; i < s->blocks; i++) {
         block_weights *b = &w.block[i];
-        b->q = place(&w, "q", s->width, s->width);
-        b->k = place(&w, "k", s->width, s->width);
-        b->v = place(&w, "v", s->width, s->width);
+        b->qkv = place(&w, "qkv", 3 * s->width, s->width);
         b->o = place(&w, "o", s->width, s->width);
         b->gate = place(&w, "gate", units * s->hidden, s->width);
         b->up = place(&w, "up", units * s->hidden, s->width);
@@ -45,9 +43,7 @@ void weights_initialise(const weights *w, const model_size *s, rng *random) {
     fill(w->embedding, s->letters, s->width, in, random);
     for (int i = 0; i < s->blocks; i++) {
         const block_weights *b = &w->block[i];
-        fill(b->q, s->width, s->width, in, random);
-        fill(b->k, s->width, s->width, in, random);
-        fill(b->v, s->width, s->width, in, random);
+        fill(b->qkv, 3 * s->width, s->width, in, random);
         fill(b->o, s->width, s->width, in * added, random);
         fill(b->gate, units * s->hidden, s->width, in, random);
         fill(b->up, units * s->hidden, s->width, in, random);

@@ -20,7 +20,8 @@ typedef struct model_size {
 
 /* As PyTorch has them, [out, in]: a column-major B. */
 typedef struct block_weights {
-    real *q, *k, *v, *o;             /* [width, width] */
+    real *qkv;                       /* [3·width, width]: three matrices, one below the other */
+    real *o;                         /* [width, width] */
     real *gate, *up;                 /* [hidden, width], of each expert */
     real *down;                      /* [width, hidden], of each expert */
     real *router;                    /* [experts, width] */
