@@ -388,7 +388,7 @@ static void other_calls_keep_their_threads(void **state) {
 }
 
 /* Where the batch stays together, a d_b for each item of it is added up at once: for a d_a that is summed
- * over the batch, and for a pack of all of it. */
+ * over the batch. A pack of all of it is read item by item. */
 static void sums_of_a_batch_that_stays_together(void **state) {
     (void)state;
     eg_context *context = open_cpu(2);

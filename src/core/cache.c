@@ -325,7 +325,7 @@ static void bind(const eg_problem *problem, void *workspace, size_t offset, eg_c
     }
     call->packed_b = problem->packed_b;
     call->packed_b_up = problem->packed_b_up;
-    call->group = 0;
+    call->pack_item = 0;
     call->workspace = (eg_address){workspace, offset};
     call->operand[EG_EXCHANGED] = call->workspace;
     call->collectives = NULL;

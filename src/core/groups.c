@@ -149,6 +149,6 @@ void eg_group_bind(const eg_problem *problem, int64_t group, const eg_program *p
             (eg_address){call->workspace.data, call->workspace.offset + program->buffer[i]};
     call->packed_b = problem->packed_b;
     call->packed_b_up = problem->packed_b_up;
-    call->group = group;
+    call->pack_item = group;
     call->collectives = NULL;
 }

@@ -153,11 +153,23 @@ static void shorten_views(eg_op *op, int64_t rows) {
     }
 }
 
+/* Items of a backend's pack begin where its rows may: on 16 bytes, or, for WebGPU, on any element. */
+static void start_anywhere(eg_view *right) {
+    enum { PACK_ALIGN = 16 };
+    if (right->space == EG_PACKED_B && right->batch_stride != 0) right->align = PACK_ALIGN;
+}
+
 static void shorten_batches(eg_op *op, int64_t items) {
+    start_anywhere(&op->right);
     shorten_batch(&op->left, items);
     shorten_batch(&op->right, items);
     shorten_batch(&op->out, items);
     for (int i = 0; i < op->terms; i++) shorten_batch(&op->term[i].view, items);
+}
+
+/* The first chunk has added it. */
+static void leave_out_residual(eg_op *op) {
+    if (op->terms > 0 && op->term[op->terms - 1].kind == EG_TERM_ADD) op->terms--;
 }
 
 /* An operation with fewer rows. */
@@ -172,9 +184,10 @@ static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, eg_
         shorten_views(op, c->rows);
         shorten_batches(op, c->items);
     }
-    if (!eg_sums_rows(op)) return;
-    op->accumulate =
-        op->accumulate || begun >= (eg_is_per_item(x, &x->whole.op[index]) ? EG_BEGUN_ITEM : EG_BEGUN_SHARED);
+    const eg_op *whole = &x->whole.op[index];
+    if (!eg_sums_rows(op) && !eg_adds_items(x, whole)) return;
+    op->accumulate = op->accumulate || begun >= (eg_is_per_item(x, whole) ? EG_BEGUN_ITEM : EG_BEGUN_SHARED);
+    if (eg_adds_items(x, whole) && begun >= EG_BEGUN_SHARED) leave_out_residual(op);
     if (x->sum[index].bytes > 0) op->out = workspace_sums(x, index);
 }
 

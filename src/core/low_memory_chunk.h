@@ -23,6 +23,16 @@ static inline bool eg_sums_rows(const eg_op *op) {
     return op->kind == EG_REDUCE || op->axis == EG_AXIS_DEPTH;
 }
 
+/* Its result has the layer's rows, and is a sum over the batch: d_a, where that is one for all items. */
+static inline bool eg_sums_items(const eg_op *op) {
+    return op->kind == EG_GEMM && op->axis == EG_AXIS_ROWS && op->summed > 1;
+}
+
+/* Chunks, which then have all rows of their items, add to one. */
+static inline bool eg_adds_items(const eg_low_memory *x, const eg_op *op) {
+    return eg_sums_items(op) && x->items < x->problem.batch;
+}
+
 /* Each item of the batch has a result of its own; else one takes the sum over all of them. */
 bool eg_is_per_item(const eg_low_memory *call, const eg_op *op);
 

@@ -3,7 +3,7 @@
 
 #include "cache.h"
 #include "error.h"
-#include "sizes.h"
+#include "low_memory_chunk.h"
 
 /* ---- The largest chunk --------------------------------------------------------------------------- */
 
@@ -22,24 +22,24 @@ typedef struct family {
 
 enum { FAMILIES = 4 };
 
-static bool is_batched(const eg_packed *packed) { return packed != NULL && packed->batched; }
-
-/* A result with rows cannot be added to, and a backend's pack cannot be read in part: there the batch stays
- * together. */
-static bool together(const eg_low_memory *x) {
-    if (x->problem.batch <= 1) return true;
+static bool sums_items(const eg_low_memory *x) {
     for (int i = 0; i < x->whole.ops; i++) {
-        const eg_op *op = &x->whole.op[i];
-        if (op->kind == EG_GEMM && op->axis == EG_AXIS_ROWS && op->summed > 1) return true;
+        if (eg_sums_items(&x->whole.op[i])) return true;
     }
-    return is_batched(x->problem.packed_b) || is_batched(x->problem.packed_b_up);
+    return false;
+}
+
+/* A d_a that sums over the batch would be summed in the compute type, all of it. So its batch stays together
+ * where the backend can do that. */
+static bool together(const eg_low_memory *x) {
+    return x->problem.batch <= 1 || (sums_items(x) && !x->by_outer);
 }
 
 /* The best first: the whole call, whole items of its batch (of one outer item), many rows, few rows. */
 static void list_families(const eg_low_memory *x, family list[FAMILIES]) {
     const int64_t m = x->problem.m, batch = x->problem.batch;
-    const bool whole = together(x);
-    const int64_t cut = m > 0 ? m - 1 : 0, items = whole ? batch : 1;
+    const bool whole = together(x), all_rows = x->by_outer && sums_items(x); /* chunks add to one sum */
+    const int64_t cut = m > 0 && !all_rows ? m - 1 : 0, items = whole ? batch : 1;
     list[0] = (family){x->by_outer ? x->problem.inner : batch, m, 0, 0, 1};
     list[1] = (family){1, m, 1, 0, whole || m == 0 ? 0 : eg_least(x->problem.inner, batch - 1)};
     list[2] = (family){items, COARSE, 0, COARSE, cut / COARSE};
@@ -227,14 +227,25 @@ bool eg_goes_by_outer(const eg_caps *caps, const eg_problem *problem) {
     return is_by_outer(caps, &folded);
 }
 
+/* Whether one of a d_a's two sums over the batch waits for the other one elsewhere: chunks cannot add to it.
+ */
+static bool has_waiting_sum(const eg_low_memory *x) {
+    for (int i = 0; i < x->whole.ops; i++) {
+        const eg_view *out = &x->whole.op[i].out;
+        if (eg_sums_items(&x->whole.op[i]) && (out->space != EG_OPERAND || out->id != EG_OP_D_A)) return true;
+    }
+    return false;
+}
+
 /* What cannot be done in chunks of items. */
 static eg_status check_outer(const eg_low_memory *x) {
-    if (!x->by_outer || (!together(x) && x->problem.comm == NULL)) return EG_OK;
-    return eg_fail(
-        EG_ERR_UNSUPPORTED,
-        "layer.outer_batch is %lld with a d_a that is summed over the batch, a b packed item by item "
-        "or data_parallel; expected one level on this backend, or the CPU",
-        (long long)(x->problem.batch / x->problem.inner));
+    const char *what = NULL;
+    if (x->problem.comm != NULL) what = "data_parallel.comm";
+    if (has_waiting_sum(x)) what = "a d_a of a gated unit in f16 or bf16 that is summed over the batch";
+    if (!x->by_outer || what == NULL) return EG_OK;
+    return eg_fail(EG_ERR_UNSUPPORTED,
+                   "layer.outer_batch is %lld with %s; expected one level on this backend, or the CPU",
+                   (long long)(x->problem.batch / x->problem.inner), what);
 }
 
 static search begin(const eg_caps *caps, const eg_problem *problem, size_t limit, eg_low_memory *call) {

@@ -29,7 +29,8 @@ static bool add_sums(eg_low_memory *x, int index) {
     const bool per_item = eg_is_per_item(x, op);
     const eg_view out = eg_workspace_part(x, index);
     size_t bytes = 0;
-    if (!eg_sums_rows(op) || op->out.dtype == x->whole.compute) return true;
+    const bool sums = eg_sums_rows(op) || eg_adds_items(x, op);
+    if (!sums || op->out.dtype == x->whole.compute) return true;
     if (per_item && x->rows >= x->problem.m) return true;
     return bytes_of(per_item ? x->items : 1, out.rows, out.cols, x->whole.compute, &bytes) &&
            add_region(x, &x->sum[index], bytes);

@@ -39,7 +39,7 @@ static void bind(runner *r, int64_t item, int64_t row) {
     }
     r->call.packed_b = x->pack.bytes > 0 ? &x->packed : x->problem.packed_b;
     r->call.packed_b_up = x->problem.packed_b_up;
-    r->call.group = 0;
+    r->call.pack_item = x->pack.bytes > 0 ? 0 : item; /* its own pack holds the items of the chunk */
     r->call.workspace = in_workspace(r, &x->chunk);
 }
 

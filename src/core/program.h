@@ -64,7 +64,8 @@ typedef struct eg_collectives eg_collectives;
 typedef struct eg_call {
     eg_address operand[EG_NAMES]; /* by the id of a view */
     const eg_packed *packed_b, *packed_b_up;
-    int64_t group; /* of a grouped call: whose matrices of the packs are read; else 0 */
+    int64_t pack_item; /* of a batched pack, the item that the first one reads: a group, or where a chunk
+                          begins */
     eg_address workspace;
     eg_collectives *collectives; /* of a call over processes: collectives.h */
 } eg_call;

@@ -186,7 +186,7 @@ static void run_wave(wave *w, const eg_groups *groups) {
         x->done = !x->refused;
         if (x->done) continue;
         const int64_t rows = x->run.list->m;
-        set_program(w, x, x->call.group, eg_class_of_rows(groups, rows)->other, rows);
+        set_program(w, x, x->call.pack_item, eg_class_of_rows(groups, rows)->other, rows);
         again = true;
     }
     if (again) run_steps(w);

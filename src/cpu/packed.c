@@ -105,5 +105,5 @@ const char *eg_cpu_packed_b(const eg_cpu_run *run, const eg_cpu_kernel *kernel, 
     const eg_cpu_form *form = eg_cpu_form_of(packed, kernel);
     const char *first = (const char *)packed->data;
     first += (view->transposed ? form->transposed : form->plain).offset;
-    return packed->batched ? first + (size_t)run->call->group * item_bytes(kernel, view) : first;
+    return packed->batched ? first + (size_t)run->call->pack_item * item_bytes(kernel, view) : first;
 }

@@ -16,7 +16,7 @@
 enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN };
 
 /* All that decides what is launched, as words: the program's serial, then the addresses that it uses. */
-enum { SERIAL, WORKSPACE, PACK, PACK_UP, OPERANDS, WORDS = OPERANDS + EG_NAMES };
+enum { SERIAL, WORKSPACE, PACK, PACK_UP, PACK_ITEM, OPERANDS, WORDS = OPERANDS + EG_NAMES };
 
 typedef struct record_key {
     uint64_t words[WORDS];
@@ -77,6 +77,7 @@ static record_key key_of(const eg_program *program, const eg_call *call) {
     key.words[WORKSPACE] = at(&call->workspace);
     key.words[PACK] = call->packed_b != NULL ? (uint64_t)(uintptr_t)call->packed_b->data : 0;
     key.words[PACK_UP] = call->packed_b_up != NULL ? (uint64_t)(uintptr_t)call->packed_b_up->data : 0;
+    key.words[PACK_ITEM] = (uint64_t)call->pack_item;
     for (int i = 0; i < EG_NAMES; i++)
         key.words[OPERANDS + i] = (names >> i & 1U) != 0 ? at(&call->operand[i]) : 0;
     return key;

@@ -48,7 +48,11 @@ static eg_cuda_matrix pack_of(const eg_cuda_binding *binding, const eg_view *vie
     const eg_packed *packed =
         call != NULL ? eg_pack_in(call, view->id) : eg_pack_of(list, view); /* which may be gone by then */
     const eg_cuda_pack *pack = (const eg_cuda_pack *)packed->detail;
-    return (eg_cuda_matrix){.data = call == NULL ? EG_MOST_ALIGN : (uint64_t)(uintptr_t)packed->data,
+    uint64_t data = (uint64_t)view->align;
+    if (call != NULL)
+        data = (uint64_t)(uintptr_t)packed->data +
+               (uint64_t)(call->pack_item * pack->item_stride) * eg_size_of(list->dtype);
+    return (eg_cuda_matrix){.data = data,
                             .row_stride = pack->ld,
                             .col_stride = 1,
                             .item_stride = pack->item_stride,

@@ -137,6 +137,7 @@ static WGPUBuffer buffer_of(const running *r, const eg_webgpu_operand *x, uint64
         *offset += at->offset;
         return at->data;
     case EG_WEBGPU_PACKED_B:
+        *offset += (uint64_t)(r->call->pack_item * x->item) * eg_dtype_size((eg_dtype)x->dtype);
         return eg_pack_in(r->call, x->id)->data;
     case EG_WEBGPU_WORKSPACE:
         *offset += r->call->workspace.offset;
