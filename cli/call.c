@@ -119,6 +119,7 @@ static eg_forward_args forward_args(const call *c) {
                              .b_up = matrix(c, OP_B_UP),
                              .bias_up = vector(c, OP_BIAS_UP),
                              .pre_up = matrix(c, OP_PRE_UP),
+                             .tensor_parallel = c->parts,
                              .outer = {.a = outer(c, OP_A),
                                        .b = outer(c, OP_B),
                                        .residual = outer(c, OP_RESIDUAL),
@@ -162,6 +163,7 @@ static eg_backward_args backward_args(const call *c) {
                               .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
                               .accumulate_into = accumulate_into(c),
                               .data_parallel = c->processes,
+                              .tensor_parallel = c->parts,
                               .outer = {.a = outer(c, OP_A),
                                         .b = outer(c, OP_B),
                                         .grad = outer(c, OP_GRAD),
@@ -209,7 +211,7 @@ static int check_empty(const call *c, eg_context *context) {
 }
 
 int call_run(call *c) {
-    if (is_empty(c) && c->processes.comm != NULL)
+    if (is_empty(c) && (c->processes.comm != NULL || c->parts.comm != NULL))
         return cli_fail(CLI_BAD_INPUT, "the batch is 0 with --mpi; expected 1 or more (rows may be 0)");
     if (is_empty(c)) {
         CLI_TRY(check_empty(c, c->context));

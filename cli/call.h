@@ -11,7 +11,8 @@ typedef struct call {
     bool b_is_nk;
     eg_layer layer;
     eg_source mode;
-    eg_data_parallel processes; /* its comm is NULL where there is one process */
+    eg_data_parallel processes; /* with --mpi, and */
+    eg_tensor_parallel parts;   /* with --split; the comm of the other, or of both, is NULL */
     unsigned into;              /* outputs that are added to what they hold, a bit each */
     size_t workspace_limit;
     int levels; /* of the batch, in front of the matrices that y and the like have: 0, 1 or 2 */
@@ -25,8 +26,9 @@ typedef struct call {
 } call;
 
 /* The inputs of the call from a source, converted to the layer's type; the outputs, with their shapes.
- * `with_data`: false to plan only. */
-int call_load(call *c, const options *o, bool backward, const tensor_source *source, bool with_data);
+ * `comm`: of --mpi, or NULL. `with_data`: false to plan only. */
+int call_load(call *c, const options *o, bool backward, const eg_comm *comm, const tensor_source *source,
+              bool with_data);
 
 /* The same from sizes alone, to be planned. */
 int call_from_shape(call *c, const options *o, bool backward, const shape *sizes);

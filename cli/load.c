@@ -150,8 +150,12 @@ static int set_outputs(call *c, const options *o, const tensor_source *source, b
     return CLI_OK;
 }
 
-int call_load(call *c, const options *o, bool backward, const tensor_source *source, bool with_data) {
+int call_load(call *c, const options *o, bool backward, const eg_comm *comm, const tensor_source *source,
+              bool with_data) {
     begin_call(c, o, backward);
+    c->processes = (eg_data_parallel){.comm = o->split_given ? NULL : comm,
+                                      .reduction = o->mean ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM};
+    c->parts = (eg_tensor_parallel){.comm = o->split_given ? comm : NULL, .split = o->split};
     CLI_TRY(load_inputs(c, o, source, with_data));
     return set_outputs(c, o, source, with_data);
 }

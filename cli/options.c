@@ -21,6 +21,7 @@ static const char *const NONFINITES[] = {"zero", "propagate", NULL};
 static const char *const OUTPUTS[] = {"d_a",    "d_b",       "d_bias",      "grad_pre",
                                       "d_b_up", "d_bias_up", "grad_pre_up", NULL};
 static const char *const SUMS[] = {"d_a", "d_b", "d_bias", "d_b_up", "d_bias_up", NULL};
+static const char *const SPLITS[] = {"columns", "rows", NULL};
 static const char *const ROUTINGS[] = {"even", "random", "zipf", NULL};
 #define EG_ROW(NAME, name, value, from_y, text) #name,
 static const char *const ACTIVATIONS[] = {EG_ACTIVATION_TABLE(EG_ROW) NULL};
@@ -265,6 +266,14 @@ static int set_mpi(options *o, const char *value) {
     return CLI_OK;
 }
 
+static int set_split(options *o, const char *value) {
+    const int found = find("split", SPLITS, value);
+    if (found < 0) return CLI_BAD_INPUT;
+    o->split = found == 0 ? EG_SPLIT_COLUMNS : EG_SPLIT_ROWS;
+    o->split_given = true;
+    return CLI_OK;
+}
+
 static int set_mean(options *o, const char *value) {
     (void)value;
     o->mean = true;
@@ -309,7 +318,8 @@ static const struct {
     {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
     {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
     {"accumulate-into", required_argument, BACKWARDS, set_accumulate_into, SUMS},
-    {"mpi", no_argument, COMMAND_BACKWARD, set_mpi, NULL},
+    {"mpi", no_argument, COMMAND_FORWARD | COMMAND_BACKWARD, set_mpi, NULL},
+    {"split", required_argument, COMMAND_FORWARD | COMMAND_BACKWARD, set_split, SPLITS},
     {"mean", no_argument, COMMAND_BACKWARD, set_mean, NULL},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
     {"gated", no_argument, CALLS, set_gated, NULL},
@@ -383,6 +393,17 @@ static int check_groups(const options *o) {
     return cli_fail(CLI_BAD_INPUT, "--groups is given with IN; expected it with --shape");
 }
 
+static int check_processes(const options *o) {
+    if (o->mean && !o->mpi) return cli_fail(CLI_BAD_INPUT, "--mean given without --mpi; expected both");
+    if (o->split_given && !o->mpi)
+        return cli_fail(CLI_BAD_INPUT, "--split given without --mpi; expected both");
+    if (o->split_given && o->mean)
+        return cli_fail(CLI_BAD_INPUT, "--mean given with --split; expected one of them");
+    if (o->mpi && !o->split_given && o->command == COMMAND_FORWARD)
+        return cli_fail(CLI_BAD_INPUT, "forward: --mpi given without --split; expected both");
+    return CLI_OK;
+}
+
 static int check_files(const options *o, const char *name) {
     const bool runs = (o->command & (COMMAND_FORWARD | COMMAND_BACKWARD)) != 0;
     if (runs && o->input == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no IN given", name);
@@ -411,7 +432,7 @@ int options_parse(command which, int argc, char **argv, options *o) {
     CLI_TRY(check_mode(o));
     CLI_TRY(check_gated(o));
     CLI_TRY(check_groups(o));
-    if (o->mean && !o->mpi) return cli_fail(CLI_BAD_INPUT, "--mean given without --mpi; expected both");
+    CLI_TRY(check_processes(o));
     if (o->accumulate) o->into |= o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
     return check_files(o, argv[0]);
 }

@@ -40,8 +40,9 @@ typedef struct options {
     bool b_is_nk, gated;
     eg_source mode;
     unsigned want; /* bits 1 << operand; 0 where not given */
-    bool accumulate, save_pre, mpi, mean;
-    unsigned into; /* outputs that are added to what is found in IN, a bit each */
+    bool accumulate, save_pre, mpi, mean, split_given;
+    eg_split split; /* of B over the processes */
+    unsigned into;  /* outputs that are added to what is found in IN, a bit each */
     eg_nonfinite nonfinite;
     double scale;           /* of the products; 0 where not given */
     size_t workspace_limit; /* bytes; 0: none */

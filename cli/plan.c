@@ -18,7 +18,7 @@ static int print_plan(const call *c, eg_context *context, FILE *out) {
 static int plan_call(const options *o, eg_context *context, bool backward, const tensor_source *source,
                      FILE *out) {
     call c;
-    int code = call_load(&c, o, backward, source, false);
+    int code = call_load(&c, o, backward, NULL, source, false);
     if (code == CLI_OK) code = print_plan(&c, context, out);
     call_free(&c);
     return code;

@@ -24,9 +24,7 @@ static int run_on(call *c, eg_context *context, const char *path) {
 static int load_and_run(const options *o, const eg_comm *comm, eg_context *context,
                         const tensor_source *source) {
     call c;
-    int code = call_load(&c, o, o->command == COMMAND_BACKWARD, source, true);
-    c.processes =
-        (eg_data_parallel){.comm = comm, .reduction = o->mean ? EG_REDUCTION_MEAN : EG_REDUCTION_SUM};
+    int code = call_load(&c, o, o->command == COMMAND_BACKWARD, comm, source, true);
     if (code == CLI_OK) code = run_on(&c, context, o->output);
     call_free(&c);
     return code;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "epigrad/comm.h"
 #include "failure.h"
 
 /* ---- What each operand is ----------------------------------------------------------------------- */
@@ -48,6 +49,19 @@ static int64_t size_of(const call *c, dim which) {
         break;
     }
     return 1;
+}
+
+/* Of a layer that is divided over processes: this one has its part of the rows. */
+static bool is_divided(const call *c, operand op) {
+    if (c->parts.comm == NULL || TABLE[op].rows != DIM_M) return false;
+    const bool of_a = TABLE[op].cols == DIM_K;
+    return c->parts.split == EG_SPLIT_COLUMNS ? of_a : !of_a;
+}
+
+/* That the operand has here. */
+static int64_t rows_here(const call *c, operand op) {
+    const int64_t rows = size_of(c, TABLE[op].rows);
+    return is_divided(c, op) ? rows / c->parts.comm->ranks : rows;
 }
 
 static bool is_vector(operand op) { return TABLE[op].rows == ONE; }
@@ -100,12 +114,27 @@ static int check_dims(operand op, const tensor *t) {
                     is_vector(op) ? "one (or two, [1, N])" : "two, three or four");
 }
 
+/* All rows, of those that `a` has here. */
+static int take_rows(call *c) {
+    const int64_t rows = rows_of(&c->tensors[OP_A]);
+    c->layer.m = rows;
+    if (c->parts.comm == NULL) return CLI_OK;
+    const int ranks = c->parts.comm->ranks;
+    if (is_divided(c, OP_A) && __builtin_mul_overflow(rows, ranks, &c->layer.m))
+        return cli_fail(CLI_BAD_INPUT, "a has %lld rows, and there are %d processes: too many rows",
+                        (long long)rows, ranks);
+    if (c->layer.m % ranks == 0) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT,
+                    "a has %lld rows with --split rows; expected a multiple of the %d processes",
+                    (long long)rows, ranks);
+}
+
 /* `a` says what M and K are, and `b` what N is. */
 static int take_sizes(call *c) {
     const tensor *a = &c->tensors[OP_A], *b = &c->tensors[OP_B];
     CLI_TRY(check_dims(OP_A, a));
     CLI_TRY(check_dims(OP_B, b));
-    c->layer.m = rows_of(a);
+    CLI_TRY(take_rows(c));
     c->layer.k = cols_of(a);
     c->layer.n = c->b_is_nk ? rows_of(b) : cols_of(b);
     if ((c->b_is_nk ? cols_of(b) : rows_of(b)) == c->layer.k) return CLI_OK;
@@ -140,14 +169,15 @@ static int take_level(call *c, level which) {
 
 static int check_matches(const call *c, operand op, const tensor *t) {
     CLI_TRY(check_dims(op, t));
-    const int64_t rows = size_of(c, TABLE[op].rows), cols = size_of(c, TABLE[op].cols);
+    const int64_t rows = rows_here(c, op), cols = size_of(c, TABLE[op].cols);
     const bool swap = is_weight(op) && c->b_is_nk;
     if (rows_of(t) == (swap ? cols : rows) && cols_of(t) == (swap ? rows : cols)) return CLI_OK;
     char text[SHAPE_TEXT];
     return cli_fail(CLI_BAD_INPUT,
                     "%s has shape %s; expected %s with M = %lld, K = %lld, N = %lld from a and b",
                     TABLE[op].name, tensor_shape_text(t, text), swap ? "[N, K]" : TABLE[op].text,
-                    (long long)c->layer.m, (long long)c->layer.k, (long long)c->layer.n);
+                    (long long)(TABLE[op].rows == DIM_M ? rows : c->layer.m), (long long)c->layer.k,
+                    (long long)c->layer.n);
 }
 
 int shapes_of_inputs(call *c) {
@@ -177,7 +207,7 @@ int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
  * what has no rows has one a group. */
 static void set_shape(const call *c, operand op, int levels, tensor *t) {
     const bool swap = is_weight(op) && c->b_is_nk;
-    const int64_t rows = size_of(c, TABLE[op].rows), cols = size_of(c, TABLE[op].cols);
+    const int64_t rows = rows_here(c, op), cols = size_of(c, TABLE[op].cols);
     t->dims = 0;
     const bool grouped = c->layer.groups > 0 && (is_vector(op) || is_weight(op));
     if (grouped) t->shape[t->dims++] = c->layer.groups;
