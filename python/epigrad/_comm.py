@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Communicators: the processes over which gradients are summed."""
+"""Communicators: the processes over which gradients are summed, or a layer is divided."""
 import ctypes
 import os
 
@@ -8,7 +8,8 @@ from ._library import ArgumentError, DeviceError, UnavailableError
 
 
 class Comm:
-    """The processes of a data-parallel `epigrad.linear_backward`, made by `Comm.mpi` or `Comm.nccl`.
+    """The processes of a data-parallel `epigrad.linear_backward`, or of a layer that is divided over them (split=),
+    made by `Comm.mpi` or `Comm.nccl`.
 
     Attributes:
         rank: of this process.

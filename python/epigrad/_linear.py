@@ -9,7 +9,7 @@ from . import _library
 from ._arrays import Torch, kind_of, refuse_grad, shape_of
 from ._comm import Comm
 from ._library import ArgumentError
-from ._options import ACTIVATION, FROM_Y, INTO, MATH, NONFINITE, number
+from ._options import ACTIVATION, FROM_Y, INTO, MATH, NONFINITE, SPLIT, number
 
 _SAVE = {"pre": 1, "y": 2}
 
@@ -20,9 +20,17 @@ def _sizes(x, w):
     return x_shape[:-1], w_shape[-2] if len(w_shape) > 1 else 0
 
 
+def _rows_of_y(lead, comm, split):
+    """Leading shape of y, from that of x."""
+    if split is None or not lead:
+        return lead
+    return (lead[0] * comm.ranks if split == "columns" else lead[0] // comm.ranks, *lead[1:])
+
+
 Array = Any  # whatever speaks DLPack or the buffer protocol
 Math = Literal["default", "strict", "fast"]
 Nonfinite = Literal["zero", "propagate"]
+Split = Literal["columns", "rows"]
 
 
 def _is_gated(w_up, bias_up):
@@ -50,6 +58,15 @@ def _pair(name, value):
     return value
 
 
+def _check_split(split, comm):
+    """The library's number of a split, None where there is none."""
+    if split is None:
+        return None
+    if comm is None:
+        raise ArgumentError(f"split is {split!r} without comm; expected both, or neither")
+    return number(SPLIT, "split", split)
+
+
 def _check_scale(scale):
     if scale == 0:  # which is no scale to the library
         raise ArgumentError("scale is 0; expected a number other than 0")
@@ -61,19 +78,20 @@ def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str 
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
            out: Optional[Array] = None, math: Math = "default", nonfinite: Nonfinite = "zero",
            scale: float = 1, workspace_limit: int = 0, stream: Optional[int] = None,
-           offsets: Optional[Array] = None) -> Array: ...
+           offsets: Optional[Array] = None, comm: Optional[Comm] = None, split: Optional[Split] = None) -> Array: ...
 
 
 @overload
 def linear(x: Array, w: Array, bias: Optional[Array] = None, *, activation: str = "none", save: Literal["pre", "y"],
            w_up: Optional[Array] = None, bias_up: Optional[Array] = None, residual: Optional[Array] = None,
            out: Any = None, math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
-           workspace_limit: int = 0, stream: Optional[int] = None,
-           offsets: Optional[Array] = None) -> tuple[Array, Any]: ...
+           workspace_limit: int = 0, stream: Optional[int] = None, offsets: Optional[Array] = None,
+           comm: Optional[Comm] = None, split: Optional[Split] = None) -> tuple[Array, Any]: ...
 
 
 def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=None, residual=None, out=None,
-           math="default", nonfinite="zero", scale=1, workspace_limit=0, stream=None, offsets=None):
+           math="default", nonfinite="zero", scale=1, workspace_limit=0, stream=None, offsets=None, comm=None,
+           split=None):
     """``y = act(x @ w.T + bias)``, in one call of the library; with w_up a gated unit, such as SwiGLU:
     ``y = act(x @ w.T + bias) * (x @ w_up.T + bias_up)``.
 
@@ -103,6 +121,15 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
         offsets: ``(groups,)`` int32, of a grouped layer such as a mixture of experts: the rows of an x ``(rows, K)``
             are sorted by group, and these are where the groups end. w is ``(groups, N, K)`` then, bias ``(groups, N)``.
             Rows from the last end on are of no group, and not written. On the CPU, without workspace_limit.
+        comm: an `epigrad.Comm`, with split: a layer that is divided over its P processes.
+        split: how w is divided; N and K are those of this process. What is divided has this process's part of the rows,
+            one P-th of the first size, in the order of the ranks:
+
+            - "columns": x is ``(M / P, ..., K)``, and gathered; y and the rest are ``(M, ..., N)``.
+            - "rows": x is ``(M, ..., K)``; y, pre and residual are ``(M / P, ..., N)``, and summed over the processes.
+              bias, the same on all, is added once. Not for gated units.
+
+            Not with a batch, offsets or workspace_limit.
 
     Returns:
         y ``(..., N)``; with save the pair (y, saved), where saved is ``(..., N)``, of a gated unit two of those.
@@ -118,6 +145,9 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
     kind = kind_of(x, "x")
     value = number(ACTIVATION, "activation", activation)
     gated = _is_gated(w_up, bias_up)
+    parts = _check_split(split, comm)
+    if comm is not None and split is None:
+        raise ArgumentError("comm is given without split; expected both, or neither")
     if save is not None:
         _check_save(save, activation, gated)
     y, saved = out if save == "pre" and out is not None else (out, None)
@@ -126,6 +156,7 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
     made = y is None
     if made or save == "pre":
         lead, n = _sizes(x, w)
+        lead = _rows_of_y(lead, comm, split)
         y = kind.empty(x, (*lead, n), "x") if made else y
         pre = kind.empty(x, (*lead, n), "x") if pre is None and save == "pre" else pre
         pre_up = kind.empty(x, (*lead, n), "x") if pre_up is None and save == "pre" and gated else pre_up
@@ -134,7 +165,8 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
         stream, scratch = kind.stream(x), kind.scratch(x)
     arrays = (x, w, bias, w_up, bias_up, residual, y, pre, pre_up, offsets)
     _library.forward(*(Torch.plain(arrays) if kind is Torch else arrays), value, number(MATH, "math", math),
-                     number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch)
+                     number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch,
+                     *(() if comm is None else (comm.address, parts)))
     if made:
         y = kind.finish(y)
     if save is None:
@@ -182,7 +214,8 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
                     workspace_limit: int = 0, stream: Optional[int] = None,
-                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None
+                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None,
+                    split: Optional[Split] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array]]: ...
 
 
@@ -194,14 +227,15 @@ def linear_backward(grad: Array, x: Array, w: Array, bias: Optional[Array] = Non
                     accumulate: Union[bool, Sequence[str]] = False,
                     math: Math = "default", nonfinite: Nonfinite = "zero", scale: float = 1,
                     workspace_limit: int = 0, stream: Optional[int] = None,
-                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None
+                    comm: Optional[Comm] = None, mean: bool = False, offsets: Optional[Array] = None,
+                    split: Optional[Split] = None
                     ) -> tuple[Optional[Array], Optional[Array], Optional[Array],
                                Optional[Array], Optional[Array]]: ...
 
 
 def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, save="pre", need=None, out=None,
                     w_up=None, bias_up=None, residual=None, accumulate=False, math="default", nonfinite="zero",
-                    scale=1, workspace_limit=0, stream=None, comm=None, mean=False, offsets=None):
+                    scale=1, workspace_limit=0, stream=None, comm=None, mean=False, offsets=None, split=None):
     """Gradients of `linear` for ``grad = dLoss/dy``.
 
     ::
@@ -236,9 +270,15 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
         scale: as in the forward pass; d_x and d_w have it too, the gradients of biases have not.
-        comm: an `epigrad.Comm`: each of its processes has its own rows, and d_w and d_bias are summed over them.
-        mean: with comm, the mean over the processes and not the sum.
+        comm: an `epigrad.Comm`. Without split each of its processes has its own rows, over which d_w and d_bias are
+            summed.
+        mean: with comm, the mean over the processes and not the sum; not with split.
         offsets: as in the forward pass; d_w and d_bias are of each group then, and 0 for one without rows.
+        split: as in the forward pass:
+
+            - "columns": x, d_x and residual have this process's rows. x is gathered, d_x is summed over the processes.
+            - "rows": grad and saved have this process's rows. The gradient of pre is gathered; d_bias is the same on
+              all. Without saved for activation "none" only.
 
     Returns:
         (d_x, d_w, d_bias), with w_up (d_x, d_w, d_bias, d_w_up, d_bias_up), each None where it was not needed. Their
@@ -249,6 +289,9 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     kind = kind_of(x, "x")
     value = number(ACTIVATION, "activation", activation)
     gated = _is_gated(w_up, bias_up)
+    parts = _check_split(split, comm)
+    if split is not None and mean:
+        raise ArgumentError("mean is given with split; expected one of them")
     count = 5 if gated else 3
     if saved is not None:
         _check_save(save, activation, gated)
@@ -278,6 +321,6 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     _library.backward(*(Torch.plain(arrays) if kind is Torch else arrays), 0 if again else _SAVE[save],
                       into, value, number(MATH, "math", math),
                       number(NONFINITE, "nonfinite", nonfinite), _check_scale(scale), workspace_limit, stream, scratch,
-                      *(() if comm is None else (comm.address, int(mean))))
+                      *(() if comm is None else (comm.address, int(mean), parts)))
     return tuple(kind.finish(result) if result is not None and array is None else result
                  for result, array in zip(results, given))

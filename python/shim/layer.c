@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "epigrad/comm.h"
+
 /* "(2, 3)", as Python writes it. */
 static const char *put_dims(const int64_t *dims, int count, char *text, size_t size) {
     size_t used = (size_t)snprintf(text, size, "(");
@@ -58,6 +60,38 @@ static bool check_common(const eg_py_operand *operand, const eg_py_view *x) {
     return true;
 }
 
+/* ---- A layer that is divided over processes --------------------------------------------------------- */
+
+static bool is_given(const eg_tensor_parallel *parts) { return parts != NULL && parts->comm != NULL; }
+
+static bool is_divided(const eg_tensor_parallel *parts, eg_py_kind kind) {
+    return is_given(parts) && kind == (parts->split == EG_SPLIT_COLUMNS ? EG_PY_X : EG_PY_Y);
+}
+
+static int64_t times(int64_t count, int ranks) {
+    int64_t product;
+    return __builtin_mul_overflow(count, ranks, &product) ? INT64_MAX : product;
+}
+
+/* The first size of an array with rows, beside that of x. */
+static int64_t first_size(const eg_tensor_parallel *parts, eg_py_kind kind, const eg_py_view *x) {
+    const bool x_is = is_divided(parts, EG_PY_X), is = is_divided(parts, kind);
+    if (x_is == is) return x->shape[0];
+    return x_is ? times(x->shape[0], parts->comm->ranks) : x->shape[0] / parts->comm->ranks;
+}
+
+static bool check_parts(const eg_tensor_parallel *parts, const eg_py_view *x) {
+    char is[256];
+    if (!is_given(parts)) return true;
+    put_dims(x->shape, x->dims, is, sizeof is);
+    if (x->dims < 2)
+        return eg_py_fail(EG_ERR_ARGUMENT, "%s.shape is %s; expected (M, ..., K) with split", x->name, is);
+    if (is_divided(parts, EG_PY_X) || x->shape[0] % parts->comm->ranks == 0) return true;
+    return eg_py_fail(EG_ERR_ARGUMENT,
+                      "%s.shape is %s; expected a first size that is a multiple of the %d processes", x->name,
+                      is, parts->comm->ranks);
+}
+
 /* ---- Shapes ---------------------------------------------------------------------------------------- */
 
 static bool check_x_and_w(const eg_py_view *x, const eg_py_view *w) {
@@ -92,8 +126,8 @@ static bool check_grouped(const eg_py_view *x, const eg_py_view *w) {
     return true;
 }
 
-static bool check_shape(const eg_py_operand *operand, bool grouped, const eg_py_view *x,
-                        const eg_py_view *w) {
+static bool check_shape(const eg_py_operand *operand, bool grouped, const eg_tensor_parallel *parts,
+                        const eg_py_view *x, const eg_py_view *w) {
     const eg_py_view *view = operand->view;
     int64_t expected[EG_PY_DIMS];
     int dims = 0;
@@ -101,7 +135,8 @@ static bool check_shape(const eg_py_operand *operand, bool grouped, const eg_py_
     switch (operand->kind) {
     case EG_PY_X:
     case EG_PY_Y:
-        for (; dims < x->dims - 1; dims++) expected[dims] = x->shape[dims];
+        for (; dims < x->dims - 1; dims++)
+            expected[dims] = dims == 0 ? first_size(parts, operand->kind, x) : x->shape[dims];
         expected[dims++] = operand->kind == EG_PY_X ? k : n;
         break;
     case EG_PY_W:
@@ -117,7 +152,11 @@ static bool check_shape(const eg_py_operand *operand, bool grouped, const eg_py_
     }
     bool same = view->dims == dims;
     for (int i = 0; i < dims && same; i++) same = view->shape[i] == expected[i];
-    return same || fail_shape(view, expected, dims, "");
+    const bool rows = operand->kind == EG_PY_X || operand->kind == EG_PY_Y;
+    return same || fail_shape(view, expected, dims,
+                              !rows || !is_given(parts)          ? ""
+                              : is_divided(parts, operand->kind) ? ", the rows of this process"
+                                                                 : ", the rows of all processes");
 }
 
 /* ---- Strides --------------------------------------------------------------------------------------- */
@@ -182,18 +221,21 @@ static bool is_spread(const eg_py_operand *operand, int64_t batch, const eg_matr
     return !operand->output || batch <= 1 || matrix->batch_stride != 0;
 }
 
-/* All operands with rows, with the same dimensions as the batch. */
-static bool take_all_rows(const eg_py_operand *operands, int count, int split, eg_layer *layer,
-                          const eg_py_operand **failed) {
+/* All operands with rows, with the same dimensions as the batch. The layer's rows are those of all processes.
+ */
+static bool take_all_rows(const eg_py_operand *operands, int count, int split,
+                          const eg_tensor_parallel *parts, eg_layer *layer, const eg_py_operand **failed) {
     for (int i = 0; i < count; i++) {
         const eg_py_operand *operand = &operands[i];
         eg_matrix matrix;
+        int64_t rows;
         if ((operand->kind != EG_PY_X && operand->kind != EG_PY_Y) || !operand->view->present) continue;
-        if (!take_rows(operand->view, split, &layer->batch, &layer->m, &matrix) ||
+        if (!take_rows(operand->view, split, &layer->batch, &rows, &matrix) ||
             !is_spread(operand, layer->batch, &matrix)) {
             *failed = operand;
             return false;
         }
+        layer->m = is_divided(parts, operand->kind) ? times(rows, parts->comm->ranks) : rows;
         if (operand->place != NULL) *(eg_matrix *)operand->place = matrix;
     }
     return true;
@@ -236,14 +278,15 @@ static bool take_offsets(const eg_py_operand *operand, eg_layer *layer) {
     return true;
 }
 
-bool eg_py_lay_out(const eg_py_operand *operands, int count, eg_layer *layer) {
+bool eg_py_lay_out(const eg_py_operand *operands, int count, const eg_tensor_parallel *parts,
+                   eg_layer *layer) {
     const eg_py_view *x = operands[0].view, *w = operands[1].view;
     const eg_py_operand *end = &operands[count - 1];
     const bool grouped = end->kind == EG_PY_OFFSETS && end->view->present;
-    if (!(grouped ? check_grouped : check_x_and_w)(x, w)) return false;
+    if (!(grouped ? check_grouped : check_x_and_w)(x, w) || !check_parts(parts, x)) return false;
     for (int i = 0; i < count; i++) {
         if (!operands[i].view->present) continue;
-        if (!check_common(&operands[i], x) || !check_shape(&operands[i], grouped, x, w)) return false;
+        if (!check_common(&operands[i], x) || !check_shape(&operands[i], grouped, parts, x, w)) return false;
     }
     if (grouped && !take_offsets(end, layer)) return false;
     layer->k = x->shape[x->dims - 1];
@@ -253,7 +296,7 @@ bool eg_py_lay_out(const eg_py_operand *operands, int count, eg_layer *layer) {
               last = w->dims == 3 || lead == 0 ? first : lead - 1;
     const eg_py_operand *failed = &operands[0];
     int split = first;
-    while (!take_all_rows(operands, count, split, layer, &failed)) {
+    while (!take_all_rows(operands, count, split, parts, layer, &failed)) {
         if (split++ == last) return fail_strides(failed->view);
     }
     if (layer->batch == 0) { /* in eg_layer 0 means one */

@@ -16,7 +16,10 @@ typedef struct eg_py_operand {
 } eg_py_operand;
 
 /* operands[0] is x, or what stands for its shape; operands[1] is w. Checks all of them against each other,
- * and fills in the layer's sizes and dtype, and every place. Offsets, where there are any, come last. */
-bool eg_py_lay_out(const eg_py_operand *operands, int count, eg_layer *layer);
+ * and fills in the layer's sizes and dtype, and every place. Offsets, where there are any, come last.
+ * `parts`: NULL, or how the layer is divided over processes, where it has a comm: the first sizes of x-like
+ * or of y-like arrays are then this process's part. */
+bool eg_py_lay_out(const eg_py_operand *operands, int count, const eg_tensor_parallel *parts,
+                   eg_layer *layer);
 
 #endif

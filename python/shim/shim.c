@@ -119,6 +119,10 @@ static bool require(const eg_py_view *view) {
     return view->present || eg_py_fail(EG_PY_TYPE_ERROR, "%s is None; expected an array", view->name);
 }
 
+static const eg_comm *comm_at(PyObject *address) {
+    return (const eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(address);
+}
+
 static eg_layer layer_of(const call_options *options) {
     return (eg_layer){.size = sizeof(eg_layer),
                       .activation = options->activation,
@@ -128,17 +132,22 @@ static eg_layer layer_of(const call_options *options) {
 }
 
 /* forward(x, w, bias, w_up, bias_up, residual, y, pre, pre_up, offsets, activation, math, nonfinite, scale,
- * limit, stream, scratch) */
+ * limit, stream, scratch [, the address of an eg_comm, eg_split]) */
 static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum { X, W, BIAS, W_UP, BIAS_UP, RESIDUAL, Y, PRE, PRE_UP, OFFSETS, ARRAYS };
     static const char *const names[ARRAYS] = {"x",        "w",   "bias", "w_up",   "bias_up",
                                               "residual", "out", "pre",  "pre_up", "offsets"};
+    enum { COMM = ARRAYS + OPTIONS, SPLIT, WITH_COMM };
     (void)self;
-    if (count != ARRAYS + OPTIONS)
-        return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments", ARRAYS + OPTIONS), NULL;
+    if (count != COMM && count != WITH_COMM)
+        return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments, or %d", COMM, WITH_COMM), NULL;
     eg_py_view views[ARRAYS] = {{0}};
     eg_forward_args a = {.size = sizeof a};
     call_options options;
+    if (count == WITH_COMM) {
+        a.tensor_parallel.comm = comm_at(args[COMM]);
+        a.tensor_parallel.split = (eg_split)PyLong_AsLongLong(args[SPLIT]);
+    }
     if (!take_options(args + ARRAYS, &options)) return NULL;
     const eg_py_operand operands[ARRAYS] = {
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
@@ -155,7 +164,7 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     call call = {.pass = {.layer = layer_of(&options), .forward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
-                require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
+                require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -164,7 +173,8 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
 }
 
 /* backward(x, w, bias, w_up, bias_up, grad, saved, saved_up, residual, d_x, d_w, d_bias, d_w_up, d_bias_up,
- * offsets, source, eg_into bits, activation, ..., scratch [, the address of an eg_comm, eg_reduction]) */
+ * offsets, source, eg_into bits, activation, ..., scratch [, the address of an eg_comm, eg_reduction, None or
+ * eg_split]) */
 static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     enum {
         X,
@@ -184,7 +194,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         OFFSETS,
         ARRAYS
     };
-    enum { SOURCE = ARRAYS, INTO, FIXED, ALL = FIXED + OPTIONS, COMM = ALL, MEAN, WITH_COMM };
+    enum { SOURCE = ARRAYS, INTO, FIXED, ALL = FIXED + OPTIONS, COMM = ALL, MEAN, SPLIT, WITH_COMM };
     static const char *const names[ARRAYS] = {"x",    "w",      "bias",     "w_up",      "bias_up",
                                               "grad", "saved",  "saved_up", "residual",  "d_x",
                                               "d_w",  "d_bias", "d_w_up",   "d_bias_up", "offsets"};
@@ -196,8 +206,11 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
     call_options options;
     a.source = (eg_source)PyLong_AsLongLong(args[SOURCE]);
     a.accumulate_into = (uint64_t)PyLong_AsLongLong(args[INTO]);
-    if (count == WITH_COMM) {
-        a.data_parallel.comm = (const eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[COMM]);
+    if (count == WITH_COMM && args[SPLIT] != &_Py_NoneStruct) {
+        a.tensor_parallel.comm = comm_at(args[COMM]);
+        a.tensor_parallel.split = (eg_split)PyLong_AsLongLong(args[SPLIT]);
+    } else if (count == WITH_COMM) {
+        a.data_parallel.comm = comm_at(args[COMM]);
         a.data_parallel.reduction = (eg_reduction)PyLong_AsLongLong(args[MEAN]);
     }
     if (!take_options(args + FIXED, &options)) return NULL;
@@ -221,7 +234,8 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
     call call = {.pass = {.layer = layer_of(&options), .backward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
     bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
-                require(&views[GRAD]) && eg_py_lay_out(operands, ARRAYS, &call.pass.layer);
+                require(&views[GRAD]) &&
+                eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);

@@ -167,9 +167,9 @@ static bool copy_inputs(operator_call *call) {
 }
 
 static bool lay_out(operator_call *call) {
-    if (eg_py_lay_out(call->operand, call->count, &call->pass.layer)) return true;
+    if (eg_py_lay_out(call->operand, call->count, NULL, &call->pass.layer)) return true;
     return strstr(call->message, " has strides ") != NULL && copy_inputs(call) &&
-           eg_py_lay_out(call->operand, call->count, &call->pass.layer);
+           eg_py_lay_out(call->operand, call->count, NULL, &call->pass.layer);
 }
 
 static bool find_device(const operator_call *call, eg_py_device *device) {
