@@ -12,9 +12,11 @@ import torch
 from .._options import ACTIVATION as _ACTIVATION, FROM_Y as _FROM_Y
 from . import _gated, _ops
 from ._modules import GatedMLP, Linear, MLP
+from ._parallel import ColumnParallelLinear, RowParallelLinear
 from ._patch import Replaced, patch
 
-__all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "patch", "Replaced"]
+__all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "ColumnParallelLinear", "RowParallelLinear", "patch",
+           "Replaced"]
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: str = "none", *,

@@ -108,7 +108,7 @@ with epigrad.Comm.mpi() as comm:
                 part(w, 0), **columns)
         refused("the rows of this process", epigrad.linear_backward, rows(part(grad, 1), False), rows(x, True),
                 part(w, 0), residual=rows(branch, False), **columns)
-        refused(f"a first size that is a multiple of the {ranks}", epigrad.linear, x_part[:ranks + 1], w_part, **by_rows)
+        refused(f"a multiple of the {ranks} processes", epigrad.linear, x_part[:ranks + 1], w_part, **by_rows)
         refused("tensor_parallel", epigrad.linear, rows(x, True), part(w, 0), workspace_limit=1 << 20, **columns)
     refused("expected (M, ..., K) with split", epigrad.linear, x_part[0], w_part, **by_rows)
     refused("comm is given without split", epigrad.linear, x, w, comm=comm)
