@@ -37,7 +37,7 @@ typedef struct direct {
     size_t stride;       /* bytes from rank to rank of what is gathered */
     eg_dtype dtype;      /* bytes where nothing is summed: EG_DTYPE_DEFAULT */
     eg_reduction reduction;
-    int requests;
+    int requests, done; /* done: the first ones of them */
     MPI_Request request[2 * MOST_DIRECT];
 } direct;
 
@@ -52,7 +52,8 @@ typedef struct state {
     char *parts; /* what other ranks sent to be summed */
     size_t parts_bytes;
     bool given_up;
-    bool finalizes; /* MPI was initialised for it */
+    bool finalizes;             /* MPI was initialised for it */
+    int here, word[MOST_ASKED]; /* of ask_around: MPI may come late */
     char text[MPI_MAX_ERROR_STRING + 64];
 } state;
 
@@ -111,7 +112,15 @@ static eg_status check(state *s, int result, const char *what) {
     if (result == MPI_SUCCESS) return EG_OK;
     MPI_Error_string(result, text, &length);
     snprintf(s->text, sizeof s->text, "%s: %s", what, text);
+    for (char *line = s->text; (line = strchr(line, '\n')) != NULL;) *line = ' '; /* MPICH's "error stack:" */
     return EG_ERR_DEVICE;
+}
+
+/* One request at a time: the failures of MPI_Testall and MPI_Testsome are no communicator's, so that MPI may
+ * end the process. Each of these advances all that is under way. */
+static eg_status test(state *s, MPI_Request *request, int *done) {
+    MPI_Status unused;
+    return check(s, MPI_Test(request, done, &unused), "MPI_Test");
 }
 
 /* ---- Directly ----------------------------------------------------------------------------------- */
@@ -200,11 +209,13 @@ static void add_parts(state *s) {
 
 static eg_status progress_directly(state *s) {
     direct *d = &s->direct;
-    int done = 0;
-    MPI_Status unused[2 * MOST_DIRECT];
-    const eg_status status = check(s, MPI_Testall(d->requests, d->request, &done, unused), "MPI_Testall");
-    if (status != EG_OK || !done) return status;
-    d->requests = 0;
+    while (d->done < d->requests) {
+        int done = 0;
+        const eg_status status = test(s, &d->request[d->done], &done);
+        if (status != EG_OK || !done) return status;
+        d->done++;
+    }
+    d->requests = d->done = 0;
     if (!d->gathers) add_parts(s);
     if (d->gathers || d->kind == DIRECT_SCATTER) {
         d->active = false;
@@ -239,8 +250,7 @@ static eg_status begin_directly(state *s, const direct *as) {
 
 static eg_status progress(void *user, int *pending) {
     state *s = user;
-    int done = 0, which[PENDING];
-    MPI_Status unused[PENDING]; /* MPICH declares MPI_STATUSES_IGNORE as memory that is too little */
+    int finished = 0, done = 1;
     *pending = s->pending;
     if (s->given_up) return EG_ERR_DEVICE;
     if (s->direct.active) {
@@ -249,21 +259,19 @@ static eg_status progress(void *user, int *pending) {
         if (direct != EG_OK || s->direct.active) return direct;
         *pending = s->pending;
     }
-    if (s->pending == 0) return EG_OK;
-    const eg_status status =
-        check(s, MPI_Testsome(s->pending, s->request, &done, which, unused), "MPI_Testsome");
-    if (status != EG_OK) return status;
-    for (int i = 0; i < done; i++) {
-        const after *x = &s->after[which[i]];
+    while (finished < s->pending) {
+        const eg_status status = test(s, &s->request[finished], &done);
+        if (status != EG_OK) return status;
+        if (!done) break;
+        const after *x = &s->after[finished++];
         if (x->buffer != NULL) divide(x, s->ranks);
     }
-    int kept = 0;
+    if (finished == 0) return EG_OK;
+    *pending = s->pending -= finished;
     for (int i = 0; i < s->pending; i++) {
-        if (s->request[i] == MPI_REQUEST_NULL) continue;
-        s->request[kept] = s->request[i];
-        s->after[kept++] = s->after[i];
+        s->request[i] = s->request[i + finished];
+        s->after[i] = s->after[i + finished];
     }
-    *pending = s->pending = kept;
     return EG_OK;
 }
 
@@ -390,33 +398,40 @@ static eg_status failure(void *user, char *text, size_t capacity) {
 }
 
 /* Says to all that this rank is here, and waits a moment for the same of them: the text names those who are
- * silent. All give up within moments of each other, those of them that can. */
+ * silent. All give up within moments of each other, those of them that can. An MPI that knows of a death
+ * refuses to talk with the dead. Where it has said so to this rank, the others may still wait: it only tells.
+ */
 static void ask_around(state *s) {
     const double moment = 0.5;
-    int word[MOST_ASKED], here = s->rank, heard = 0;
+    bool silent[MOST_ASKED] = {false};
     MPI_Request request[MOST_ASKED], sent;
+    const bool asks = s->text[0] == '\0';
+    int missing = s->ranks - 1;
     size_t used = 0;
     if (s->ranks > MOST_ASKED) return;
+    s->here = s->rank;
     for (int rank = 0; rank < s->ranks; rank++) {
-        request[rank] = MPI_REQUEST_NULL;
         if (rank == s->rank) continue;
-        if (MPI_Irecv(&word[rank], 1, MPI_INT, rank, ASK_TAG, s->comm, &request[rank]) != MPI_SUCCESS ||
-            MPI_Isend(&here, 1, MPI_INT, rank, ASK_TAG, s->comm, &sent) != MPI_SUCCESS)
-            return;
-        MPI_Request_free(&sent);
+        silent[rank] = true;
+        if (!asks ||
+            MPI_Irecv(&s->word[rank], 1, MPI_INT, rank, ASK_TAG, s->comm, &request[rank]) != MPI_SUCCESS)
+            request[rank] = MPI_REQUEST_NULL;
+        if (MPI_Isend(&s->here, 1, MPI_INT, rank, ASK_TAG, s->comm, &sent) == MPI_SUCCESS)
+            MPI_Request_free(&sent);
     }
-    for (const double begin = MPI_Wtime(); heard < s->ranks && MPI_Wtime() - begin < moment;) {
-        heard = 0;
+    if (!asks) return;
+    for (const double begin = MPI_Wtime(); missing > 0 && MPI_Wtime() - begin < moment;) {
         for (int rank = 0; rank < s->ranks; rank++) {
             int done = 0;
             MPI_Status unused;
-            MPI_Test(&request[rank], &done, &unused);
-            heard += done;
+            if (!silent[rank] || request[rank] == MPI_REQUEST_NULL) continue;
+            if (MPI_Test(&request[rank], &done, &unused) != MPI_SUCCESS || !done) continue;
+            silent[rank] = false, missing--;
         }
     }
     for (int rank = 0; rank < s->ranks && used < sizeof s->text; rank++) {
-        if (request[rank] == MPI_REQUEST_NULL) continue;
-        MPI_Cancel(&request[rank]);
+        if (!silent[rank]) continue;
+        if (request[rank] != MPI_REQUEST_NULL) MPI_Cancel(&request[rank]);
         used += (size_t)snprintf(s->text + used, sizeof s->text - used, "%s %d",
                                  used == 0 ? "no answer from rank" : ",", rank);
     }
@@ -425,7 +440,7 @@ static void ask_around(state *s) {
 /* Nothing that is under way can be taken back. */
 static void give_up(void *user) {
     state *s = user;
-    if (!s->given_up && s->text[0] == '\0') ask_around(s);
+    if (!s->given_up) ask_around(s);
     s->given_up = true;
     if (s->text[0] == '\0')
         snprintf(s->text, sizeof s->text, "the communicator was given up after a failure");
