@@ -123,6 +123,23 @@ static const eg_comm *comm_at(PyObject *address) {
     return (const eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(address);
 }
 
+/* Other processes are in this call, or come to it: they hear from the library that this one cannot make its
+ * own. */
+static void refuse_call(const eg_py_call *pass) {
+    const eg_py_device device = {.threads = eg_py_contexts_threads()};
+    const bool parts = pass->forward != NULL ? pass->forward->tensor_parallel.comm != NULL
+                                             : pass->backward->tensor_parallel.comm != NULL ||
+                                                   pass->backward->data_parallel.comm != NULL;
+    eg_py_call refused = *pass;
+    eg_context *context;
+    if (!parts) return;
+    refused.layer.m = -1;
+    PyThreadState *state = PyEval_SaveThread(); /* the exception stays this thread's */
+    if (eg_py_contexts_take(&device, &context) == EG_OK) eg_py_perform(context, &refused);
+    if (context != NULL) eg_py_contexts_give(&device, context);
+    PyEval_RestoreThread(state);
+}
+
 static eg_layer layer_of(const call_options *options) {
     return (eg_layer){.size = sizeof(eg_layer),
                       .activation = options->activation,
@@ -168,6 +185,8 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
+    } else {
+        refuse_call(&call.pass);
     }
     return finish(done, views, ARRAYS);
 }
@@ -239,6 +258,8 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
+    } else {
+        refuse_call(&call.pass);
     }
     return finish(done, views, ARRAYS);
 }

@@ -110,6 +110,20 @@ with epigrad.Comm.mpi() as comm:
                 part(w, 0), residual=rows(branch, False), **columns)
         refused(f"a multiple of the {ranks} processes", epigrad.linear, x_part[:ranks + 1], w_part, **by_rows)
         refused("tensor_parallel", epigrad.linear, rows(x, True), part(w, 0), workspace_limit=1 << 20, **columns)
+        # One process alone is told why; the others, that it could not; and then all is well again.
+        for call in (lambda bad: epigrad.linear(rows(x, True), part(w, 0), out=bad, **columns),
+                     lambda bad: epigrad.linear_backward(rows(part(grad, 1), False), rows(x, True), part(w, 0),
+                                                         out=(None, bad, None), **columns),
+                     lambda bad: epigrad.linear_backward(grad, x, w, out=(None, bad, None), comm=comm)):
+            try:
+                call(np.ones((1, 1), "f4") if rank == ranks - 1 else None)
+            except epigrad.ArgumentError as why:
+                assert rank == ranks - 1 and "shape is (1, 1)" in str(why), why
+            except epigrad.DeviceError as why:
+                assert rank < ranks - 1 and f"rank {ranks - 1} could not make its call" in str(why), why
+            else:
+                raise AssertionError("a call of which one process has no part")
+            call(None)
     refused("expected (M, ..., K) with split", epigrad.linear, x_part[0], w_part, **by_rows)
     refused("comm is given without split", epigrad.linear, x, w, comm=comm)
     refused("split is 'halves'; expected one of 'columns', 'rows'", epigrad.linear, x, w, comm=comm, split="halves")
