@@ -37,6 +37,16 @@ static bool is_output(const call *c, operand op) {
 /* What an output holds before the call matters only to one that is added to. */
 static bool is_read(const call *c, operand op) { return !is_output(c, op) || (c->into & 1U << op) != 0; }
 
+static int upload_groups(call *c, eg_context *context) {
+    const size_t bytes = (size_t)c->layer.groups * sizeof(int32_t);
+    int32_t *ends = groups_ends(&c->layer, c->routing);
+    if (ends == NULL) return cli_out_of_memory();
+    int code = call_status(eg_alloc(context, bytes, &c->ends));
+    if (code == CLI_OK) code = call_status(eg_upload(context, c->ends, 0, ends, bytes));
+    free(ends);
+    return code;
+}
+
 int call_upload(call *c, eg_context *context) {
     c->context = context;
     for (operand op = OP_A; op < OPERANDS; op++) {
@@ -47,7 +57,7 @@ int call_upload(call *c, eg_context *context) {
         if (t->bytes > 0) CLI_TRY(call_status(eg_upload(context, c->memory[op], 0, t->data, t->bytes)));
         tensor_drop(t);
     }
-    return c->layer.groups > 0 ? groups_upload(c, context) : CLI_OK;
+    return c->layer.groups > 0 ? upload_groups(c, context) : CLI_OK;
 }
 
 int call_download(call *c) {

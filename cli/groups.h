@@ -3,9 +3,10 @@
 #ifndef CLI_GROUPS_H
 #define CLI_GROUPS_H
 
-#include "call.h"
+#include "options.h"
 
-/* Moves the ends of the call's groups to its device, as its routing has them. */
-int groups_upload(call *c, eg_context *context);
+/* The end of each group, counted in rows, as the routing shares them out; the caller frees them. NULL: there
+ * is no memory. */
+int32_t *groups_ends(const eg_layer *layer, routing how);
 
 #endif
