@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-check_result check_fail(check_job *j, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static check_result fail(check_job *j, const char *format, ...) {
     char what[384], how[640];
     va_list arguments;
     va_start(arguments, format);
@@ -27,9 +27,9 @@ static check_result open_operands(check_job *j, memory_place place) {
         if (!x->present || x->home != (check_operand)i) continue;
         const size_t bytes = x->room + (place == MEMORY_GUARD_BEHIND ? 0 : OPERAND_SPARE);
         if (!memory_open(&x->place, j->context, place, bytes))
-            return check_fail(j, "no memory for %zu bytes", bytes);
+            return fail(j, "no memory for %zu bytes", bytes);
         if (memory_write(&x->place, j->context, x->image) != EG_OK)
-            return check_fail(j, "upload: %s", eg_last_error());
+            return fail(j, "upload: %s", eg_last_error());
     }
     for (int i = 0; i < CHECK_OPERANDS; i++) {
         operand *x = &j->set.of[i];
@@ -45,7 +45,7 @@ static check_result open_ends(check_job *j, memory_place place) {
     for (int i = 0; i < j->c->groups; i++) ends[i] = (int32_t)check_end(j->c, i);
     const bool made = memory_open(&j->ends, j->context, place, bytes);
     return made && memory_write(&j->ends, j->context, ends) == EG_OK ? CHECK_PASSED
-                                                                     : check_fail(j, "no memory for offsets");
+                                                                     : fail(j, "no memory for offsets");
 }
 
 static void close_operands(check_job *j) {
@@ -63,7 +63,7 @@ static void close_operands(check_job *j) {
 /* ---- The call ----------------------------------------------------------------------------------- */
 
 static check_result refused(check_job *j, const char *call, eg_status status) {
-    check_fail(j, "%s: %s: %s", call, eg_status_name(status), eg_last_error());
+    fail(j, "%s: %s: %s", call, eg_status_name(status), eg_last_error());
     return status == EG_ERR_UNSUPPORTED ? CHECK_UNSUPPORTED : CHECK_FAILED;
 }
 
@@ -134,12 +134,12 @@ static check_result open_workspace(check_job *j, memory_place place, size_t byte
     unsigned char *poison = malloc(whole);
     if (poison == NULL || !memory_open(&j->workspace, j->context, place, whole)) {
         free(poison);
-        return check_fail(j, "no memory for a workspace of %zu bytes", bytes);
+        return fail(j, "no memory for a workspace of %zu bytes", bytes);
     }
     memset(poison, 0xff, whole);
     const eg_status status = memory_write(&j->workspace, j->context, poison);
     free(poison);
-    if (status != EG_OK) return check_fail(j, "upload: %s", eg_last_error());
+    if (status != EG_OK) return fail(j, "upload: %s", eg_last_error());
     *workspace = (eg_workspace){.data = j->workspace.data, .offset = offset, .bytes = bytes};
     j->given = *workspace;
     return CHECK_PASSED;
@@ -188,8 +188,7 @@ static check_result choose_limit(check_job *j, const question *q, size_t *limit)
     j->limit = *limit;
     status = workspace_of(j, q, *limit, &bytes);
     if (status != EG_OK) return refused(j, "eg_*_workspace with a limit", status);
-    return bytes <= *limit ? CHECK_PASSED
-                           : check_fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
+    return bytes <= *limit ? CHECK_PASSED : fail(j, "workspace of %zu with a limit of %zu", bytes, *limit);
 }
 
 /* Whether the plan says that it has several chunks, and a d_b whose own memory holds half of its sums. */
@@ -340,9 +339,9 @@ static check_result compare_elements(check_job *j, check_operand which) {
         if (!operand_is_written(x, i)) continue;
         j->report->worst = fmax(j->report->worst, oracle_ratio(expected, got, x->dtype));
         if (oracle_accepts(expected, got, x->dtype)) continue;
-        return check_fail(j, "%s[%lld,%lld,%lld] is %.17g; expected %.17g +- %.2g", operand_name(j->c, which),
-                          (long long)(i / x->cols / x->rows), (long long)(i / x->cols % x->rows),
-                          (long long)(i % x->cols), got, expected.value, expected.bound);
+        return fail(j, "%s[%lld,%lld,%lld] is %.17g; expected %.17g +- %.2g", operand_name(j->c, which),
+                    (long long)(i / x->cols / x->rows), (long long)(i / x->cols % x->rows),
+                    (long long)(i % x->cols), got, expected.value, expected.bound);
     }
     return CHECK_PASSED;
 }
@@ -363,8 +362,8 @@ static check_result compare_rest(check_job *j, check_operand home) {
     if (memcmp(memory->after, memory->image, memory->place.bytes) == 0) return CHECK_PASSED;
     size_t i = 0;
     while (memory->after[i] == memory->image[i]) i++;
-    return check_fail(j, "%s: byte %zu was overwritten, which is %s", operand_name(j->c, named), i,
-                      operand_is_output(named) ? "no element of it" : "of an input");
+    return fail(j, "%s: byte %zu was overwritten, which is %s", operand_name(j->c, named), i,
+                operand_is_output(named) ? "no element of it" : "of an input");
 }
 
 /* The bits of the first run; of a NaN that it is one. */
@@ -382,7 +381,7 @@ static check_result compare_bits(check_job *j, check_operand home) {
     if (memcmp(memory->after, memory->first, memory->room) == 0) return CHECK_PASSED;
     size_t i = 0;
     while (memory->after[i] == memory->first[i]) i++;
-    return check_fail(j, "byte %zu of the memory of %s differs from run to run", i, operand_name(j->c, home));
+    return fail(j, "byte %zu of the memory of %s differs from run to run", i, operand_name(j->c, home));
 }
 
 static check_result compare_workspace(check_job *j) {
@@ -390,7 +389,7 @@ static check_result compare_workspace(check_job *j) {
     unsigned char *after = malloc(j->workspace.bytes);
     if (after == NULL || memory_read(&j->workspace, j->context, after) != EG_OK) {
         free(after);
-        return check_fail(j, "downloading the workspace: %s", eg_last_error());
+        return fail(j, "downloading the workspace: %s", eg_last_error());
     }
     bool whole = true;
     for (size_t i = 0; i < j->workspace.bytes; i++) {
@@ -398,13 +397,13 @@ static check_result compare_workspace(check_job *j) {
         whole = whole && (inside || after[i] == 0xff);
     }
     free(after);
-    return whole ? CHECK_PASSED : check_fail(j, "bytes around the workspace were overwritten");
+    return whole ? CHECK_PASSED : fail(j, "bytes around the workspace were overwritten");
 }
 
 static check_result compare_home(check_job *j, check_operand home) {
     const operand *memory = &j->set.of[home];
     if (memory_read(&memory->place, j->context, memory->after) != EG_OK)
-        return check_fail(j, "download: %s", eg_last_error());
+        return fail(j, "download: %s", eg_last_error());
     if (j->c->repeated && j->run > 0) return compare_bits(j, home);
     if (j->c->repeated) memcpy(memory->first, memory->after, memory->room);
     for (int o = CHECK_Y; o < CHECK_OPERANDS; o++) {
@@ -436,7 +435,7 @@ static check_result run_in(check_job *j, memory_place place) {
         const eg_status status = eg_sync(j->context);
         if (status != EG_OK) result = refused(j, "eg_sync", status);
     }
-    if (result == CHECK_PASSED) result = check_expect(j);
+    if (result == CHECK_PASSED && !check_expect(j)) result = fail(j, "no memory for the oracle");
     if (result == CHECK_PASSED) result = compare(j);
     close_operands(j);
     return result;
@@ -446,7 +445,7 @@ static check_result run_in(check_job *j, memory_place place) {
 static check_result run_everywhere(check_job *j, eg_context *const contexts[2]) {
     eg_device_info info = {.size = sizeof info};
     if (eg_get_device_info(j->context, &info) != EG_OK)
-        return check_fail(j, "eg_get_device_info: %s", eg_last_error());
+        return fail(j, "eg_get_device_info: %s", eg_last_error());
     const bool cpu = j->cpu = info.backend == EG_BACKEND_CPU;
     j->rounds_grad_pre = !cpu || strstr(info.features, "amx") != NULL;
     check_result result = run_in(j, cpu ? MEMORY_GUARD_BEHIND : MEMORY_DEVICE);
@@ -460,8 +459,7 @@ check_result check_run_on(eg_context *const contexts[2], const check_case *c, ch
     *report = (check_report){.worst = 0};
     check_job j = {.context = contexts[0], .c = c, .report = report};
     const bool made = operands_make(&j.set, c);
-    const check_result result =
-        made ? run_everywhere(&j, contexts) : check_fail(&j, "no memory for the operands");
+    const check_result result = made ? run_everywhere(&j, contexts) : fail(&j, "no memory for the operands");
     operands_free(&j.set);
     return result;
 }
