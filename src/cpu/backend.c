@@ -98,7 +98,7 @@ static eg_status run_steps(eg_context *context, const eg_program *program, const
                       .threads = context->device,
                       .refused = refused,
                       .scratch_bytes = eg_cpu_scratch_bytes(program)};
-    run.scratch = eg_cpu_region(&run, EG_CPU_SCRATCH);
+    if (program->steps > 0) run.scratch = eg_cpu_region(&run, EG_CPU_SCRATCH);
     for (int i = 0; i < program->steps && !*refused; i++) {
         const eg_step *step = &program->step[i];
         if (step->kind == EG_COLLECTIVE) EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
