@@ -64,9 +64,12 @@ int eg_low_memory_may_split(const eg_caps *caps, const eg_op_list *list) {
     return EG_NO_OP;
 }
 
-/* A chunk that is not the whole batch is in one outer item. */
+/* A chunk that is not the whole batch is in one outer item, which may begin where no other one does. */
 static void shorten_batch(eg_view *x, int64_t items) {
-    if (items <= x->outer.inner) x->outer = (eg_outer){0, 0};
+    if (items > x->outer.inner) return;
+    const uint64_t at = (uint64_t)x->outer.stride * eg_size_of(x->dtype) | (uint64_t)x->align;
+    x->align = (int)(at & -at);
+    x->outer = (eg_outer){0, 0};
 }
 
 /* ---- Views of what outlives a chunk ------------------------------------------------------------- */

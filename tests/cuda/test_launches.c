@@ -382,11 +382,36 @@ static void each_launch_reads_its_part_of_a_pack(void **state) {
     close_session(&s);
 }
 
+/* TMA reads from 16 bytes on, and so each outer item has to begin there, not only the first. */
+static void every_outer_item_has_to_be_aligned(void **state) {
+    enum { B = 2, H = 2, T = 256, D = 256, ROW = H * D };
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pingpong_nn_128x128"};
+    eg_context *named = NULL;
+    assert_ok(eg_open(&info, &named));
+    const eg_layer layer = {
+        .size = sizeof layer, .m = T, .k = D, .n = D, .batch = H, .dtype = EG_BF16, .outer_batch = B};
+    eg_forward_args args = {.size = sizeof args,
+                            .a = {.data = place(0), .ld = ROW, .batch_stride = D},
+                            .b = {.data = place(1)},
+                            .y = {.data = place(2), .ld = ROW, .batch_stride = D},
+                            .outer = {.a = T * ROW, .y = T * ROW}};
+    assert_ok(eg_forward(named, &layer, &args));
+    args.outer.a += 4; /* 8 bytes */
+    assert_int_equal(eg_forward(named, &layer, &args), EG_ERR_UNSUPPORTED);
+    eg_close(named);
+    close_session(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
+                                       cmocka_unit_test(every_outer_item_has_to_be_aligned),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
