@@ -381,12 +381,31 @@ static void add_clearing(const eg_cuda_compiler *c) {
     memcpy(step->detail, &detail, sizeof detail);
 }
 
-/* Sums that the first operation makes are added up beside the products that follow: after them that would
- * cost its whole length. Those of a product wait for their place in the list. */
-static int add_reduce_beside(const eg_cuda_compiler *c, int done) {
-    const int reduce = reduce_of(c->list, 0);
-    if (done != 0 || reduce == EG_NO_OP || reduce == 1 || is_made(c, reduce)) return EG_NO_OP;
-    add_reduce(c, reduce)->beside = true;
+static bool has_product_after(const eg_op_list *list, int op) {
+    for (int i = op + 1; i < list->ops; i++) {
+        if (list->op[i].kind == EG_GEMM) return true;
+    }
+    return false;
+}
+
+static bool has_collectives(const eg_op_list *list) {
+    for (int i = 0; i < list->ops; i++) {
+        if (list->op[i].kind == EG_COLLECTIVE) return true;
+    }
+    return false;
+}
+
+/* Adds up an operation's sums on the side stream, where they cost nothing beside the products that follow. */
+static int add_reduce_beside(const eg_cuda_compiler *c, int maker, bool waits) {
+    const int reduce = reduce_of(c->list, maker);
+    if (reduce == EG_NO_OP || is_made(c, reduce) || !has_product_after(c->list, maker)) return EG_NO_OP;
+    if (has_collectives(c->list) && reduce == maker + 1)
+        return EG_NO_OP; /* one waits for it on that stream */
+    eg_step *step = add_reduce(c, reduce);
+    eg_cuda_step detail = *eg_cuda_detail(step);
+    detail.waits = waits;
+    step->beside = true;
+    memcpy(step->detail, &detail, sizeof detail);
     return reduce;
 }
 
@@ -414,12 +433,31 @@ static bool first_clears(const eg_cuda_compiler *c) {
            (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
 }
 
+/* Whether the first operation only sums columns of an operand, so that no product waits for it. */
+static bool sums_aside(const eg_cuda_compiler *c) {
+    const eg_op_list *list = c->list;
+    int64_t sum_rows;
+    return list->ops > 0 && !has_collectives(list) && list->op[0].kind == EG_MAP &&
+           !eg_is_present(&list->op[0].out) && has_product_after(list, 0) && reduce_of(list, 0) != EG_NO_OP &&
+           portions_of(c, 0, &sum_rows).total == 0;
+}
+
+/* The products have the device first: blocks of a map would hold up theirs, while the sums find room where a
+ * product has few tiles left. */
+static void add_sums_aside(const eg_cuda_compiler *c) {
+    add_map(c, 0, false);
+    c->program->step[c->program->steps - 1].beside = true;
+    add_reduce_beside(c, 0, false);
+}
+
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
-    int beside = EG_NO_OP;
+    bool aside = !counting && sums_aside(c), added[EG_MAX_OPS] = {false};
+    if (aside) added[0] = true, added[reduce_of(c->list, 0)] = true;
     if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
     for (int i = 0; i < c->list->ops; i++) {
+        if (added[i]) continue;
         switch (c->list->op[i].kind) {
         case EG_GEMM:
         case EG_COPY:
@@ -430,13 +468,16 @@ static void add_steps(const eg_cuda_compiler *c) {
             add_map(c, i, counting && i == 0);
             break;
         case EG_REDUCE:
-            if (i != beside && !is_made(c, i)) add_reduce(c, i);
-            continue;
+            if (!is_made(c, i)) add_reduce(c, i);
+            break;
         case EG_COLLECTIVE:
             add_collective(c, i);
-            continue;
+            break;
         }
-        if (beside == EG_NO_OP) beside = add_reduce_beside(c, i);
+        if (c->list->op[i].kind == EG_REDUCE || c->list->op[i].kind == EG_COLLECTIVE) continue;
+        const int reduce = add_reduce_beside(c, i, true);
+        if (reduce != EG_NO_OP) added[reduce] = true;
+        if (aside && c->list->op[i].kind == EG_GEMM) add_sums_aside(c), aside = false;
     }
 }
 

@@ -8,7 +8,8 @@
 typedef struct eg_cuda_run {
     eg_cuda_device *device;
     eg_cuda_binding binding;
-    CUstream main; /* of the call */
+    CUstream main;   /* of the call */
+    CUstream stream; /* of the step: main, or the side stream */
 } eg_cuda_run;
 
 /* With EPIGRAD_CUDA_CHECK every kernel is waited for, so that an error names the kernel that failed. */
@@ -88,11 +89,11 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     const eg_cuda_tail *tail = &detail->tail;
     const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
     gemm.multiprocessors = run->device->caps.multiprocessors;
-    if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->main, row, tiles, &gemm);
+    if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->stream, row, tiles, &gemm);
     gemm.splits = detail->splits;
     if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
     if (row->family == EG_CUDA_SPLIT)
-        return enqueue_clusters(run, run->main, row, tiles, detail->splits, &gemm);
+        return enqueue_clusters(run, run->stream, row, tiles, detail->splits, &gemm);
     eg_cuda_hopper hopper = {.gemm = gemm, .raster = detail->raster, .tma_cols = detail->tma_cols};
     int64_t blocks = 0;
     if (tail->tiles > 0) {
@@ -150,7 +151,7 @@ static eg_status run_vectors(const eg_cuda_run *run, const eg_step *step) {
         x.saved = eg_cuda_from(all.saved, item, 0);
         x.out = eg_cuda_from(all.out, item, 0);
         const int64_t chunks = x.items * x.chunks, blocks = chunks * eg_ceil_div(x.cols, row->tile_cols);
-        EG_TRY(enqueue(run, run->main, row, blocks > 0 ? blocks : 1, &x));
+        EG_TRY(enqueue(run, run->stream, row, blocks > 0 ? blocks : 1, &x));
         EG_TRY(sum_portion(run, detail, all.sums, all.cols, chunks, item == 0));
     }
     return EG_OK;
@@ -168,9 +169,9 @@ static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later
 /* A sum that runs beside the next steps has a stream of its own. */
 static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
-    CUstream stream = step->beside ? run->device->side : run->main;
-    if (step->beside) EG_TRY(follow(run, run->main, stream, run->device->fork));
-    return sum_columns(run, stream, detail->kernel, eg_cuda_column_sum_of(&run->binding, step->op, detail));
+    if (detail->waits) EG_TRY(follow(run, run->main, run->stream, run->device->fork));
+    return sum_columns(run, run->stream, detail->kernel,
+                       eg_cuda_column_sum_of(&run->binding, step->op, detail));
 }
 
 static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
@@ -231,12 +232,17 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program) {
 
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
                           CUstream stream) {
-    const eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
+    eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
     bool beside = false;
     eg_cuda_name_kernels(device, program);
+    for (int i = 0; i < program->steps && !beside; i++)
+        beside = program->step[i].beside && program->step[i].kind == EG_MAP;
+    if (beside) EG_TRY(follow(&run, stream, device->side, device->fork));
     for (int i = 0; i < program->steps; i++) {
-        EG_TRY(run_step(&run, &program->step[i]));
-        beside = beside || (program->step[i].beside && program->step[i].kind != EG_COLLECTIVE);
+        const eg_step *step = &program->step[i];
+        run.stream = step->beside ? device->side : stream;
+        EG_TRY(run_step(&run, step));
+        beside = beside || (step->beside && step->kind != EG_COLLECTIVE);
     }
     return beside ? follow(&run, device->side, stream, device->join) : EG_OK;
 }
