@@ -288,9 +288,9 @@ template <class K> struct eg_boxes {
         }
     }
     /* Waits until the present part's results may be written: `in` has arrived there, or what was stored from
-     * there before has been read. */
-    __device__ void acquire() {
-        if (reads) {
+     * there before has been read. In a rehearsal nothing arrives. */
+    __device__ void acquire(bool rehearsal = false) {
+        if (reads && !rehearsal) {
             const uint32_t at = place_at(two);
             eg_barrier_wait(full(at), phases >> at & 1);
             phases ^= 1U << at;
@@ -436,9 +436,10 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         if (has_sums) add_sums(part, v);
     }
 
-    __device__ void store(int part) {
+    __device__ void store(int part, bool rehearsal) {
         const int row = boxes.row(part), right = boxes.right(part);
         boxes.finish_writing();
+        if (rehearsal) return;
         if (boxes.two)
             boxes.template store<uint16_t>(p, p.second, p.gemm.second, boxes.second(), row, right, false);
         if (p.gemm.out.data != 0) {
@@ -464,22 +465,23 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         }
     }
 
-    /* After the tile's products. */
-    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &bits) {
+    /* After the tile's products. A rehearsal finishes one part of no tile, and stores nothing. */
+    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &bits,
+                                bool rehearsal = false) {
         if (has_bias) {
             sync(); /* the last tile's bias has been read */
             bits.put(bias());
         }
         if (has_bias || has_sums) sync(); /* the bias is there, the last sums have been read */
 #pragma unroll 1
-        for (int part = 0; part < eg_boxes<K>::PARTS; part++) {
+        for (int part = 0; part < (rehearsal ? 1 : eg_boxes<K>::PARTS); part++) {
             float v[V];
             eg_read_accumulators(acc, part % K::PRODUCTS * (K::COLS / 64) + part / K::PRODUCTS, v);
-            boxes.acquire();
+            boxes.acquire(rehearsal);
             finish(part, v);
-            store(part);
+            store(part, rehearsal);
         }
-        if (has_sums) store_sums();
+        if (has_sums && !rehearsal) store_sums();
     }
 };
 
@@ -492,7 +494,8 @@ template <class K> struct eg_epilogue<K, EG_CUDA_STORE> {
         : p(hopper),
           boxes(hopper, shared, warp, hopper.gemm.accumulate && hopper.gemm.out.dtype != EG_F32, false) {}
 
-    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &) {
+    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &, bool rehearsal = false) {
+        if (rehearsal) return;
         if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, acc, boxes);
         eg_store_rows<K>(p, acc, boxes);
     }
