@@ -447,7 +447,8 @@ static check_result run_everywhere(check_job *j, eg_context *const contexts[2]) 
     if (eg_get_device_info(j->context, &info) != EG_OK)
         return fail(j, "eg_get_device_info: %s", eg_last_error());
     const bool cpu = j->cpu = info.backend == EG_BACKEND_CPU;
-    j->rounds_grad_pre = !cpu || strstr(info.features, "amx") != NULL;
+    j->rounds_grad_pre = !cpu || strstr(info.features, "amx") != NULL ||
+                         (j->c->dtype == EG_BF16 && strstr(info.features, "bf16") != NULL);
     check_result result = run_in(j, cpu ? MEMORY_GUARD_BEHIND : MEMORY_DEVICE);
     if (result != CHECK_PASSED || (!cpu && !j->c->repeated)) return result;
     j->context = contexts[1];

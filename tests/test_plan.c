@@ -388,7 +388,7 @@ static void a_named_row_is_the_one_that_runs(void **state) {
         } else {
             assert_int_equal(status, EG_ERR_UNSUPPORTED);
             assert_non_null(strstr(eg_last_error(), row.name));
-            assert_true(row.compute != EG_F32 || strcmp(row.needs, "amx") == 0);
+            assert_true(row.compute != EG_F32 || strstr(row.name, "32x32") != NULL);
             refused++;
         }
         eg_close(context);
@@ -411,7 +411,12 @@ typedef struct choice {
     const char *row;
 } choice;
 
-enum { AVX2 = EG_CPU_AVX2, AVX512 = EG_CPU_AVX2 | EG_CPU_AVX512, AMX = AVX512 | EG_CPU_AMX };
+enum {
+    AVX2 = EG_CPU_AVX2,
+    AVX512 = AVX2 | EG_CPU_AVX512,
+    BF16 = AVX512 | EG_CPU_BF16,
+    AMX = BF16 | EG_CPU_AMX
+};
 
 static const choice choices[] = {
     {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f32_4x64"},
@@ -432,6 +437,12 @@ static const choice choices[] = {
     {AMX, EG_BF16, EG_MATH_DEFAULT, false, 128, 128, 128, 1, "amx_bf16x1_32x32"},
     {AMX, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
     {AMX, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "amx_f16x4_32x32"},
+    /* Vector units gain by dots of bf16, where rows are not so few that to read b is all. */
+    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_bf16x1_32x32"},
+    {BF16, EG_BF16, EG_MATH_STRICT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
+    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
+    {BF16, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
+    {AVX512, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
 };
 
 /* A list of one product. */

@@ -180,7 +180,8 @@ static void check_every_row(void (*check)(eg_context *context, eg_dtype dtype)) 
     eg_context *table = open_cpu(1);
     eg_kernel_info row = {.size = sizeof row};
     for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
-        if (!row.usable || strstr(row.name, "amx") != NULL) continue; /* which copies everything */
+        if (!row.usable || strstr(row.name, "32x32") != NULL)
+            continue; /* tile blocks: they copy everything */
         eg_context *context = NULL;
         assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
         check(context, row.compute);

@@ -187,8 +187,8 @@ typedef struct eg_open_info {
 /* Opens a device. `info` may be NULL: the CPU with its defaults. On success *context is to be closed with
  * eg_close; on failure it is NULL. EG_ERR_UNAVAILABLE: the build lacks the backend, or the machine its
  * driver or device.
- * The environment variable EPIGRAD_CPU_ISA (portable, neon, avx2, avx512, amx) caps the CPU's instruction
- * set; docs/reference/environment.md lists all variables. */
+ * The environment variable EPIGRAD_CPU_ISA (portable, neon, avx2, avx512, avx512_bf16, amx) caps the CPU's
+ * instruction set; docs/reference/environment.md lists all variables. */
 EG_API eg_status eg_open(const eg_open_info *info, eg_context **context);
 
 /* Waits for what is enqueued, then frees the context. NULL is allowed. Packed operands and memory made

@@ -17,20 +17,19 @@
 
 #if defined(EG_EMULATED)
 /* All instruction sets are plain C. */
-static uint32_t detect(void) { return EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX; }
+static uint32_t detect(void) { return EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_BF16 | EG_CPU_AMX; }
 #else
 
 #if defined(__x86_64__) && defined(__linux__)
-/* AMX wants the processor (CPUID leaf 7; and conversions to bf16 beside it, which all have), the system's
- * part in saving its registers (XCR0) and, once a process, the kernel's leave to use them: see
+/* AMX wants the processor (CPUID leaf 7; and AVX-512 BF16 beside it, which all have), the system's part in
+ * saving its registers (XCR0) and, once a process, the kernel's leave to use them: see
  * Documentation/arch/x86/xstate.rst of Linux. */
 static bool has_amx(void) {
-    enum { TILE = 1 << 24, BF16 = 1 << 22, OSXSAVE = 1 << 27, XCR0_TILES = 3 << 17, VECTOR_BF16 = 1 << 5 };
+    enum { TILE = 1 << 24, BF16 = 1 << 22, OSXSAVE = 1 << 27, XCR0_TILES = 3 << 17 };
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     unsigned a, b, c, d, xcr0, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (TILE | BF16)) != (TILE | BF16)) return false;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & VECTOR_BF16)) return false;
     __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
     return (xcr0 & XCR0_TILES) == XCR0_TILES &&
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
@@ -52,7 +51,8 @@ static uint32_t detect(void) {
         (features & EG_CPU_AVX2)) {
         features |= EG_CPU_AVX512;
     }
-    if ((features & EG_CPU_AVX512) && has_amx()) features |= EG_CPU_AMX;
+    if ((features & EG_CPU_AVX512) && __builtin_cpu_supports("avx512bf16")) features |= EG_CPU_BF16;
+    if ((features & EG_CPU_BF16) && has_amx()) features |= EG_CPU_AMX;
 #elif defined(__aarch64__)
     features |= EG_CPU_NEON;
 #endif
@@ -64,11 +64,8 @@ static uint32_t detect(void) {
 static const struct {
     const char *name;
     uint32_t bits;
-} levels[] = {{"portable", 0},
-              {"neon", EG_CPU_NEON},
-              {"avx2", EG_CPU_AVX2},
-              {"avx512", EG_CPU_AVX512},
-              {"amx", EG_CPU_AMX}};
+} levels[] = {{"portable", 0},           {"neon", EG_CPU_NEON},        {"avx2", EG_CPU_AVX2},
+              {"avx512", EG_CPU_AVX512}, {"avx512_bf16", EG_CPU_BF16}, {"amx", EG_CPU_AMX}};
 
 eg_status eg_cpu_detect(uint32_t *features) {
     const char *cap = getenv("EPIGRAD_CPU_ISA");
@@ -83,11 +80,13 @@ eg_status eg_cpu_detect(uint32_t *features) {
         }
     }
     return eg_fail(EG_ERR_ARGUMENT,
-                   "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2, avx512 or amx", cap);
+                   "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2, avx512, avx512_bf16 or amx",
+                   cap);
 }
 
 const char *eg_cpu_feature_text(uint32_t features) {
-    if (features & EG_CPU_AMX) return "amx avx512 avx2 portable";
+    if (features & EG_CPU_AMX) return "amx avx512_bf16 avx512 avx2 portable";
+    if (features & EG_CPU_BF16) return "avx512_bf16 avx512 avx2 portable";
     if (features & EG_CPU_AVX512) return "avx512 avx2 portable";
     if (features & EG_CPU_AVX2) return "avx2 portable";
     if (features & EG_CPU_NEON) return "neon portable";

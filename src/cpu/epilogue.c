@@ -77,7 +77,7 @@ static bool is_in_rows(const eg_epilogue *e, const eg_operand *x) {
 
 static void prepare_act_rows(eg_epilogue *e, const eg_op *op) {
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
-    if (!e->is_deferred || e->other != NULL || e->out == NULL || !is_in_rows(e, e->out) ||
+    if (!e->in_blocks || e->other != NULL || e->out == NULL || !is_in_rows(e, e->out) ||
         !is_in_rows(e, e->pre))
         return;
     e->act_rows = e->kernel->epilogue.act_rows[act != NULL ? act->activation : EG_ACT_NONE];
@@ -128,7 +128,7 @@ void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epil
     const eg_op *op = &run->list->op[step->op];
     const eg_cpu_step *detail = eg_cpu_detail(step);
     *e = (eg_epilogue){.run = run, .kernel = detail->kernel, .rows = op->rows};
-    e->is_deferred = eg_cpu_is_amx(e->kernel);
+    e->in_blocks = eg_cpu_is_amx(e->kernel);
     e->scale = eg_scale_of(op);
     e->width = eg_ceil_div(op->cols, e->kernel->micro.nr) * e->kernel->micro.nr;
     e->sums = eg_cpu_region(run, detail->sums);
@@ -207,7 +207,7 @@ static void stream(const eg_epilogue *e, const eg_operand *x, const eg_tile *til
 static void deliver(const eg_epilogue *e, const eg_operand *x, const eg_tile *tile, const void *spare) {
     const bool is_there = x != NULL && in_place(e, x, tile) && e->elementwise != nothing_to_do;
     if (e->non_temporal) {
-        if (!e->is_deferred) stream(e, x, tile, spare, 0, tile->rows); /* else each step does its own */
+        if (!e->in_blocks) stream(e, x, tile, spare, 0, tile->rows); /* else each step does its own */
         return;
     }
     if (x == NULL || is_there) return;
@@ -343,8 +343,8 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
         e->kernel->pack.prefetch_write(&t->block, 0, PACKED_ROWS);
         take_steps(t, elementwise_to_blocks, HALF / PACKED_ROWS * STEPS_A_SLICE);
     } else {
-        take_steps(t, e->is_deferred ? elementwise_some : elementwise_all,
-                   e->is_deferred ? EG_AMX_BLOCK / STORED_ROWS : 1);
+        take_steps(t, e->in_blocks ? elementwise_some : elementwise_all,
+                   e->in_blocks ? EG_AMX_BLOCK / STORED_ROWS : 1);
     }
 }
 
@@ -415,10 +415,10 @@ void eg_cpu_epilogue_begin(eg_tile_epilogue *t, const eg_epilogue *e, const eg_t
     if (packs_blocks(e))
         t->block = eg_amx_block_at(&e->blocks, &e->grid, tile->item, tile->row / EG_AMX_BLOCK,
                                    tile->col / EG_AMX_BLOCK);
-    if (e->plain_store && e->is_deferred && in_place(e, e->out, tile)) {
+    if (e->plain_store && e->in_blocks && in_place(e, e->out, tile)) {
         memory_rows(&t->elementwise.out, e->out, tile);
         take_steps(t, store_rows_step, EG_AMX_BLOCK / STORED_ROWS);
-    } else if (e->plain_store && e->is_deferred && e->out->row_stride == 1) {
+    } else if (e->plain_store && e->in_blocks && e->out->row_stride == 1) {
         t->is_turned = true;
         take_steps(t, NULL, 0);
     } else if (e->grad_rows != NULL && tile->rows == EG_AMX_BLOCK && tile->cols == EG_AMX_BLOCK) {

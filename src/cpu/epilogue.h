@@ -33,7 +33,7 @@ typedef struct eg_epilogue {
     bool times;        /* `other` is multiplied with act(x) */
     bool plain_store;  /* the product is the result, */
     bool non_temporal; /* and is stored so that it bypasses the caches */
-    bool is_deferred;  /* may be run step by step during the next tile */
+    bool in_blocks;    /* of a row with AMX tile blocks: some rows a step, during the next tile */
 } eg_epilogue;
 
 void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epilogue *epilogue);

@@ -139,11 +139,12 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const double row_blocks = (double)eg_ceil_div(op->rows, blocks->mc),
                  col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
     const double tiles_down = (double)eg_ceil_div(op->rows, mr);
+    const int64_t some_rows = row->micro.rows_at_once, some_depth = row->micro.depth_at_once;
+    const double whole_tiles = (double)(eg_ceil_div(op->rows, some_rows) * some_rows) / (double)mr;
     const int64_t whole_panels = op->cols / nr;
     const double width = (double)whole_panels + width_of_rest(row, op->cols % nr);
-    const int64_t depth =
-        eg_cpu_is_amx(row) ? eg_ceil_div(op->depth, EG_AMX_BLOCK) * EG_AMX_BLOCK : op->depth;
-    const double k = products * tiles_down * width * (double)depth;
+    const int64_t depth = eg_ceil_div(op->depth, some_depth) * some_depth;
+    const double k = products * whole_tiles * width * (double)depth;
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_BLOCK] += passes * row_blocks * col_blocks;
     counts->of[EG_CPU_COST_TILE] += passes * tiles_down * (double)eg_ceil_div(op->cols, nr);

@@ -38,6 +38,11 @@ static void find_panel(few_rows_job *job, const char *panel, eg_dtype dtype) {
     job->left_item = eg_is_batched(&job->product.left) ? panels.stride * job->left_k * panels.panels : 0;
 }
 
+/* Whether the few rows are laid out as a right operand's blocks, which the transposed product reads. */
+static bool turns_left(const few_rows_job *job) {
+    return job->product.right.space != EG_PACKED_B && job->product.rows > job->kernel->micro.rows_along_k;
+}
+
 /* AMX tile blocks: the few rows as a left operand, or where the right one's columns are read as rows of
  * tiles, as a right one. */
 static void find_left_blocks(few_rows_job *job, int where) {
@@ -54,7 +59,7 @@ static void find_left_blocks(few_rows_job *job, int where) {
     job->left_k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
     job->left_item = eg_is_batched(view) ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
     /* a right operand's blocks are as the transposed product reads them */
-    job->gathers = job->left == NULL || (!job->is_turned && job->product.right.space != EG_PACKED_B);
+    job->gathers = job->left == NULL || job->is_turned != turns_left(job);
 }
 
 static void find_left(few_rows_job *job, int where) {
@@ -131,8 +136,8 @@ static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t 
                                   rows > EG_AMX_BLOCK / 2);
             continue;
         }
-        const eg_cpu_packs packs = {.left = job->part.by_columns ? NULL : at,
-                                    .right_t = job->part.by_columns ? at : NULL};
+        const bool turns = turns_left(job);
+        const eg_cpu_packs packs = {.left = turns ? NULL : at, .right_t = turns ? at : NULL};
         const int64_t cols = eg_least(EG_AMX_BLOCK, end - k);
         const eg_rows from = eg_cpu_block_rows(kernel, &job->a, item, 0, rows, k, cols, tile);
         kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, rows, cols, &packs); /* bf16 take any number */

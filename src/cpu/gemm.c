@@ -204,13 +204,14 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
                                 .out = direct ? eg_cpu_at(x->out, tile->item, tile->row, tile->col)
                                               : tile->values,
                                 .out_stride = direct ? x->out->row_stride : x->nr,
+                                .rows = tile->rows,
                                 .non_temporal = direct && x->epilogue->non_temporal,
                                 .deferred = b->deferred};
     x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
     if (!pass->last || direct) return;
     eg_cpu_epilogue_finish(b->epilogue);
     eg_cpu_epilogue_begin(b->epilogue, x->epilogue, tile);
-    if (!x->epilogue->is_deferred) eg_cpu_epilogue_finish(b->epilogue);
+    if (!eg_cpu_has_tiles(x->kernel)) eg_cpu_epilogue_finish(b->epilogue);
 }
 
 /* ---- The prefetch plan -------------------------------------------------------------------------- */

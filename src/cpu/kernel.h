@@ -10,7 +10,13 @@
 #include "packed_formats.h"
 
 /* Instruction-set bits, in eg_caps.features. */
-enum { EG_CPU_AVX2 = 1U << 0, EG_CPU_AVX512 = 1U << 1, EG_CPU_NEON = 1U << 2, EG_CPU_AMX = 1U << 3 };
+enum {
+    EG_CPU_AVX2 = 1U << 0,
+    EG_CPU_AVX512 = 1U << 1,
+    EG_CPU_NEON = 1U << 2,
+    EG_CPU_AMX = 1U << 3,
+    EG_CPU_BF16 = 1U << 4 /* AVX-512 BF16 */
+};
 
 #define EG_COUNT_ROW(NAME, name, value, from_y, text) +1
 #define EG_ACTIVATIONS                                (0 EG_ACTIVATION_TABLE(EG_COUNT_ROW))
@@ -76,6 +82,7 @@ typedef struct eg_micro_tile {
     const void *initial; /* a tile that is added to; NULL: zeros */
     void *out;           /* a tile; for vector units it may also be the result in the caller's memory */
     int64_t out_stride;  /* numbers from row to row of `out` */
+    int64_t rows;        /* that there are of its mr: dots of bf16 make no others */
     bool non_temporal;   /* stores bypass the caches; whole cache lines only */
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;
@@ -143,7 +150,9 @@ typedef struct eg_act_rows {
 /* Tiles are mr x nr, row by row, in the compute type. */
 typedef struct eg_micro_kernel {
     int mr, nr;
-    int lanes; /* numbers of a vector; 0 for the matrix unit */
+    int lanes;         /* numbers of a vector; 0: it reads AMX tile blocks */
+    int rows_at_once;  /* what of mr rows is multiplied even where there are fewer, */
+    int depth_at_once; /* and what of k */
 
     /* tile = initial + left · right over `depth` k, for the first `cols` columns. All mr rows are read and
      * written, and whole vectors of columns. Rows of the left operand or its k, and columns of the right one,
@@ -153,6 +162,7 @@ typedef struct eg_micro_kernel {
 
     /* sums += left · right. NULL: the row has no such kernel. */
     void (*few_rows)(const eg_few_rows *of);
+    int rows_along_k; /* AMX tile blocks: so few rows lie as a left operand even for a right one in place */
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
@@ -235,7 +245,11 @@ typedef struct eg_cpu_kernel {
     eg_epilogue_kernels epilogue;
 } eg_cpu_kernel;
 
+/* Whether it reads AMX tile blocks: the matrix unit, and vector units with dots of bf16. */
 static inline bool eg_cpu_is_amx(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 0; }
+
+/* Whether the matrix unit multiplies, which leaves the vector units free for an epilogue. */
+static inline bool eg_cpu_has_tiles(const eg_cpu_kernel *kernel) { return (kernel->needs & EG_CPU_AMX) != 0; }
 
 /* Kernels that split numbers into bf16 terms refuse infinities, NaN and magnitudes above 2^26. */
 static inline bool eg_cpu_may_refuse(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 1; }
@@ -250,6 +264,7 @@ enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
     X(amx_f16x4_32x32)                                                                                       \
     X(amx_f32x3_32x32)                                                                                       \
     X(amx_f32x6_32x32)                                                                                       \
+    X(avx512_bf16x1_32x32)                                                                                   \
     X(avx512_f32_4x64)                                                                                       \
     X(avx512_f32_8x48)                                                                                       \
     X(avx512_f64_8x24)                                                                                       \

@@ -167,6 +167,8 @@ EG_INLINE double peak(int64_t turns, int products) {
     return (double)loops * EG_AMX_BLOCK * EG_AMX_BLOCK * EG_AMX_BLOCK / products;
 }
 
+#include "bf16_dots.h"
+
 static double peak_x1(int64_t turns) { return peak(turns, 1); }
 static double peak_x3(int64_t turns) { return peak(turns, 3); }
 static double peak_x4(int64_t turns) { return peak(turns, 4); }
@@ -179,6 +181,8 @@ static double peak_x6(int64_t turns) { return peak(turns, 6); }
 #define MICRO_KERNEL(products)                                                                               \
     .micro = {.mr = EG_AMX_BLOCK,                                                                            \
               .nr = EG_AMX_BLOCK,                                                                            \
+              .rows_at_once = EG_AMX_BLOCK,                                                                  \
+              .depth_at_once = EG_AMX_BLOCK,                                                                 \
               .multiply = multiply_x##products,                                                              \
               .enter = eg_tiles_configure,                                                                   \
               .leave = eg_tiles_release,                                                                     \
@@ -215,6 +219,38 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                  .kc = 512,
                  .kc_single_pass = 512,
                  .kc_fused = 320,
+                 .kc_multiple = EG_AMX_BLOCK,
+                 .max_left = 1 << 18,
+                 .fused_max_rows = 384,
+                 .non_temporal_below = INT_MAX},
+    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1,
+                 .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)},
+                 .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
+};
+
+/* The same blocks, multiplied by vector units. A micro-panel of the right operand and the rows that it meets
+ * share an L1 of 32 KiB. */
+const eg_cpu_kernel eg_cpu_avx512_bf16x1_32x32 = {
+    .name = "avx512_bf16x1_32x32",
+    .compute = EG_F32,
+    .dtype = EG_BF16,
+    .maths = BY_DEFAULT,
+    .needs = EG_CPU_BF16 | EG_CPU_AVX512,
+    .micro = {.mr = EG_AMX_BLOCK,
+              .nr = EG_AMX_BLOCK,
+              .rows_at_once = DOT_LEAST_ROWS,
+              .depth_at_once = 2,
+              .multiply = multiply_dots,
+              .few_rows = few_rows_dots,
+              .rows_along_k = ROWS_ALONG_K,
+              .peak = peak_dots},
+    PACKING(1),
+    .pack.turn_few = turn_few,
+    .blocking = {.mc = 256,
+                 .nc = 256,
+                 .kc = 256,
+                 .kc_single_pass = 384,
+                 .kc_fused = 256,
                  .kc_multiple = EG_AMX_BLOCK,
                  .max_left = 1 << 18,
                  .fused_max_rows = 384,

@@ -172,6 +172,8 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .micro = {.mr = EG_MR,
               .nr = EG_NR,
               .lanes = EG_LANES,
+              .rows_at_once = EG_MR,
+              .depth_at_once = 1,
               .multiply = EG_V(multiply),
               .few_rows = EG_V(few_rows),
               .peak = EG_V(peak)},

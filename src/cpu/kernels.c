@@ -65,7 +65,7 @@ const eg_cpu_form *eg_cpu_form_of(const eg_packed *packed, const eg_cpu_kernel *
 eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {
     eg_caps any = *caps;
     const eg_cpu_kernel *row;
-    any.features &= ~(uint32_t)EG_CPU_AMX;
+    any.features &= ~(uint32_t)(EG_CPU_AMX | EG_CPU_BF16);
     for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL && any.only_kernel != NULL; i++) {
         if (eg_cpu_is_amx(row) && strcmp(row->name, any.only_kernel) == 0) any.only_kernel = NULL;
     }

@@ -95,6 +95,7 @@ static void run_tile(const outer_job *job, const outer_block *x, const eg_tile *
     const eg_micro_tile sums = {.out = direct ? eg_cpu_at(&job->out, tile->item, tile->row, tile->col)
                                               : tile->values,
                                 .out_stride = direct ? job->out.row_stride : kernel->micro.nr,
+                                .rows = tile->rows,
                                 .non_temporal = direct && job->epilogue.non_temporal};
     kernel->micro.multiply(&x->a, &x->b, job->op->depth, tile->cols, &sums, &no_plan);
     if (direct) return;

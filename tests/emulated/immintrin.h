@@ -344,6 +344,21 @@ EMU_FN uint16_t emu_bf16(float x) {
     return fabsf(x) < 0x1p-126F ? signbit(x) ? 0x8000 : 0 : eg_bf16_of_f32(x);
 }
 
+/* Subnormal numbers are zeros, in and out. A product of two bf16 is exact in f64; where its sum with an f32
+ * is not, one of the two is below half of the other's last bit in f32, and changes neither rounding. */
+EMU_FN float emu_flushed(float x) { return fabsf(x) < 0x1p-126F ? copysignf(0, x) : x; }
+EMU_FN float emu_of_bf16(uint16_t x) { return emu_flushed(eg_f32_of_bf16(x)); }
+
+EMU_FN __m512 _mm512_dpbf16_ps(__m512 sum, __m512bh x, __m512bh y) {
+    EMU_EACH(i, 16) {
+        float to = emu_flushed(sum[i]);
+        for (int j = 2 * i + 1; j >= 2 * i; j--)
+            to = emu_flushed((float)((double)emu_of_bf16(x[j]) * (double)emu_of_bf16(y[j]) + (double)to));
+        sum[i] = to;
+    }
+    return sum;
+}
+
 EMU_FN __m256bh _mm512_cvtneps_pbh(__m512 x) {
     __m256bh y = {0};
     EMU_EACH(i, 16) y[i] = emu_bf16(x[i]);
