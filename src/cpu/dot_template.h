@@ -82,6 +82,7 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, c
                                const int rows) {
     enum { AHEAD = 512 }; /* bytes of a column that are prefetched */
     const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype), group = EG_NV * vector;
+    const int64_t bytes = x->depth * (int64_t)eg_dtype_size(dtype);
     const EG_R *left = (const EG_R *)x->left + row * x->left_row;
     const char *column[4];
     EG_T sum[4][4] = {{{0}}};
@@ -94,10 +95,12 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, c
         for (int j = 0; j < EG_NV; j++) EG_V(add_products)
         (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(EG_LANES, 0),
          rows);
+        /* after the last k of these columns come the first of the next four */
+        const int64_t ahead = at + AHEAD < bytes ? AHEAD : EG_V(dot_cols) * x->col_bytes + AHEAD - bytes;
         EG_UNROLL(4)
         for (int c = 0; c < 4; c++) {
             for (int64_t line = 0; line < group; line += 64)
-                __builtin_prefetch(column[c] + at + AHEAD + line, 0, 3);
+                __builtin_prefetch(column[c] + at + ahead + line, 0, 3);
         }
     }
     for (int j = 0; j * EG_LANES < k; j++) EG_V(add_products)
