@@ -150,11 +150,38 @@ static void results_are_rounded_alike(void **state) {
     eg_close(table);
 }
 
+/* What is added to a product is not one: a subnormal residual stays, also where subnormal factors are zeros.
+ */
+static void a_subnormal_residual_stays(void **state) {
+    (void)state;
+    eg_context *table = open_cpu(1);
+    eg_kernel_info row = {.size = sizeof row};
+    for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
+        if (!row.usable || strstr(row.name, "bf16") == NULL) continue;
+        enum { ROWS = 32, NUMBERS = ROWS * ROWS };
+        static uint16_t zeros[NUMBERS], residual[NUMBERS], y[NUMBERS];
+        for (int j = 0; j < NUMBERS; j++) residual[j] = (uint16_t)(1 + j % 0x7f); /* the sign is + */
+        const eg_layer layer = {
+            .size = sizeof layer, .m = ROWS, .k = ROWS, .n = ROWS, .batch = 1, .dtype = EG_BF16};
+        const eg_forward_args args = {.size = sizeof args,
+                                      .a = {.data = zeros},
+                                      .b = {.data = zeros},
+                                      .residual = {.data = residual},
+                                      .y = {.data = y}};
+        eg_context *context = NULL;
+        assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
+        assert_ok(eg_forward(context, &layer, &args));
+        assert_memory_equal(y, residual, sizeof y);
+        eg_close(context);
+    }
+    eg_close(table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_half_survives),       cmocka_unit_test(ties_go_to_even),
         cmocka_unit_test(ends_of_the_range),         cmocka_unit_test(arrays_of_any_alignment),
-        cmocka_unit_test(results_are_rounded_alike),
+        cmocka_unit_test(results_are_rounded_alike), cmocka_unit_test(a_subnormal_residual_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,12 +20,6 @@ EG_INLINE void EG_V(store_part)(char *to, EG_T x, const eg_dtype dtype, EG_V(par
 typedef __mmask16 EG_V(part);
 
 /* To the nearest bf16, ties to even; a NaN stays one. */
-#ifdef EG_BF16_INSTRUCTIONS /* which take subnormal numbers for zeros */
-EG_INLINE __m256i EG_V(to_bf16)(__m512 x) { return (__m256i)_mm512_cvtneps_pbh(x); }
-EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
-    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
-}
-#else
 EG_INLINE __m256i EG_V(to_bf16)(__m512 number) {
     const __m512i x = (__m512i)number;
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
@@ -35,6 +29,12 @@ EG_INLINE __m256i EG_V(to_bf16)(__m512 number) {
     const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 }
+
+#ifdef EG_BF16_INSTRUCTIONS /* for products of bf16: these take subnormal numbers for zeros, as those do */
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+}
+#else
 EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(EG_V(to_bf16)(first)), EG_V(to_bf16)(second), 1);
 }
