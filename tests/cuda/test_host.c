@@ -213,6 +213,22 @@ static void a_sum_beside_the_products_is_waited_for(void **state) {
     close_session(&s);
 }
 
+/* Without an activation no product waits for the sums: they come behind the first one, on a stream that has
+ * waited for what was before the call. */
+static void sums_of_a_gradient_as_it_is_come_aside(void **state) {
+    (void)state;
+    session s;
+    setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
+    open_session(&s);
+    unsetenv("EPIGRAD_CUDA_GRAPHS");
+    s.layer.activation = EG_ACT_NONE;
+    driver->waits = driver->launches = 0;
+    backward(&s, 1);
+    assert_int_equal(driver->waits, 2);
+    assert_null(strstr(driver->launch[0], "act_grad"));
+    close_session(&s);
+}
+
 /* Of few rows the pass itself leaves the sums where they belong. */
 static void sums_of_few_rows_take_no_kernel(void **state) {
     (void)state;
@@ -351,6 +367,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_replayed_call_is_known_by_its_kernels),
         cmocka_unit_test(nothing_is_left_behind),
         cmocka_unit_test(a_sum_beside_the_products_is_waited_for),
+        cmocka_unit_test(sums_of_a_gradient_as_it_is_come_aside),
         cmocka_unit_test(sums_of_few_rows_take_no_kernel),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
