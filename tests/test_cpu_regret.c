@@ -32,7 +32,7 @@ static const level levels[] = {
     {XEON, "portable", 0, 1.4, 6, 1.8},     {XEON, "avx2", AVX2, 1.5, 7.5, 1.3},
     {XEON, "avx512", AVX512, 3.7, 21, 2.8}, {XEON, "amx", AMX, 4.7, 25, 3.8},
     {EPYC, "portable", 0, 2.7, 9.5, 3.3},   {EPYC, "avx2", AVX2, 1.8, 7.3, 1.9},
-    {EPYC, "avx512", AVX512, 3.3, 19, 2.3}, {EPYC, "avx512_bf16", BF16, 4.3, 19, 4.3},
+    {EPYC, "avx512", AVX512, 3.5, 19, 2.6}, {EPYC, "avx512_bf16", BF16, 4.5, 19, 4.6},
 };
 #else
 static const level levels[] = {{XEON, "portable", 0, 1.4, 6, 1.8}, {EPYC, "portable", 0, 2.7, 9.5, 3.3}};
