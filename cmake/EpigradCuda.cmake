@@ -19,7 +19,7 @@ function(epigrad_cuda_code file result)
     endif()
   endforeach()
   # Their operands are 16-bit: with f32 subnormals as 0, 1/x is one instruction.
-  if(code AND file MATCHES "^hopper_(b?f16|stream_k|pingpong)")
+  if(code AND file MATCHES "^hopper_(b?f16|stream_k|pingpong|grouped)")
     list(APPEND code -ftz=true)
   endif()
   set(${result} ${code} PARENT_SCOPE)
@@ -59,7 +59,7 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin
         COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
                 -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/kernels.h ${from}/layout.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/kernels.h ${from}/layout.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin)

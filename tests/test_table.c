@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cases against the oracle.
  *
- *     test_table [--backend NAME] [--kernel ROW | --rows | --one-level]
+ *     test_table [--backend NAME] [--kernel ROW | --rows | --one-level] [--groups]
  *
  * runs it on the kernels the context chooses by itself, on one row by name, or on every usable row in turn;
  * with
- * --one-level its cases of two levels, as on a backend that does outer items one after the other.
- * EPIGRAD_CPU_ISA caps the instruction set; a level this processor lacks, or a row by name that needs more
- * than there is, exits with 77, "skipped". EPIGRAD_TEST_CASE=INDEX runs one case only. */
+ * --one-level its cases of two levels, as on a backend that does outer items one after the other; with
+ * --groups its grouped layers. EPIGRAD_CPU_ISA caps the instruction set; a level this processor lacks, or a
+ * row by name that needs more than there is, exits with 77, "skipped". EPIGRAD_TEST_CASE=INDEX runs one case
+ * only. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,12 @@ typedef struct totals {
     double worst;
 } totals;
 
-static int cases_for(eg_dtype compute) { return short_run() ? check_round(compute) : check_count(compute); }
+static bool only_groups;
+
+static int cases_for(eg_dtype compute) {
+    if (only_groups) return check_count(compute);
+    return short_run() ? check_round(compute) : check_count(compute);
+}
 
 /* The CPU has both levels, unless it is told otherwise. */
 static bool is_told(const eg_context *context) {
@@ -35,6 +41,7 @@ static void run_case(eg_context *context, eg_dtype compute, int index, totals *s
     check_report report;
     check_make(compute, index, &c);
     if (is_told(context) && c.outer == 0) return;
+    if (only_groups && c.groups == 0) return;
     switch (check_run(context, &c, &report)) {
     case CHECK_PASSED:
         sum->passed++;
@@ -141,6 +148,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--rows") == 0) {
             rows = true;
+        } else if (strcmp(argv[i], "--groups") == 0) {
+            only_groups = true;
         } else if (strcmp(argv[i], "--one-level") == 0) {
             one_level = true;
         } else if (strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
@@ -160,7 +169,7 @@ int main(int argc, char **argv) {
         run_chosen(backend, one_level, &sum);
     }
     if (sum.passed == 0) printf("no case passed\n");
-    const bool chunks = sum.chunks > 0 || getenv("EPIGRAD_TEST_CASE") != NULL;
+    const bool chunks = sum.chunks > 0 || only_groups || getenv("EPIGRAD_TEST_CASE") != NULL;
     if (!chunks) printf("no case was cut into chunks\n");
     return sum.failed > 0 || sum.passed == 0 || !chunks ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -281,8 +281,11 @@ EG_CONSTRUCTOR eg_vector eg_const_elements(const void *data) { return eg_element
  * each group, counted in rows of A: they do not decrease, and the last is at most M. Groups without rows cost
  * nothing; their d_b and d_bias are 0, or what they were where they are added to. Rows from the last end on
  * belong to no group: they are neither read nor written. The plan of a call is made once for all offsets; its
- * workspace has room for any. EG_ERR_ARGUMENT where an end is wrong, before anything is written. On the CPU;
- * not with layer.batch, outer_batch, workspace_limit, data_parallel or tensor_parallel. */
+ * workspace has room for any. EG_ERR_ARGUMENT where an end is wrong: on the CPU before anything is written.
+ * On CUDA offsets are in device memory, as all operands, and read by the kernels, so that a call waits for
+ * nothing and may be captured; what is wrong with them is said by the next eg_sync, eg_upload or eg_download,
+ * which waits. Until then results are not defined, but nothing outside of them is written. Not on WebGPU; not
+ * with layer.batch, outer_batch, workspace_limit, data_parallel or tensor_parallel. */
 typedef struct eg_offsets {
     void *data;    /* int32 [groups], as in eg_matrix; where layer.groups is given, and only there */
     size_t offset; /* bytes, a multiple of 4 */

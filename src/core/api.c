@@ -194,9 +194,14 @@ static eg_status check_comm(const eg_context *context, const eg_problem *problem
                                              : "an engine of a stream, without one");
 }
 
+/* Whether a call is one for each group, whose rows the host knows when it runs. */
+static bool goes_by_group(const eg_context *context, const eg_problem *problem) {
+    return problem->grouped && !context->caps.reads_ends;
+}
+
 static eg_status check_grouped(const eg_context *context, const eg_problem *problem) {
-    if (!problem->grouped || context->ops->run_groups != NULL) return EG_OK;
-    return eg_fail(EG_ERR_UNSUPPORTED, "layer.groups is %lld on %s; expected the CPU, or 0",
+    if (!goes_by_group(context, problem) || context->ops->run_groups != NULL) return EG_OK;
+    return eg_fail(EG_ERR_UNSUPPORTED, "layer.groups is %lld on %s; expected the CPU or CUDA, or 0",
                    (long long)problem->batch, eg_backend_name(context->caps.backend));
 }
 
@@ -288,7 +293,7 @@ static eg_status run(eg_context *context, const eg_problem *problem, size_t limi
     eg_address workspace;
     limit = limit_of(context, problem, limit);
     if (limit != 0) return run_chunks(context, problem, limit, given);
-    if (problem->grouped) return run_groups(context, problem, given);
+    if (goes_by_group(context, problem)) return run_groups(context, problem, given);
     EG_TRY(eg_cache_find(context, problem, false, &program));
     EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
     *begun = true;
@@ -324,7 +329,7 @@ static eg_status workspace_of(eg_context *context, const eg_problem *problem, si
         *bytes = low.workspace;
         return EG_OK;
     }
-    if (problem->grouped) {
+    if (goes_by_group(context, problem)) {
         const eg_groups *groups;
         EG_TRY(eg_cache_find_groups(context, problem, &groups));
         *bytes = groups->workspace;
@@ -378,11 +383,13 @@ static eg_status print_plan(eg_context *context, const eg_problem *problem, size
     eg_text out = {text, capacity};
     eg_low_memory low;
     const eg_groups *groups;
-    if (problem->grouped) {
+    if (goes_by_group(context, problem)) {
         EG_TRY(eg_cache_find_groups(context, problem, &groups));
         eg_groups_print(groups, &out);
         return EG_OK;
     }
+    if (problem->grouped)
+        eg_put(&out, "%lld groups of %lld rows in all: ", (long long)problem->batch, (long long)problem->m);
     limit = limit_of(context, problem, limit);
     if (limit == 0) return print_programs(context, problem, &out);
     EG_TRY(eg_low_memory_find(context, problem, limit, &low));

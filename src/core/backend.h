@@ -9,6 +9,7 @@
 struct eg_caps {
     eg_backend backend;
     bool one_level;           /* of a batch of two, outer items run one after the other, as chunks */
+    bool reads_ends;          /* kernels read the ends of groups: a grouped call has one program */
     bool rounds_grad_pre;     /* products read a grad_pre of 16 bits; else one of f32 */
     eg_addressing addressing; /* of eg_matrix.data */
     uint32_t features;        /* bits of the backend's own meaning */
@@ -35,8 +36,8 @@ typedef struct eg_backend_ops {
     /* Enqueues a program's steps. *refused, false before, tells that its numbers or products were refused:
      * nothing that is accumulated to has been touched then. */
     eg_status (*run)(eg_context *context, const eg_program *program, const eg_call *call, bool *refused);
-    /* Grouped calls, NULL where there are none: says the workspace, and runs a call whose offsets have
-     * passed. */
+    /* Grouped calls whose ends the host reads, NULL where it does not: says the workspace, and runs a call
+     * whose offsets have passed. */
     eg_status (*plan_groups)(const eg_caps *caps, eg_groups *groups);
     eg_status (*run_groups)(eg_context *context, const eg_groups *groups, const eg_problem *problem,
                             eg_address workspace);

@@ -51,6 +51,7 @@ static eg_status detect(eg_context *context, eg_cuda_device *device) {
                        major, minor);
     }
     context->caps.one_level = true;
+    context->caps.reads_ends = true;
     context->caps.rounds_grad_pre = true;
     context->caps.features = EG_CUDA_SM80;
     if (major == 9 && minor == 0) context->caps.features |= EG_CUDA_SM90A;
@@ -70,6 +71,7 @@ static void dispose(eg_context *context, eg_cuda_device *device) {
         eg_cuda_graphs_close(context, device);
         eg_cuda_unload_kernels(device);
         eg_cuda_lt_close(context, device->lt);
+        if (device->wrong != NULL) device->driver->cuMemFreeHost((void *)(uintptr_t)device->wrong);
         eg_cuda_leave(device, EG_OK);
     }
     if (device->primary) device->driver->cuDevicePrimaryCtxRelease(device->ordinal);
@@ -86,6 +88,18 @@ static eg_status make_side_stream(eg_cuda_device *device) {
                          "cuEventCreate");
 }
 
+/* The host is to learn of wrong ends without a copy: of a word that it reads where it waits anyway. */
+static eg_status make_word(eg_cuda_device *device) {
+    void *word = NULL;
+    EG_TRY(eg_cuda_check(
+        device, device->driver->cuMemHostAlloc(&word, sizeof *device->wrong, CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc"));
+    device->wrong = word;
+    *device->wrong = 0;
+    return eg_cuda_check(device, device->driver->cuMemHostGetDevicePointer(&device->wrong_at, word, 0),
+                         "cuMemHostGetDevicePointer");
+}
+
 /* While any thread captures a stream, the driver refuses modules and memory to all that have not said that
  * they mean it: CU_STREAM_CAPTURE_MODE_RELAXED. Both are apart from what is captured. Returns the mode
  * before. */
@@ -100,6 +114,7 @@ static eg_status start(eg_context *context, eg_cuda_device *device, const eg_ope
     const CUstreamCaptureMode before = set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
     eg_status status = detect(context, device);
     if (status == EG_OK) status = make_side_stream(device);
+    if (status == EG_OK) status = make_word(device);
     if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
     if (status == EG_OK) status = eg_cuda_graphs_open(context, device);
     set_capture_mode(device, before);
@@ -149,9 +164,20 @@ static eg_status wait_for_comm(eg_cuda_device *device) {
     return EG_OK;
 }
 
+/* Said once, by the first call that waits. */
+static eg_status check_ends(eg_cuda_device *device) {
+    if (*device->wrong == 0) return EG_OK;
+    *device->wrong = 0;
+    return eg_fail(
+        EG_ERR_ARGUMENT,
+        "the offsets of a grouped call before this were wrong; expected ends of groups that do not "
+        "decrease, up to layer.m");
+}
+
 static eg_status synchronise(eg_cuda_device *device) {
     if (device->comm != NULL) EG_TRY(wait_for_comm(device));
-    return eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream), "eg_sync");
+    EG_TRY(eg_cuda_check(device, device->driver->cuStreamSynchronize(device->stream), "eg_sync"));
+    return check_ends(device);
 }
 
 static eg_status cuda_sync(eg_context *context) {

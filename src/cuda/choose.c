@@ -46,6 +46,11 @@ static bool has_row_stores(const eg_cuda_gemm *x) {
     return is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second);
 }
 
+/* Of groups, as many as they have on average. */
+static int64_t rows_of_item(const eg_cuda_gemm *x) {
+    return x->ragged == EG_CUDA_RAGGED_ROWS ? eg_ceil_div(x->rows, x->items) : x->rows;
+}
+
 /* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols). */
 static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right)) return false;
@@ -66,8 +71,21 @@ static bool is_of_one_type(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return true;
 }
 
+static bool takes_groups(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    switch ((eg_cuda_ragged)x->ragged) {
+    case EG_CUDA_DENSE:
+        return (row->takes & EG_CUDA_GROUPS_ALONE) == 0;
+    case EG_CUDA_RAGGED_ROWS:
+        return (row->takes & EG_CUDA_ROW_GROUPS) != 0;
+    case EG_CUDA_RAGGED_DEPTH:
+        break;
+    }
+    return (row->takes & EG_CUDA_DEPTH_GROUPS) != 0;
+}
+
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
+    if (!takes_groups(row, x)) return false;
     if (row->family == EG_CUDA_LIBRARY && !suits_library(x)) return false;
     if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
     if (row->family != EG_CUDA_STRIDED && x->depth == 0) return false;
@@ -79,7 +97,7 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
     if ((takes & EG_CUDA_SMALL) != 0 && !is_small(x)) return false;
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
-    if ((takes & EG_CUDA_FEW_ROWS) != 0 && x->rows > row->tile_rows) return false;
+    if ((takes & EG_CUDA_FEW_ROWS) != 0 && rows_of_item(x) > row->tile_rows) return false;
     if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
     if (row->family == EG_CUDA_TMA && !is_of_one_type(row, x)) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
@@ -90,7 +108,7 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     enum { ALL = 4 };
     const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second, &x->left};
-    const int64_t each = 16 / (int64_t)eg_size_of(row->dtype);
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
     for (int i = 0; i < ALL; i++) {
         const bool value = all[i] != &x->second && all[i]->dtype == (int32_t)row->compute;
         if (!is_row_major(all[i]) || !eg_cuda_is_aligned(all[i])) return false;
@@ -132,12 +150,13 @@ static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op
     return false;
 }
 
-/* Of its vectors only, a map's fast rows take no term but a gradient. */
+/* Of its vectors only, a map's fast rows take no term but a gradient; nor do they sum those of each group. */
 static bool takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
     switch (row->kind) {
     case EG_MAP:
         return takes_map(row, x) && (row->family == EG_CUDA_STRIDED ||
-                                     (part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD));
+                                     (part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD &&
+                                      (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
     case EG_GEMM:
         return takes_product(row, x);
     case EG_REDUCE:
@@ -247,7 +266,9 @@ static bool may_be_rounded(const eg_op_list *list, const eg_op *op) {
 static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
     const size_t most = has_rare_epilogue(c->list, op) ? SIZE_MAX / 4 : 32 << 20,
                  bytes = eg_cuda_unfinished_bytes(c->list, op);
-    if (op->kind != EG_GEMM || op->depth == 0 || (eg_is_bare(op) && !may_be_rounded(c->list, op)))
+    const bool for_each_group = c->list->groups > 0 && op->axis == EG_AXIS_DEPTH;
+    if (op->kind != EG_GEMM || op->depth == 0 || for_each_group ||
+        (eg_is_bare(op) && !may_be_rounded(c->list, op)))
         return false;
     return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
 }

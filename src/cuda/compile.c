@@ -33,7 +33,7 @@ static bool may_have_tails(const eg_cuda_compiler *c) {
                  weights = 2.0 * (double)list->k * (double)list->n;
     const double room = (double)eg_cuda_tail_bytes(c->multiprocessors);
     if ((c->caps->features & EG_CUDA_SM90A) == 0 || eg_size_of(list->dtype) != 2) return false;
-    if (eg_first_gemm(list) == NULL) return false;
+    if (eg_first_gemm(list) == NULL || list->groups > 0) return false;
     return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
 }
 
@@ -136,6 +136,7 @@ static void pad_operands(const eg_cuda_compiler *c, eg_cuda_program *detail) {
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs && detail->pads < EG_CUDA_PADS; i++) {
         const eg_view *view = eg_cuda_read_by_product(c->list, inputs[i]);
         if (view == NULL || eg_size_of(view->dtype) == 8) continue;
+        if (c->list->groups > 0) continue; /* a copy would read rows that are of no group */
         const eg_cuda_matrix x = eg_cuda_matrix_of(&nowhere, view);
         if (!eg_cuda_is_aligned(&x)) detail->pad[detail->pads++] = (int8_t)inputs[i];
     }
@@ -238,8 +239,9 @@ static eg_cuda_part product_part(const eg_cuda_compiler *c, int op) {
 static bool counts(const eg_cuda_compiler *c) {
     double saved;
     for (int i = 0; i < c->list->ops; i++) {
+        if (c->list->op[i].kind == EG_COLLECTIVE) continue; /* which has no row */
         const eg_cuda_kernel *row = product_row(c, i);
-        if (row == NULL || row->family != EG_CUDA_TMA) continue;
+        if (row->family != EG_CUDA_TMA) continue;
         const eg_cuda_gemm x = gemm_of(c, i, product_part(c, i));
         if (eg_cuda_choose_tail(c, row, &x, &saved).tiles > 0) return true;
     }
@@ -260,6 +262,7 @@ static int8_t reduce_at_once(const eg_cuda_compiler *c, int op) {
     const int reduce = reduce_of(c->list, op);
     int64_t sum_rows;
     if (reduce == EG_NO_OP) return 0;
+    if (c->list->groups > 0) return 0;
     const eg_cuda_portions portions = portions_of(c, op, &sum_rows);
     return portions.total == 0 && sum_rows == 1 ? (int8_t)reduce : 0;
 }
@@ -367,9 +370,12 @@ static eg_step *add_reduce(const eg_cuda_compiler *c, int op) {
     const int maker = maker_of(c->list, reduce->left.id);
     eg_cuda_step detail = {.kernel = c->row[op]};
     if (maker != EG_NO_OP && reduce->depth > 0) detail.portions = portions_of(c, maker, &detail.sum_rows);
+    detail.chunk_rows = maker != EG_NO_OP ? eg_cuda_sum_rows(c->row[maker]) : 1;
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     eg_step *step = add_step(c, op, &detail);
-    step->microseconds = eg_cuda_estimate_sums(&machine, c->row[op], detail.sum_rows, reduce->cols);
+    const int64_t groups = c->list->groups > 0 ? c->list->groups : 1;
+    step->microseconds =
+        eg_cuda_estimate_sums(&machine, c->row[op], detail.sum_rows / groups, reduce->cols * groups);
     return step;
 }
 
@@ -427,7 +433,7 @@ static void add_collective(const eg_cuda_compiler *c, int op) {
 static bool first_clears(const eg_cuda_compiler *c) {
     const eg_cuda_kernel *first = product_row(c, 0);
     double saved;
-    if (first == NULL) return false;
+    if (c->list->op[0].kind == EG_COLLECTIVE) return false;
     const eg_cuda_gemm x = gemm_of(c, 0, product_part(c, 0));
     return first->family == EG_CUDA_VECTORS ||
            (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
@@ -493,6 +499,7 @@ static void note_names(const eg_op_list *list, eg_program *program) {
         for (int j = 0; j < op->terms; j++) detail.names |= name_of(&op->term[j].view);
     }
     for (int i = 0; i < list->temporaries; i++) detail.names |= name_of(&list->temporary[i].same);
+    if (list->groups > 0) detail.names |= (uint64_t)1 << EG_OP_OFFSETS;
     memcpy(program->detail, &detail, sizeof detail);
 }
 

@@ -58,6 +58,7 @@ typedef struct eg_cuda_step {
     eg_cuda_tail tail;
     int64_t map_chunks; /* of the rows of a MAP, whose sums are made at once */
     int64_t sum_rows;   /* REDUCE: rows of sums, from row portions.total on */
+    int32_t chunk_rows; /* REDUCE of groups: rows of the result that each of them covers */
     int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
     int8_t raster;      /* rows of tiles in the block that those of a wave form */
     int8_t op;          /* the operation; PAD: which copy */

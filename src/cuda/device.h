@@ -27,8 +27,10 @@ typedef struct eg_cuda_device {
     bool checked;                              /* every kernel is waited for: EPIGRAD_CUDA_CHECK */
     const char *name[EG_MAX_STEPS];            /* the kernels of the last program */
     int names;
-    const eg_comm *comm; /* of calls since the last eg_sync; NULL: none */
-    CUresult broken;     /* a failure that the CUDA context does not outlive */
+    volatile uint32_t *wrong; /* host memory that kernels set to 1 where the ends of groups are wrong, */
+    CUdeviceptr wrong_at;     /* as they see it */
+    const eg_comm *comm;      /* of calls since the last eg_sync; NULL: none */
+    CUresult broken;          /* a failure that the CUDA context does not outlive */
 } eg_cuda_device;
 
 /* The status of a driver call; remembers failures that the CUDA context does not outlive. */

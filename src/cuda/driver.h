@@ -36,6 +36,9 @@
     X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \
     X(cuMemFree)                                                                                             \
+    X(cuMemHostAlloc)                                                                                        \
+    X(cuMemHostGetDevicePointer)                                                                             \
+    X(cuMemFreeHost)                                                                                         \
     X(cuMemsetD32Async)                                                                                      \
     X(cuMemcpyHtoDAsync)                                                                                     \
     X(cuMemcpyDtoHAsync)                                                                                     \

@@ -177,14 +177,26 @@ static double k_block_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     return vectors || costs->odd == 0 ? costs->k_block : costs->odd;
 }
 
+/* Rows of tiles of all items. That of a group's last rows is half empty. */
+static double tiles_down(const eg_cuda_gemm *x, int64_t height) {
+    const int64_t full = x->rows / height;
+    if (x->ragged == EG_CUDA_RAGGED_ROWS) return (double)full + (double)x->items / 2;
+    return (double)eg_ceil_div(x->rows, height) * (double)x->items;
+}
+
+/* k-blocks of a result; of a group those of as many rows as groups have on average. */
+static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const int64_t depth = x->ragged == EG_CUDA_RAGGED_DEPTH ? eg_ceil_div(x->depth, x->items) : x->depth;
+    return (double)eg_ceil_div(depth, row->k_block) * (double)x->summed;
+}
+
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const int blocks = row->family == EG_CUDA_TMA ? EG_CUDA_CLUSTER : 1;
-    const double tiles = (double)eg_ceil_div(x->rows, (int64_t)blocks * row->tile_rows) *
-                         (double)eg_ceil_div(x->cols, row->tile_cols) * (double)x->items;
+    const double tiles =
+        tiles_down(x, (int64_t)blocks * row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols);
     const int places = machine->multiprocessors / blocks;
-    const double k_blocks =
-        row->k_block > 0 ? (double)eg_ceil_div(x->depth, row->k_block) * (double)x->summed : 0;
+    const double k_blocks = row->k_block > 0 ? k_blocks_of(row, x) : 0;
     const bool has_tail = saved >= 0;
     const double waves = ceil_of(tiles / places) - (has_tail ? saved : 0);
     const double rounds = ceil_of(tiles / (places * costs->resident));
@@ -203,8 +215,7 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
 }
 
 static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    return (double)eg_ceil_div(x->rows, row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols) *
-           (double)x->items;
+    return tiles_down(x, row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols);
 }
 
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
@@ -213,7 +224,7 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
     const double blocks = tiles_of(row, x) * splits;
-    const double k_blocks = ceil_of((double)eg_ceil_div(x->depth, row->k_block) * (double)x->summed / splits);
+    const double k_blocks = ceil_of(k_blocks_of(row, x) / splits);
     const double places = machine->multiprocessors * costs->resident * (splits > 2 ? 0.92 : 1);
     const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency);

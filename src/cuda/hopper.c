@@ -5,6 +5,7 @@
 #include "hopper.h"
 
 #include "core/error.h"
+#include "groups.h"
 
 enum { LINE = 128, WARP_ROWS = 16 }; /* bytes of a swizzled line; rows that a consumer warp stores at once */
 
@@ -130,8 +131,9 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
      * device. */
     const int64_t rows = (int64_t)EG_CUDA_CLUSTER * row->tile_rows,
                   room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
-    const int64_t tiles =
-        (x->rows + rows - 1) / rows * ((x->cols + row->tile_cols - 1) / row->tile_cols) * x->items;
+    const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, rows)
+                                                          : (x->rows + rows - 1) / rows * x->items;
+    const int64_t tiles = down * ((x->cols + row->tile_cols - 1) / row->tile_cols);
     *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
     return EG_OK;
 }

@@ -30,6 +30,13 @@ typedef enum eg_cuda_epilogue {
     EG_CUDA_TIMES     /* as EG_CUDA_FORWARD, but what is added there is a factor */
 } eg_cuda_epilogue;
 
+/* What the rows of groups are of an operation (groups.h). */
+typedef enum eg_cuda_ragged {
+    EG_CUDA_DENSE, /* there are no groups */
+    EG_CUDA_RAGGED_ROWS,
+    EG_CUDA_RAGGED_DEPTH /* of a product for each group */
+} eg_cuda_ragged;
+
 /* A product with its epilogue:
  *
  *   acc(i, j) = scale * sum over s < summed, t < depth of left(i, t) * right(t, j)      summed in f32 | f64
@@ -41,9 +48,13 @@ typedef enum eg_cuda_epilogue {
  *
  * `items` results; an operand's item is result number * item_stride. With `summed` > 1 there is one result
  * and left and right step their item_stride from summand to summand. depth, summed may be 0: acc is 0.
+ * Of groups, `items` is their number; `rows` or `depth`, as `ragged` says, is that of all of them, and their
+ * ends are read from device memory. A matrix with those rows has them of all groups, in their order, and
+ * item_stride 0; the item of any other is its group. Rows past the last end are neither read nor written.
  * Sums: row (item * chunks + tile row) of `sums` has the column sums of rows [tile row * tile_rows, ...) of
  * the item, `cols` numbers of the compute type, every number written by one thread in one fixed order. Where
- * that is one row, it may be the result: of any type, and added to what is there. */
+ * that is one row, it may be the result: of any type, and added to what is there. Of groups, the row is the
+ * row tile's, for tiles of as many rows as it covers. */
 typedef struct eg_cuda_gemm {
     eg_cuda_matrix left, right;
     eg_cuda_matrix out, second;
@@ -52,6 +63,8 @@ typedef struct eg_cuda_gemm {
     eg_cuda_matrix bias; /* [cols] */
     eg_cuda_matrix total; /* [cols]: where the sums go that are the only row of `sums`; absent: to `sums` */
     uint64_t sums;        /* 0: not wanted */
+    uint64_t ends;        /* of groups: int32 [items]; 0: there are none */
+    uint64_t wrong;       /* uint32: set to 1 where an end is wrong */
     int64_t rows, cols, depth;
     int64_t items, summed;
     int64_t chunks;          /* ceil(rows / tile_rows) */
@@ -64,6 +77,8 @@ typedef struct eg_cuda_gemm {
     int32_t multiprocessors; /* for persistent kernels */
     int32_t splits;          /* small tiles: parts of the depth, one for each block of a cluster */
     int32_t add_to_total;
+    int32_t ragged; /* eg_cuda_ragged */
+    int32_t unused;
     double scale; /* of the product, once: 1 where another kernel has made it */
 } eg_cuda_gemm;
 
@@ -93,9 +108,10 @@ typedef struct eg_cuda_act_grad {
     eg_cuda_matrix out;   /* grad_pre; absent: only the sums are wanted */
     eg_cuda_matrix total; /* as in eg_cuda_gemm */
     uint64_t sums;        /* 0: not wanted */
+    uint64_t ends, wrong; /* as in eg_cuda_gemm: rows up to the last end */
     eg_cuda_counts counts;
     int64_t rows, cols, items;
-    int64_t chunks;
+    int64_t chunks, groups;
     int32_t activation, source, propagate, add_to_total;
 } eg_cuda_act_grad;
 
@@ -125,12 +141,17 @@ typedef struct eg_cuda_hopper {
     eg_cuda_counts counts; /* to be set to 0 */
 } eg_cuda_hopper;
 
-/* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`. */
+/* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`; of groups, out[g, j] the sum of
+ * those of its row tiles. */
 typedef struct eg_cuda_column_sum {
     uint64_t sums;
     eg_cuda_matrix out;
     int64_t rows, cols;
     int32_t accumulate, unused;
+    uint64_t ends;            /* of groups; 0: there are none */
+    int64_t groups, all_rows; /* of the result that was summed */
+    int32_t chunk_rows;       /* of it, that a row of `sums` covers */
+    int32_t also_unused;
 } eg_cuda_column_sum;
 
 /* The parameter of the kernels that measure the peak: a number of each thread goes to `out`. */

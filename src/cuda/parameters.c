@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels are given: a program's views with the addresses of a call. */
 #include "compile.h"
+#include "groups.h"
 
 /* ---- Addresses ------------------------------------------------------------------------------------ */
 
@@ -28,6 +29,9 @@ const eg_view *eg_cuda_stored_at(const eg_op_list *list, int temporary) {
     return eg_is_present(same) ? same : NULL;
 }
 
+/* From one item of what the workspace has to the next. The rows of groups are those of one matrix. */
+static int64_t item_stride_of(int64_t items, int64_t rows, int64_t ld) { return items > 1 ? rows * ld : 0; }
+
 /* A temporary in rows that begin on 16 bytes, or where its numbers are stored anyway. */
 static eg_cuda_matrix temporary_of(const eg_cuda_binding *binding, int id) {
     const eg_op_list *list = &binding->program->list;
@@ -38,7 +42,7 @@ static eg_cuda_matrix temporary_of(const eg_cuda_binding *binding, int id) {
     return (eg_cuda_matrix){.data = eg_cuda_region_of(binding, id),
                             .row_stride = ld,
                             .col_stride = 1,
-                            .item_stride = x->rows * ld,
+                            .item_stride = item_stride_of(x->items, x->rows, ld),
                             .dtype = (int32_t)list->dtype};
 }
 
@@ -143,6 +147,12 @@ eg_cuda_matrix eg_cuda_matrix_of(const eg_cuda_binding *binding, const eg_view *
     return (eg_cuda_matrix){0};
 }
 
+static uint64_t ends_of(const eg_cuda_binding *binding) {
+    if (binding->call == NULL) return EG_MOST_ALIGN;
+    const eg_address *ends = &binding->call->operand[EG_OP_OFFSETS];
+    return (uint64_t)(uintptr_t)ends->data + ends->offset;
+}
+
 static eg_cuda_matrix matrix_of_term(const eg_cuda_binding *binding, const eg_term *term) {
     return term != NULL ? eg_cuda_matrix_of(binding, &term->view) : (eg_cuda_matrix){0};
 }
@@ -222,10 +232,19 @@ static void join_summands(eg_cuda_gemm *x) {
     x->summed = 1;
 }
 
+/* An operation of a group becomes that of all groups. */
+static void take_groups(const eg_cuda_binding *binding, const eg_op *op, eg_cuda_gemm *x) {
+    if (!op->ragged) return;
+    x->items = binding->program->list.groups;
+    x->ragged = op->axis == EG_AXIS_DEPTH ? EG_CUDA_RAGGED_DEPTH : EG_CUDA_RAGGED_ROWS;
+    x->ends = ends_of(binding);
+}
+
 /* A column-major result of nothing but a product is the row-major one of the transposes: d_b of [N, K]
- * weights. Kernels that store rows make it, too. */
+ * weights. Kernels that store rows make it, too. The rows of groups stay rows. */
 static bool is_turned(const eg_cuda_gemm *x) {
-    return x->epilogue == EG_CUDA_STORE && x->out.row_stride == 1 && x->out.col_stride != 1;
+    return x->ragged != EG_CUDA_RAGGED_ROWS && x->epilogue == EG_CUDA_STORE && x->out.row_stride == 1 &&
+           x->out.col_stride != 1;
 }
 
 static eg_cuda_gemm turned_gemm(eg_cuda_gemm x) {
@@ -248,6 +267,7 @@ eg_cuda_gemm eg_cuda_gemm_of(const eg_cuda_binding *binding, int index) {
                       .accumulate = op->accumulate,
                       .scale = eg_scale_of(op)};
     take_terms(binding, op, &x);
+    take_groups(binding, op, &x);
     if (op->kind == EG_COPY) {
         x.in = eg_cuda_matrix_of(binding, &op->left);
         if (op->accumulate) x.left = x.in, x.in = x.out;
@@ -287,7 +307,7 @@ static eg_cuda_matrix unfinished_of(const eg_cuda_binding *binding, int op, cons
     return (eg_cuda_matrix){.data = eg_cuda_region_of(binding, EG_CUDA_UNFINISHED),
                             .row_stride = ld,
                             .col_stride = 1,
-                            .item_stride = x->rows * ld,
+                            .item_stride = item_stride_of(list->op[op].items, x->rows, ld),
                             .dtype = (int32_t)list->compute};
 }
 
@@ -326,9 +346,14 @@ eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cud
 }
 
 int64_t eg_cuda_count_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {
+    const int64_t across = eg_ceil_div(gemm->cols, row->tile_cols);
+    if (gemm->ragged == EG_CUDA_RAGGED_ROWS) {
+        gemm->chunks = eg_cuda_row_tiles(gemm->rows, gemm->items, eg_cuda_sum_rows(row));
+        gemm->tiles = eg_cuda_row_tiles(gemm->rows, gemm->items, row->tile_rows) * across;
+        return gemm->tiles;
+    }
     gemm->chunks = eg_ceil_div(gemm->rows, eg_cuda_sum_rows(row));
-    gemm->tiles =
-        gemm->items * eg_ceil_div(gemm->rows, row->tile_rows) * eg_ceil_div(gemm->cols, row->tile_cols);
+    gemm->tiles = gemm->items * eg_ceil_div(gemm->rows, row->tile_rows) * across;
     return gemm->tiles;
 }
 
@@ -376,6 +401,7 @@ eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, con
                                  .activation = x.activation,
                                  .source = x.source,
                                  .propagate = x.propagate};
+    if (x.ragged != EG_CUDA_DENSE) act_grad.groups = x.items, act_grad.items = 1, act_grad.ends = x.ends;
     eg_cuda_take_total(binding, detail, &act_grad.total, &act_grad.add_to_total);
     if (detail->clears) act_grad.counts = eg_cuda_counters_of(binding);
     return act_grad;
@@ -388,11 +414,17 @@ eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int ind
     const eg_op_list *list = &binding->program->list;
     const eg_op *op = &list->op[index];
     const uint64_t skipped = (uint64_t)(detail->portions.total * op->cols) * eg_size_of(list->compute);
-    return (eg_cuda_column_sum){.sums = eg_cuda_region_of(binding, op->left.id) + skipped,
-                                .out = eg_cuda_matrix_of(binding, &op->out),
-                                .rows = detail->sum_rows,
-                                .cols = op->cols,
-                                .accumulate = op->accumulate};
+    eg_cuda_column_sum sum = {.sums = eg_cuda_region_of(binding, op->left.id) + skipped,
+                              .out = eg_cuda_matrix_of(binding, &op->out),
+                              .rows = detail->sum_rows,
+                              .cols = op->cols,
+                              .accumulate = op->accumulate};
+    if (!op->ragged) return sum;
+    sum.ends = ends_of(binding);
+    sum.groups = list->groups;
+    sum.all_rows = op->depth;
+    sum.chunk_rows = detail->chunk_rows;
+    return sum;
 }
 
 eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute) {

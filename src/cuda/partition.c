@@ -2,6 +2,7 @@
 /* How steps are divided: those with column sums into chunks, and into portions that the workspace has room
  * for; maps; and the last tiles of a product along its depth. Pure. */
 #include "compile.h"
+#include "groups.h"
 
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
     return row->sum_rows > 0 ? row->sum_rows : row->tile_rows;
@@ -9,7 +10,8 @@ int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
 
 /* ---- Column sums ---------------------------------------------------------------------------------- */
 
-/* No row that makes column sums has smaller chunks; and portions are whole tiles of every row. */
+/* No row that makes column sums of many rows has smaller chunks; and portions are whole tiles of every row.
+ */
 enum { LEAST_CHUNK = 32, LEAST_PORTION = 256 };
 
 /* Of the temporaries, others are some operation's result. */
@@ -26,8 +28,14 @@ static int count_sums(const eg_op_list *list) {
     return count;
 }
 
-/* Of all chunks, where that is not too much; else of a portion, and a row for the total. */
+/* Of all chunks, where that is not too much; else of a portion, and a row for the total. The host does not
+ * know what rows a portion of groups would have: all are made at once. Rows for few rows have chunks of 16,
+ * but take no more than 16 rows a group, which are a chunk a group more. */
 bool eg_cuda_rows_of_sums(const eg_op_list *list, const eg_temporary *sums, int64_t *rows) {
+    if (list->groups > 0) {
+        *rows = eg_cuda_row_tiles(sums->rows, list->groups, LEAST_CHUNK) + list->groups;
+        return true;
+    }
     const int64_t most = (int64_t)(count_sums(list) > 1 ? 15 : 30) << 20, least = LEAST_PORTION / LEAST_CHUNK;
     const int64_t fit = sums->cols > 0 ? most / (int64_t)eg_dtype_size(list->compute) / sums->cols : 0;
     const int64_t room = fit > least ? fit : least;
@@ -41,7 +49,7 @@ eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary 
                                      int64_t rows, int64_t chunk_rows) {
     const int64_t chunks = eg_ceil_div(rows, chunk_rows);
     int64_t have = 0;
-    if (!eg_cuda_rows_of_sums(list, sums, &have) || items * chunks <= have)
+    if (list->groups > 0 || !eg_cuda_rows_of_sums(list, sums, &have) || items * chunks <= have)
         return (eg_cuda_portions){items, rows, 0};
     const int64_t room = have - 1;
     if (chunks <= room) return (eg_cuda_portions){room / chunks, rows, room};

@@ -61,7 +61,8 @@ static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_
 
 static eg_status sum_columns(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row,
                              eg_cuda_column_sum sum) {
-    return enqueue(run, stream, row, eg_ceil_div(sum.cols, row->tile_cols), &sum);
+    const int64_t groups = sum.ends != 0 ? sum.groups : 1;
+    return enqueue(run, stream, row, groups * eg_ceil_div(sum.cols, row->tile_cols), &sum);
 }
 
 /* Adds the sums of a portion, which are `rows` rows, to the total of the portions before it. */
@@ -89,6 +90,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     const eg_cuda_tail *tail = &detail->tail;
     const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
     gemm.multiprocessors = run->device->caps.multiprocessors;
+    gemm.wrong = run->device->wrong_at;
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->stream, row, tiles, &gemm);
     gemm.splits = detail->splits;
     if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
@@ -146,6 +148,7 @@ static eg_status run_vectors(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_act_grad all = eg_cuda_act_grad_of(&run->binding, step->op, detail);
     for (int64_t item = 0; item < all.items; item += detail->portions.items) {
         eg_cuda_act_grad x = all;
+        x.wrong = run->device->wrong_at;
         x.items = eg_least(detail->portions.items, all.items - item);
         x.grad = eg_cuda_from(all.grad, item, 0);
         x.saved = eg_cuda_from(all.saved, item, 0);

@@ -9,6 +9,9 @@
 #define EPILOGUES  (1U << EG_CUDA_FORWARD | 1U << EG_CUDA_ACT_GRAD | 1U << EG_CUDA_CHAIN)
 #define EVERYTHING (STORES | EPILOGUES | 1U << EG_CUDA_TIMES)
 
+/* Kernels that read the ends of groups. */
+#define GROUPS (EG_CUDA_ROW_GROUPS | EG_CUDA_DEPTH_GROUPS)
+
 /* How left [rows, depth] and right [depth, cols] lie in memory, as BLAS has it for row-major matrices: n, as
  * it stands (row-major); t, transposed (column-major). */
 #define nn_LAYOUT (EG_CUDA_LEFT_ROWS | EG_CUDA_RIGHT_ROWS)
@@ -70,7 +73,7 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM90A,                                                                                 \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_SMALL | layout##_LAYOUT,                                             \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_SMALL | EG_CUDA_ROW_GROUPS | layout##_LAYOUT,                        \
      .tile_rows = 128,                                                                                       \
      .tile_cols = cols,                                                                                      \
      .k_block = depth,                                                                                       \
@@ -86,7 +89,7 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM90A,                                                                                 \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | (also),                                \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | GROUPS | (also),                       \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_HOPPER_DEPTH,                                                                             \
@@ -106,7 +109,7 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM80,                                                                                  \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = also,                                                                                          \
+     .takes = GROUPS | (also),                                                                               \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_SMALL_K_BYTES(rows, cols) / (size),                                                       \
@@ -118,6 +121,14 @@
 #define SMALL_ALL(label, storage, accumulated, size, also)                                                   \
     SMALL_FEW(label, storage, accumulated, size, also)                                                       \
     SMALL(label, storage, accumulated, size, 64, 64, also)
+
+/* And of the rows of groups. */
+#define HOPPER_GROUPED(type, storage, layout, terms)                                                         \
+    HOPPER_ROW(#type "_grouped", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,       \
+               EG_CUDA_PINGPONG | EG_CUDA_ROW_GROUPS | EG_CUDA_GROUPS_ALONE)
+#define HOPPER_16_GROUPED(type, storage)                                                                     \
+    HOPPER_GROUPED(type, storage, nn, STORES | EPILOGUES)                                                    \
+    HOPPER_GROUPED(type, storage, nt, STORES | EPILOGUES)
 
 static const eg_cuda_kernel rows[] = {
     /* Products by the vendor's library, with a bias or nothing. */
@@ -156,7 +167,8 @@ static const eg_cuda_kernel rows[] = {
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
-            HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16)
+            HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16) HOPPER_16_GROUPED(bf16, EG_BF16)
+                HOPPER_16_GROUPED(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
@@ -199,7 +211,7 @@ static const eg_cuda_kernel rows[] = {
      .dtype = EG_BF16,
      .needs = EG_CUDA_SM80,
      .epilogues = EVERYTHING,
-     .takes = EG_CUDA_MATRIX_UNIT,
+     .takes = GROUPS | EG_CUDA_MATRIX_UNIT,
      .tile_rows = 128,
      .tile_cols = 128,
      .k_block = 32,
@@ -212,7 +224,7 @@ static const eg_cuda_kernel rows[] = {
      .dtype = EG_F16,
      .needs = EG_CUDA_SM80,
      .epilogues = EVERYTHING,
-     .takes = EG_CUDA_MATRIX_UNIT,
+     .takes = GROUPS | EG_CUDA_MATRIX_UNIT,
      .tile_rows = 128,
      .tile_cols = 128,
      .k_block = 32,
@@ -225,6 +237,7 @@ static const eg_cuda_kernel rows[] = {
      .dtype = EG_F32,
      .needs = EG_CUDA_SM80,
      .epilogues = EVERYTHING,
+     .takes = GROUPS,
      .tile_rows = 128,
      .tile_cols = 128,
      .k_block = 16,
@@ -237,6 +250,7 @@ static const eg_cuda_kernel rows[] = {
      .dtype = EG_F64,
      .needs = EG_CUDA_SM80,
      .epilogues = EVERYTHING,
+     .takes = GROUPS,
      .tile_rows = 128,
      .tile_cols = 128,
      .k_block = 16,
@@ -248,6 +262,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_STRIDED,
      .compute = EG_F32,
      .epilogues = EVERYTHING,
+     .takes = GROUPS,
      .tile_rows = 64,
      .tile_cols = 64,
      .k_block = 16,
@@ -257,6 +272,7 @@ static const eg_cuda_kernel rows[] = {
      .family = EG_CUDA_STRIDED,
      .compute = EG_F64,
      .epilogues = EVERYTHING,
+     .takes = GROUPS,
      .tile_rows = 64,
      .tile_cols = 64,
      .k_block = 16,

@@ -41,8 +41,11 @@ enum {
     EG_CUDA_STREAM_K = 1U << 9,  /* can have a stream-K tail: clusters share the depth of the last tiles */
     EG_CUDA_COPY = 1U << 10,     /* depth 0, and out = in: no bias, activation or second */
     EG_CUDA_PINGPONG = 1U << 11, /* a tile's epilogue runs during the products of the next */
-    EG_CUDA_FEW_ROWS = 1U << 12, /* no more than a tile's */
-    EG_CUDA_FEW_COLS = 1U << 13
+    EG_CUDA_FEW_ROWS = 1U << 12, /* no more than a tile's: of groups, as their mean */
+    EG_CUDA_FEW_COLS = 1U << 13,
+    EG_CUDA_ROW_GROUPS = 1U << 14,   /* takes the rows of groups */
+    EG_CUDA_DEPTH_GROUPS = 1U << 15, /* sums over the rows of each group */
+    EG_CUDA_GROUPS_ALONE = 1U << 16  /* takes nothing else */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

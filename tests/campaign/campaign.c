@@ -3,13 +3,13 @@
  * the oracle. A case is a function of the seed and its index, and of nothing else.
  *
  *     campaign [--backend cpu|cuda|webgpu] [--seed N|random] [--minutes X | --cases COUNT | --case I[-J]]
- *              [--threads A,B,C,D] [--kernel ROW] [--describe]
+ *              [--threads A,B,C,D] [--kernel ROW] [--groups] [--describe]
  *
  * runs cases for a minute, if nothing else is said, and prints for each failure what is wrong and the one
  * line that repeats it. --threads are the thread counts that cases draw from, --kernel keeps to one kernel
- * row; --describe runs nothing, and counts what the cases have, or says what the one case is. SIGINT and
- * SIGTERM end it with the totals so far. EPIGRAD_CPU_ISA caps the instruction set; EPIGRAD_TEST_SHORT
- * leaves a tenth of the cases. Exits with 1 if a case failed, with 77 where the backend is
+ * row, --groups to grouped layers; --describe runs nothing, and counts what the cases have, or says what the
+ * one case is. SIGINT and SIGTERM end it with the totals so far. EPIGRAD_CPU_ISA caps the instruction set;
+ * EPIGRAD_TEST_SHORT leaves a tenth of the cases. Exits with 1 if a case failed, with 77 where the backend is
  * not there. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE
@@ -35,7 +35,7 @@ typedef struct options {
     double minutes;             /* 0: no limit */
     int threads[CAMPAIGN_THREADS];
     const char *kernel;
-    bool describe, one; /* one: --case was given */
+    bool describe, one, groups; /* one: --case was given */
 } options;
 
 typedef struct totals {
@@ -169,6 +169,7 @@ static void one_case(contexts *all, uint64_t index, totals *sum) {
     campaign_case c;
     check_report report;
     campaign_make(all->o->seed, index, all->o->backend != EG_BACKEND_WEBGPU, &c);
+    if (all->o->groups && c.call.groups == 0) return;
     make_line(all->o, index, index);
     alarm(PATIENCE);
     const check_result result = run_case(all, &c, &report);
@@ -296,6 +297,8 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--describe") == 0) {
             o.describe = true;
+        } else if (strcmp(argv[i], "--groups") == 0) {
+            o.groups = true;
         } else {
             take_option(argv[i], argv[i + 1], &o);
             i++;

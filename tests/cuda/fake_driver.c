@@ -187,6 +187,26 @@ EXPORT CUresult cuMemFree(CUdeviceptr address) {
     return CUDA_SUCCESS;
 }
 
+EXPORT CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
+    (void)flags;
+    *memory = calloc(1, bytes);
+    eg_fake_cuda.word = *memory;
+    eg_fake_cuda.pieces += *memory != NULL;
+    return *memory != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned flags) {
+    (void)flags;
+    *address = (CUdeviceptr)memory;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFreeHost(void *memory) {
+    free(memory);
+    eg_fake_cuda.pieces--;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     (void)stream;
     memcpy((void *)to, from, bytes);
@@ -257,7 +277,7 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType typ
     if (extent[0] == 0) return CUDA_ERROR_INVALID_VALUE;
     if (eg_fake_cuda.maps < FAKE_MAPS)
         eg_fake_cuda.map[eg_fake_cuda.maps] =
-            (fake_map){(uint64_t)(uintptr_t)address, extent[0] * element, box[1]};
+            (fake_map){(uint64_t)(uintptr_t)address, extent[0] * element, box[1], (uint32_t)extent[2]};
     eg_fake_cuda.maps++;
     return CUDA_SUCCESS;
 }

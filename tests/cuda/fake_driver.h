@@ -10,7 +10,7 @@
 /* A matrix as the copy engine is told of it: bytes of a row, and rows that it moves at once. */
 typedef struct fake_map {
     uint64_t address, row_bytes;
-    uint32_t box_rows;
+    uint32_t box_rows, items;
 } fake_map;
 
 enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64 };
@@ -27,6 +27,7 @@ typedef struct fake_cuda {
     int captures;        /* graphs captured and not destroyed */
     int waits;           /* of streams for events, captured or not */
     int pieces;          /* of device memory, not freed */
+    uint32_t *word;      /* of the host's memory, that kernels may write to: the last context's */
     char last_kernel[96];
     unsigned last_blocks, last_cluster; /* its grid, and blocks of a cluster */
     int maps;                           /* made; the first FAKE_MAPS of them: */

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend on a device: recorded and captured calls give the bits of the first one, on memory and
- * streams of the caller's own, from several threads; and a kernel that fails.
+ * streams of the caller's own, from several threads; the ends of groups, right and wrong; and a kernel that
+ * fails.
  *
  *     test_device [lost | PATTERN]     `lost`: in a process of its own, whose CUDA context does not outlive
  * it; a pattern of names: those alone */
+#define _DEFAULT_SOURCE /* setenv */
 #include <pthread.h>
 
 #include "cuda/driver.h"
@@ -149,6 +151,96 @@ static void a_caller_captures(void **state) {
     cuda->cuStreamDestroy(stream);
 }
 
+/* ---- The ends of groups ---------------------------------------------------------------------------------
+ */
+
+enum { GROUPS = 5 };
+
+static void make_grouped(session *s, void **ends) {
+    s->layer.groups = GROUPS, s->layer.batch = 0;
+    s->args.b.batch_stride = s->args.d_b.batch_stride = K * N;
+    assert_ok(eg_alloc(s->context, GROUPS * sizeof(int32_t), ends));
+    s->args.offsets.data = *ends;
+}
+
+static void set_ends(session *s, const int32_t *ends) {
+    assert_ok(eg_upload(s->context, s->args.offsets.data, 0, ends, GROUPS * sizeof *ends));
+}
+
+/* The plan and the graph of a call are those of its addresses: what is there is read when it runs. */
+static void ends_may_change_under_a_graph(void **state) {
+    static const int32_t routed[][GROUPS] = {{100, 100, 350, 612, M},
+                                             {0, 300, 301, 640, 690},
+                                             {M, M, M, M, M},
+                                             {0, 0, 0, 0, 0},
+                                             {128, 256, 384, 512, 640}};
+    (void)state;
+    session s, other;
+    void *ends, *others;
+    unsigned char *bits = need_memory((size_t)3 * ROOM);
+    assert_int_equal(open_session(&s, NULL), 0);
+    setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
+    assert_int_equal(open_session(&other, NULL), 0);
+    unsetenv("EPIGRAD_CUDA_GRAPHS");
+    make_grouped(&s, &ends), make_grouped(&other, &others);
+    for (size_t i = 0; i < 3 * LENGTH(routed); i++) {
+        set_ends(&s, routed[i % LENGTH(routed)]), set_ends(&other, routed[i % LENGTH(routed)]);
+        assert_int_equal(poison_outputs(&s) + poison_outputs(&other), 0);
+        assert_ok(eg_backward(s.context, &s.layer, &s.args));
+        assert_ok(eg_backward(other.context, &other.layer, &other.args));
+        assert_int_equal(read_outputs(&s, s.bits) + read_outputs(&other, bits), 0);
+        assert_memory_equal(s.bits, bits, (size_t)3 * ROOM);
+    }
+    eg_free(s.context, ends), eg_free(other.context, others);
+    close_session(&s), close_session(&other);
+    free(bits);
+}
+
+static void assert_poison(const unsigned char *bits, size_t from) {
+    for (size_t i = from; i < ROOM; i++) assert_int_equal(bits[i], 0x7f);
+}
+
+/* They are said once, by the first call that waits; nothing is written outside, and the next call is right.
+ */
+static void wrong_ends_are_reported(void **state) {
+    static const int32_t right[GROUPS] = {100, 100, 350, 612, M};
+    static const int32_t wrong[][GROUPS] = {{100, 99, 350, 612, M},
+                                            {100, 200, 300, 400, M + 1},
+                                            {-1, 200, 300, 400, M},
+                                            {INT32_MAX, INT32_MIN, 0, INT32_MAX, INT32_MAX},
+                                            {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN}};
+    (void)state;
+    session s;
+    void *ends;
+    unsigned char *bits = need_memory((size_t)3 * ROOM);
+    assert_int_equal(open_session(&s, NULL), 0);
+    make_grouped(&s, &ends);
+    set_ends(&s, right);
+    assert_int_equal(poison_outputs(&s), 0);
+    assert_ok(eg_backward(s.context, &s.layer, &s.args));
+    assert_int_equal(read_outputs(&s, s.bits), 0);
+    for (size_t i = 0; i < 2 * LENGTH(wrong); i++) {
+        set_ends(&s, wrong[i % LENGTH(wrong)]);
+        assert_int_equal(poison_outputs(&s), 0);
+        assert_ok(eg_backward(s.context, &s.layer, &s.args));
+        assert_status(eg_sync(s.context), EG_ERR_ARGUMENT);
+        assert_non_null(strstr(eg_last_error(), "offsets"));
+        assert_ok(eg_sync(s.context));
+        assert_int_equal(read_outputs(&s, bits), 0);
+        assert_poison(bits, (size_t)M * K * 2);
+        assert_poison(bits + ROOM, (size_t)GROUPS * K * N * 2);
+        assert_poison(bits + (size_t)2 * ROOM, (size_t)GROUPS * N * 2);
+        set_ends(&s, right);
+        assert_int_equal(poison_outputs(&s), 0);
+        assert_ok(eg_backward(s.context, &s.layer, &s.args));
+        assert_int_equal(read_outputs(&s, bits), 0);
+        assert_memory_equal(bits, s.bits, (size_t)3 * ROOM);
+    }
+    eg_free(s.context, ends);
+    close_session(&s);
+    free(bits);
+}
+
 typedef struct worker {
     CUcontext context;
     session session;
@@ -219,6 +311,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replays_give_the_same_bits),
         cmocka_unit_test(a_caller_captures),
+        cmocka_unit_test(ends_may_change_under_a_graph),
+        cmocka_unit_test(wrong_ends_are_reported),
         cmocka_unit_test_prestate(a_context_for_each_thread, context),
     };
     const struct CMUnitTest lost[] = {cmocka_unit_test(a_kernel_fails)};

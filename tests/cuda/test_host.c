@@ -345,6 +345,39 @@ static void a_device_that_is_not_there_is_named(void **state) {
     assert_string_equal(eg_last_error(), "info.device is 3; this machine has 1 CUDA devices");
 }
 
+/* A call is one with its ends' address: what is there may change under its graph. */
+static void a_grouped_call_is_known_by_where_its_ends_are(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.groups = 2, s.layer.batch = 0;
+    s.forward.offsets.data = s.memory[3];
+    for (int i = 0; i < 3; i++) assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(driver->replays, 2);
+    s.forward.offsets.data = s.memory[4];
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(driver->replays, 2);
+    close_session(&s);
+}
+
+/* Kernels write to a word of the host's memory, which is looked at wherever the stream is waited for. */
+static void wrong_ends_are_said_once(void **state) {
+    (void)state;
+    session s;
+    char byte = 0;
+    open_session(&s);
+    assert_ok(eg_sync(s.context));
+    *driver->word = 1;
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_status(eg_sync(s.context), EG_ERR_ARGUMENT);
+    assert_non_null(strstr(eg_last_error(), "offsets of a grouped call"));
+    assert_ok(eg_sync(s.context));
+    *driver->word = 1;
+    assert_status(eg_download(s.context, &byte, s.memory[2], 0, 1), EG_ERR_ARGUMENT);
+    assert_ok(eg_download(s.context, &byte, s.memory[2], 0, 1));
+    close_session(&s);
+}
+
 /* `test_host unavailable WORDS`: in a process of its own, as a driver is started once. */
 static int unavailable(const char *words) {
     const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
@@ -372,6 +405,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
+        cmocka_unit_test(a_grouped_call_is_known_by_where_its_ends_are),
+        cmocka_unit_test(wrong_ends_are_said_once),
         cmocka_unit_test(a_checked_call_names_the_kernel),
         cmocka_unit_test(a_device_too_old_is_named),
         cmocka_unit_test(a_device_that_is_not_there_is_named),

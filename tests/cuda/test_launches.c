@@ -177,11 +177,22 @@ static void make_large(eg_layer *l, eg_backward_args *args) {
     if (args->source == EG_SOURCE_PRE) args->pre.data = place(4);
 }
 
+/* A mixture of experts of as many rows: the matrices without rows have one a group. */
+static void group(eg_layer *l, eg_forward_args *up, eg_backward_args *down) {
+    static const int64_t groups[] = {1, 2, 8, 64, 160};
+    const int64_t apart = (l->k + 8) * (l->n + 16) / 8 * 8;
+    l->groups = groups[random_below(LENGTH(groups))], l->batch = 0;
+    up->b.batch_stride = up->b_up.batch_stride = apart;
+    down->b.batch_stride = down->b_up.batch_stride = down->d_b.batch_stride = down->d_b_up.batch_stride =
+        apart;
+    up->offsets.data = down->offsets.data = place(21);
+}
+
 /* ---- The comparison ----------------------------------------------------------------------------- */
 
 /* What the tests have seen, so that none of it is missing. */
 typedef struct seen {
-    int library, refused, portions, cleared, beside;
+    int library, refused, portions, cleared, beside, grouped;
 } seen;
 
 static void look_at(const char *plan, bool refused, seen *x) {
@@ -190,6 +201,31 @@ static void look_at(const char *plan, bool refused, seen *x) {
     x->portions += strstr(plan, ", each with ") != NULL;
     x->cleared += strstr(plan, "clear counters") != NULL;
     x->beside += strstr(plan, "beside the next") != NULL;
+}
+
+static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* Kernels that do not read the ends would take all rows for those of the first group. */
+static void look_at_kernels(const eg_layer *l, int call) {
+    for (int i = 0; l->groups > 0 && i < driver->launches && i < FAKE_LAUNCHES; i++) {
+        const char *name = driver->launch[i];
+        const bool hopper = begins(name, "hopper_bf16") || begins(name, "hopper_f16");
+        const bool reads = strstr(name, "_split_") != NULL || strstr(name, "_grouped_") != NULL;
+        if (begins(name, "cublaslt") || begins(name, "pad") || begins(name, "copy") || (hopper && !reads))
+            fail_msg("call %d: %s", call, name);
+    }
+}
+
+/* What has the rows of groups is one matrix, of the caller's or in the workspace: kernels name no item of it.
+ */
+static void look_at_maps(const eg_layer *l, int call) {
+    for (int i = 0; l->groups > 0 && i < driver->maps && i < FAKE_MAPS; i++) {
+        const uint64_t at = driver->map[i].address;
+        const bool weights = at >> 44 == (uintptr_t)place(1) >> 44 || at >> 44 == (uintptr_t)place(6) >> 44 ||
+                             at >> 44 == (uintptr_t)place(11) >> 44 || at >> 44 == (uintptr_t)place(14) >> 44;
+        if (driver->map[i].items != (weights ? l->groups : 1))
+            fail_msg("call %d: %u items at %llx", call, driver->map[i].items, (unsigned long long)at);
+    }
 }
 
 /* A call is made one by one, then captured as a graph, then replayed. */
@@ -218,9 +254,10 @@ static void make_call(eg_context *context, int call, seen *x) {
     random_below(2);
     eg_layer layer = random_layer(&odd);
     const bool large = one_in(4), forward = !large && one_in(4);
-    const eg_forward_args up = random_forward(&layer, odd);
+    eg_forward_args up = random_forward(&layer, odd);
     eg_backward_args down = random_backward(&layer, odd);
     if (large) make_large(&layer, &down);
+    if (one_in(4)) group(&layer, &up, &down);
     if (forward) {
         assert_ok(eg_forward_plan(context, &layer, &up, plan, sizeof plan));
     } else {
@@ -228,10 +265,13 @@ static void make_call(eg_context *context, int call, seen *x) {
     }
     for (int turn = 0; turn < 3; turn++) {
         const int replays = driver->replays;
-        driver->launches = 0;
+        driver->launches = driver->maps = 0;
         assert_ok(forward ? eg_forward(context, &layer, &up) : eg_backward(context, &layer, &down));
+        look_at_maps(&layer, call);
+        look_at_kernels(&layer, call);
         if (driver->replays > replays && driver->launches == 0) continue; /* a graph that was compared */
-        compare(call, plan, turn, x);
+        compare(call, layer.groups > 0 ? strstr(plan, "in all: ") : plan, turn, x);
+        x->grouped += layer.groups > 0;
     }
 }
 
@@ -247,7 +287,7 @@ static void what_is_launched_is_what_the_plan_prints(void **state) {
         close_session(&s);
     }
     assert_true(x.library > 0 && x.refused > 0);
-    assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0);
+    assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0 && x.grouped > 0);
 }
 
 /* How many products of a backward call the plan gives to the library. */

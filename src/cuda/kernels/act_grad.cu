@@ -10,8 +10,9 @@
  * end, and there are few sums to add. Chunks are interleaved, so that all blocks together walk through memory
  * once. Nothing is read or written twice, so loads and stores are streaming ones (ldcs, stcs). Sums are of
  * the unrounded numbers. Rows must be 16-byte vectors; map_any takes all others. */
-#include "vectors.cuh"
+#include "epilogue.cuh"
 #include "order.cuh"
+#include "vectors.cuh"
 
 enum { WARPS = 8, ROWS = 2, BLOCKS = 4 }; /* a thread's rows in flight; blocks a multiprocessor */
 
@@ -82,7 +83,8 @@ EG_DEVICE void map_with_activation(int activation, bool of_y, const thread_rows 
 /* ---- The kernel -------------------------------------------------------------------------------------- */
 
 template <typename V>
-EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t col) {
+EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t end,
+                                     int64_t col) {
     const int64_t bytes = 16 / V::COUNT, step = WARPS * p.chunks;
     const auto at = [&](const eg_cuda_matrix &x) {
         return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * bytes;
@@ -93,7 +95,7 @@ EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, in
             p.grad.row_stride * bytes * step,
             p.saved.row_stride * bytes * step,
             p.out.row_stride * bytes * step,
-            row < p.rows ? (int)((p.rows - row + step - 1) / step) : 0,
+            row < end ? (int)((end - row + step - 1) / step) : 0,
             p.propagate != 0};
 }
 
@@ -115,12 +117,21 @@ EG_DEVICE void sum_warps(const eg_cuda_act_grad &p, int64_t row_of_sums, int64_t
     __syncthreads();
 }
 
+/* Rows of groups are those of one matrix, up to the last end. */
+EG_DEVICE int64_t end_of_rows(const eg_cuda_act_grad &p) {
+    if (p.ends == 0) return p.rows;
+    const eg_cuda_ends ends = eg_ends_of(p, p.rows, p.groups);
+    if (blockIdx.x == 0) eg_check_ends(ends, p.wrong);
+    return eg_cuda_group_begin(ends, ends.count);
+}
+
 template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
     const int64_t column_blocks = (p.cols + width - 1) / width;
     eg_wait_for_predecessor();
     eg_let_successor_start();
     if (blockIdx.x == 0) eg_clear(p.counts, threadIdx.x, 32 * WARPS);
+    const int64_t end = end_of_rows(p);
     for (int64_t index = blockIdx.x; index < p.items * p.chunks * column_blocks; index += gridDim.x) {
         const int64_t row_of_sums = index / column_blocks, first_col = index % column_blocks * width;
         const int64_t item = row_of_sums / p.chunks, row = row_of_sums % p.chunks * WARPS + warp;
@@ -128,7 +139,7 @@ template <typename V> EG_DEVICE void run(const eg_cuda_act_grad &p) {
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols)
             map_with_activation<V>(p.activation, p.source == EG_SOURCE_Y,
-                                   thread_rows_of<V>(p, item, row, col), sums);
+                                   thread_rows_of<V>(p, item, row, end, col), sums);
         if (p.sums != 0) sum_warps<V>(p, row_of_sums, first_col, sums);
     }
 }

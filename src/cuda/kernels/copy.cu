@@ -10,7 +10,7 @@
 enum { SIDE = 128, THREADS = 256, BLOCKS = 8, VECTORS = SIDE / 4, DOWN = THREADS / VECTORS };
 
 EG_DEVICE void copy_tile(const eg_cuda_gemm &p, const eg_tile &at, bool down) {
-    const eg_lane in = eg_lane_of(p.in, at.item, down), out = eg_lane_of(p.out, at.item, down);
+    const eg_lane in = eg_lane_of(p.in, at, down), out = eg_lane_of(p.out, at, down);
     const int along = threadIdx.x % VECTORS * 4;
     const int64_t left = (down ? p.rows - at.row : p.cols - at.col) - along;
     const int64_t lines = down ? p.cols - at.col : p.rows - at.row;

@@ -11,28 +11,78 @@
 #ifndef EG_CUDA_EPILOGUE_CUH
 #define EG_CUDA_EPILOGUE_CUH
 
+#include "../groups.h"
 #include "matrix.cuh"
 
-/* Where a tile begins. */
+/* Where a tile begins, and what it is of: all rows and terms, or those of a group. */
 struct eg_tile {
     int64_t item, row, col; /* of its first element */
-    int64_t chunk;          /* its row of tiles */
+    int32_t rows;           /* that there are; a tile of a group may have none */
+    int64_t term, depth;    /* the first term, and how many there are */
+
+    __device__ int64_t end() const { return row + rows; }
 };
+
+/* ---- Groups ---------------------------------------------------------------------------------------- */
+
+template <typename P> EG_DEVICE eg_cuda_ends eg_ends_of(const P &p, int64_t rows, int64_t groups) {
+    return {(const int32_t *)p.ends, (uint32_t)rows, (uint32_t)groups};
+}
+
+/* By the threads of one block: the host learns of wrong ends when it waits for the stream. */
+EG_DEVICE void eg_check_ends(const eg_cuda_ends &ends, uint64_t wrong) {
+    for (uint32_t group = threadIdx.x; group < ends.count; group += blockDim.x) {
+        if (eg_cuda_end_is_wrong(ends, group)) *(volatile uint32_t *)wrong = 1;
+    }
+}
+
+/* From a row tile, in whose place the tile is, or from the number of a group, to its rows. By all threads of
+ * a block. */
+template <int ROWS> EG_DEVICE void eg_find_group(const eg_cuda_gemm &p, eg_tile &at, bool first) {
+    const bool by_rows = p.ragged == EG_CUDA_RAGGED_ROWS;
+    const eg_cuda_ends ends = eg_ends_of(p, by_rows ? p.rows : p.depth, p.items);
+    if (first) eg_check_ends(ends, p.wrong);
+    if (by_rows) {
+        const eg_cuda_group_rows rows = eg_cuda_rows_of_row_tile(ends, ROWS, (uint32_t)(at.row / ROWS));
+        at.item = rows.group, at.row = rows.first, at.rows = (int32_t)(rows.end - rows.first);
+    } else {
+        const eg_cuda_group_rows rows = eg_cuda_rows_of_group(ends, (uint32_t)at.item);
+        at.term = rows.first, at.depth = rows.end - rows.first;
+    }
+}
+
+/* ---- Tiles ----------------------------------------------------------------------------------------- */
 
 /* Tiles are numbered down bands of 8 rows of tiles, so that blocks that run at once share operands in L2. */
 template <int ROWS, int COLS, typename I> EG_DEVICE eg_tile eg_tile_by(const eg_cuda_gemm &p, I index) {
-    const I down = (I)((p.rows + ROWS - 1) / ROWS), across = (I)((p.cols + COLS - 1) / COLS),
-            each = down * across;
+    const bool by_group = p.ragged == EG_CUDA_RAGGED_ROWS; /* of all groups */
+    const I down = (I)(by_group ? eg_cuda_row_tiles(p.rows, p.items, ROWS) : (p.rows + ROWS - 1) / ROWS),
+            across = (I)((p.cols + COLS - 1) / COLS), each = down * across;
     const I item = index / each, in_item = index - item * each;
     const I band = in_item / (8 * across), in_band = in_item - band * 8 * across;
     const I left = down - band * 8, height = left < 8 ? left : 8;
     const I across_band = in_band / height, chunk = band * 8 + in_band - across_band * height;
-    return {(int64_t)item, (int64_t)chunk * ROWS, (int64_t)across_band * COLS, (int64_t)chunk};
+    return {(int64_t)item, (int64_t)chunk * ROWS, (int64_t)across_band * COLS, 0, 0, p.depth};
 }
 /* A division of 64-bit numbers is a loop of some 100 instructions, and small products wait for it. */
 template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
-    if (p.tiles < 1LL << 31) return eg_tile_by<ROWS, COLS>(p, (uint32_t)index);
-    return eg_tile_by<ROWS, COLS>(p, index);
+    eg_tile at =
+        p.tiles < 1LL << 31 ? eg_tile_by<ROWS, COLS>(p, (uint32_t)index) : eg_tile_by<ROWS, COLS>(p, index);
+    if (p.ragged != EG_CUDA_DENSE) eg_find_group<ROWS>(p, at, index == 0);
+    if (p.ragged != EG_CUDA_RAGGED_ROWS) at.rows = p.rows - at.row < ROWS ? (int32_t)(p.rows - at.row) : ROWS;
+    return at;
+}
+
+/* A tile's row of `sums`. Of groups it is that of its row tile, which is begin / ROWS + group and one more
+ * for each ROWS rows from there. */
+template <int ROWS> EG_DEVICE int64_t eg_row_of_sums(const eg_cuda_gemm &p, const eg_tile &at) {
+    return at.row / ROWS + at.item * (p.ragged == EG_CUDA_DENSE ? p.chunks : 1);
+}
+
+/* Where a tile's terms of left and right begin, from the first line of their item on. */
+EG_DEVICE int64_t eg_left_at(const eg_cuda_gemm &p, const eg_tile &at) { return at.term * p.left.col_stride; }
+EG_DEVICE int64_t eg_right_at(const eg_cuda_gemm &p, const eg_tile &at) {
+    return at.term * p.right.row_stride;
 }
 
 /* A matrix of the epilogue, as a thread with four neighbours reads and writes it. */
@@ -41,9 +91,15 @@ struct eg_lane {
     int64_t base, row_stride, col_stride, step;
 };
 
-EG_DEVICE eg_lane eg_lane_of(const eg_cuda_matrix &x, int64_t item, bool down) {
+/* Rows of a group may begin anywhere: vectors down the rows may not. */
+EG_DEVICE eg_lane eg_lane_of(const eg_cuda_matrix &x, const eg_tile &at, bool down) {
     const int64_t step = down ? x.row_stride : x.col_stride, other = down ? x.col_stride : x.row_stride;
-    return {x.data != 0, eg_vectors(x, step, other), item * x.item_stride, x.row_stride, x.col_stride, step};
+    return {x.data != 0,
+            (!down || at.row % 4 == 0) && eg_vectors(x, step, other),
+            at.item * x.item_stride,
+            x.row_stride,
+            x.col_stride,
+            step};
 }
 
 template <typename T>
@@ -64,8 +120,9 @@ EG_DEVICE void eg_put(const eg_cuda_matrix &x, const eg_lane &lane, int64_t row,
 
 /* Of four columns, of which `count` are there; 0 where there is none. */
 template <typename T>
-EG_DEVICE void eg_load_bias(const eg_cuda_gemm &p, int64_t col, int count, T (&bias)[4]) {
-    eg_load_some(p.bias, col * p.bias.col_stride, p.bias.col_stride, p.bias.data != 0 ? count : 0, bias);
+EG_DEVICE void eg_load_bias(const eg_cuda_gemm &p, int64_t item, int64_t col, int count, T (&bias)[4]) {
+    eg_load_some(p.bias, item * p.bias.item_stride + col * p.bias.col_stride, p.bias.col_stride,
+                 p.bias.data != 0 ? count : 0, bias);
 }
 
 /* Four values, to which the bias is added, become four results. v returns the numbers that are summed over
@@ -130,7 +187,7 @@ EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile)
     if (share != 0 || at.col + col >= p.cols) return;
     T total = column[0];
     for (int i = 1; i < SHARES; i++) total += column[i * EACH * LD];
-    eg_put_column_sum(p, at.item * p.chunks + at.chunk, at.col + col, total);
+    eg_put_column_sum(p, eg_row_of_sums<ROWS>(p, at), at.col + col, total);
 }
 
 /* The groups of four neighbours of a tile in shared memory. */
@@ -154,23 +211,23 @@ template <typename T, int ROWS, int COLS, int LD, int THREADS>
 EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const eg_tile &at, T *tile, int first, int end) {
     const eg_groups<ROWS, COLS, LD> groups(p);
     const bool down = groups.down;
-    const eg_lane out = eg_lane_of(p.out, at.item, down), second = eg_lane_of(p.second, at.item, down),
-                  in = eg_lane_of(p.in, at.item, down);
+    const eg_lane out = eg_lane_of(p.out, at, down), second = eg_lane_of(p.second, at, down),
+                  in = eg_lane_of(p.in, at, down);
     if (p.scale != 1) { /* by the thread that reads them */
         for (int group = first + (int)threadIdx.x; group < end; group += THREADS)
             for (int i = 0; i < 4; i++) tile[groups.at(group) + i * groups.step()] *= (T)p.scale;
     }
     for (int group = first + (int)threadIdx.x; group < end; group += THREADS) {
         const int64_t row = at.row + groups.row(group), col = at.col + groups.col(group);
-        const int64_t left = down ? p.rows - row : p.cols - col;
-        const int count = row >= p.rows || col >= p.cols ? 0 : (left < 4 ? (int)left : 4);
+        const int64_t left = down ? at.end() - row : p.cols - col;
+        const int count = groups.row(group) >= at.rows || col >= p.cols ? 0 : (left < 4 ? (int)left : 4);
         T *from = tile + groups.at(group);
         T v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = from[i * groups.step()];
         if (count > 0) {
             T bias[4];
-            eg_load_bias(p, col, down ? 1 : count, bias);
+            eg_load_bias(p, at.item, col, down ? 1 : count, bias);
 #pragma unroll
             for (int i = 0; i < 4; i++) v[i] += bias[down ? 0 : i];
             eg_finish(p, out, second, in, down, row, col, count, v);

@@ -29,16 +29,18 @@ struct operand {
     bool vector;                    /* four lines lie side by side, on 16 bytes */
 };
 
-EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                             int64_t end) {
+/* `base`: of the first term of line 0. */
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t base, int64_t line_stride, int64_t term_stride,
+                             int64_t first, int64_t end) {
     operand s = {};
     const int thread = threadIdx.x;
-    s.vector = eg_vectors(x, line_stride, term_stride) && end % 4 == 0; /* whole vectors, or none */
+    s.vector = eg_vectors(x, line_stride, term_stride) && end % 4 == 0 && /* whole vectors, or none */
+               (base + first * line_stride) % 4 == 0;
     s.nothing = (const float *)x.data;
     const int line = s.vector ? thread % 32 * 4 : thread / 8;
     s.term = s.vector ? thread / 32 : thread % 8; /* a warp: one term, or 8 terms of 4 lines */
     s.to = s.term * LINE + line;
-    s.from = (const float *)x.data + (first + line) * line_stride + s.term * term_stride;
+    s.from = (const float *)x.data + base + (first + line) * line_stride + s.term * term_stride;
     s.term_stride = term_stride;
     s.hop = LINES_AT_ONCE * line_stride;
     s.leap = (s.vector ? TERMS_AT_ONCE : 8) * term_stride;
@@ -124,20 +126,22 @@ struct next_k_block {
 
 EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, const thread_tile &mine,
                              float (&acc)[16][8], float *ring) {
-    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
-    const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
+    const operand left =
+        operand_of(p.left, eg_left_at(p, at), p.left.row_stride, p.left.col_stride, at.row, at.end());
+    const operand right =
+        operand_of(p.right, eg_right_at(p, at), p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t each = (at.depth + TERMS - 1) / TERMS, steps = each * p.summed;
     const int64_t item = p.summed > 1 ? 0 : at.item;
     next_k_block next = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0,
                          0};
     const auto load = [&](int stage) {
-        if (next.summand < p.summed && p.depth > 0) {
-            load_k_block(left, next.left, p.depth - next.term, ring + stage * 2 * OPERAND);
-            load_k_block(right, next.right, p.depth - next.term, ring + stage * 2 * OPERAND + OPERAND);
+        if (next.summand < p.summed && at.depth > 0) {
+            load_k_block(left, next.left, at.depth - next.term, ring + stage * 2 * OPERAND);
+            load_k_block(right, next.right, at.depth - next.term, ring + stage * 2 * OPERAND + OPERAND);
             next.term += TERMS;
             next.left += TERMS * left.term_stride;
             next.right += TERMS * right.term_stride;
-            if (next.term >= p.depth) {
+            if (next.term >= at.depth) {
                 next.term = 0;
                 next.summand++;
                 next.left = left.from + next.summand * p.left.item_stride;
@@ -166,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        if (at.rows == 0) continue;
         float acc[16][8] = {};
         multiply_tile(p, at, mine, acc, memory);
 #pragma unroll

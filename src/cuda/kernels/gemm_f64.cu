@@ -28,8 +28,9 @@ struct operand {
     bool by_term;    /* a stage is [line][term], else [term][line] */
 };
 
-EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                             int64_t end) {
+/* `base`: of the first term of line 0. */
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t base, int64_t line_stride, int64_t term_stride,
+                             int64_t first, int64_t end) {
     operand s = {};
     const int thread = threadIdx.x;
     s.by_term = term_stride == 1;
@@ -37,7 +38,7 @@ EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64
     s.term = s.by_term ? thread % TERMS : thread / SIDE;
     s.to = s.by_term ? line * LINE_TERMS + s.term : s.term * LINE_SIDE + line;
     s.to_hop = s.by_term ? THREADS / TERMS * LINE_TERMS : THREADS / SIDE * LINE_SIDE;
-    s.from = (const double *)x.data + (first + line) * line_stride + s.term * term_stride;
+    s.from = (const double *)x.data + base + (first + line) * line_stride + s.term * term_stride;
     s.nothing = (const double *)x.data;
     s.term_stride = term_stride;
     s.hop = s.by_term ? THREADS / TERMS * line_stride : THREADS / SIDE * term_stride;
@@ -121,22 +122,24 @@ struct next_k_block {
 
 /* The products of a tile: steps of TERMS, summand after summand, with loads STAGES - 1 steps ahead. */
 EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, double (&acc)[4][4][4], double *ring) {
-    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
-    const int64_t each = (p.depth + TERMS - 1) / TERMS, steps = each * p.summed;
+    const operand left =
+        operand_of(p.left, eg_left_at(p, at), p.left.row_stride, p.left.col_stride, at.row, at.end());
+    const operand right =
+        operand_of(p.right, eg_right_at(p, at), p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t each = (at.depth + TERMS - 1) / TERMS, steps = each * p.summed;
     const int64_t item = p.summed > 1 ? 0 : at.item;
     const int left_row = left.by_term ? LINE_TERMS : 1, left_term = left.by_term ? 1 : LINE_SIDE;
     const int right_col = right.by_term ? LINE_TERMS : 1, right_term = right.by_term ? 1 : LINE_SIDE;
     next_k_block next = {left.from + item * p.left.item_stride, right.from + item * p.right.item_stride, 0,
                          0};
     const auto load = [&](int stage) {
-        if (next.summand < p.summed && p.depth > 0) {
-            load_k_block(left, next.left, p.depth - next.term, ring + stage * STAGE);
-            load_k_block(right, next.right, p.depth - next.term, ring + stage * STAGE + OPERAND);
+        if (next.summand < p.summed && at.depth > 0) {
+            load_k_block(left, next.left, at.depth - next.term, ring + stage * STAGE);
+            load_k_block(right, next.right, at.depth - next.term, ring + stage * STAGE + OPERAND);
             next.term += TERMS;
             next.left += TERMS * left.term_stride;
             next.right += TERMS * right.term_stride;
-            if (next.term >= p.depth) {
+            if (next.term >= at.depth) {
                 next.term = 0;
                 next.summand++;
                 next.left = left.from + next.summand * p.left.item_stride;
@@ -167,6 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        if (at.rows == 0) continue;
         double acc[4][4][4] = {};
         multiply_tile(p, at, acc, memory);
 #pragma unroll

@@ -31,14 +31,15 @@ struct operand {
     bool vectors; /* neighbours in that direction are 16 bytes of memory */
 };
 
-EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t line_stride, int64_t term_stride, int64_t first,
-                             int64_t end) {
-    operand s = {(const uint16_t *)x.data + first * line_stride, line_stride, term_stride};
+/* `base`: of the first term of line 0. */
+EG_DEVICE operand operand_of(const eg_cuda_matrix &x, int64_t base, int64_t line_stride, int64_t term_stride,
+                             int64_t first, int64_t end) {
+    operand s = {(const uint16_t *)x.data + base + first * line_stride, line_stride, term_stride};
     s.lines = end - first < SIDE ? (int)(end - first) : SIDE;
     s.by_term = term_stride == 1;
     const int64_t along = s.by_term ? term_stride : line_stride,
                   other = s.by_term ? line_stride : term_stride;
-    s.vectors = along == 1 && other % 8 == 0 && x.item_stride % 8 == 0 && x.data % 16 == 0;
+    s.vectors = along == 1 && other % 8 == 0 && x.item_stride % 8 == 0 && (uint64_t)s.from % 16 == 0;
     return s;
 }
 
@@ -160,18 +161,20 @@ struct next_k_block {
 template <bool BF16>
 EG_DEVICE void multiply_tile(const eg_cuda_gemm &p, const eg_tile &at, float (&acc)[4][4][4],
                              uint16_t *ring) {
-    const operand left = operand_of(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows);
-    const operand right = operand_of(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols);
-    const int64_t steps = (p.depth + TERMS - 1) / TERMS * p.summed;
+    const operand left =
+        operand_of(p.left, eg_left_at(p, at), p.left.row_stride, p.left.col_stride, at.row, at.end());
+    const operand right =
+        operand_of(p.right, eg_right_at(p, at), p.right.col_stride, p.right.row_stride, at.col, p.cols);
+    const int64_t steps = (at.depth + TERMS - 1) / TERMS * p.summed;
     next_k_block next = {p.summed > 1 ? 0 : at.item, 0, 0};
     const auto load = [&](int stage) {
-        if (next.summand < p.summed && p.depth > 0) {
+        if (next.summand < p.summed && at.depth > 0) {
             const uint16_t *l = left.from + next.item * p.left.item_stride + next.term * left.term_stride;
             const uint16_t *r = right.from + next.item * p.right.item_stride + next.term * right.term_stride;
-            load_k_block(left, l, p.depth - next.term, ring + stage * STAGE);
-            load_k_block(right, r, p.depth - next.term, ring + stage * STAGE + OPERAND);
+            load_k_block(left, l, at.depth - next.term, ring + stage * STAGE);
+            load_k_block(right, r, at.depth - next.term, ring + stage * STAGE + OPERAND);
             next.term += TERMS;
-            if (next.term >= p.depth) next.term = 0, next.summand++, next.item++;
+            if (next.term >= at.depth) next.term = 0, next.summand++, next.item++;
         }
         asm volatile("cp.async.commit_group;");
     };
@@ -194,6 +197,7 @@ template <bool BF16> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        if (at.rows == 0) continue;
         float acc[4][4][4] = {};
         multiply_tile<BF16>(p, at, acc, (uint16_t *)memory);
 #pragma unroll

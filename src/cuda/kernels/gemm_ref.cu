@@ -34,11 +34,11 @@ template <typename T> EG_DEVICE void multiply(const eg_cuda_gemm &p, const eg_ti
     T acc[4][4] = {};
     for (int64_t s = 0; s < p.summed; s++) {
         const int64_t item = p.summed > 1 ? s : at.item;
-        for (int64_t term = 0; term < p.depth; term += TERMS) {
-            load_k_block(p.left, item * p.left.item_stride, p.left.row_stride, p.left.col_stride, at.row,
-                         p.rows, term, p.depth, left);
-            load_k_block(p.right, item * p.right.item_stride, p.right.col_stride, p.right.row_stride, at.col,
-                         p.cols, term, p.depth, right);
+        for (int64_t term = 0; term < at.depth; term += TERMS) {
+            load_k_block(p.left, item * p.left.item_stride + eg_left_at(p, at), p.left.row_stride,
+                         p.left.col_stride, at.row, at.end(), term, at.depth, left);
+            load_k_block(p.right, item * p.right.item_stride + eg_right_at(p, at), p.right.col_stride,
+                         p.right.row_stride, at.col, p.cols, term, at.depth, right);
             __syncthreads();
 #pragma unroll
             for (int t = 0; t < TERMS; t++) {
@@ -61,6 +61,7 @@ template <typename T> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<SIDE, SIDE>(p, index);
+        if (at.rows == 0) continue;
         multiply<T>(p, at, shared);
         eg_finish_tile<T, SIDE, SIDE, WIDE, THREADS>(p, at, shared);
     }

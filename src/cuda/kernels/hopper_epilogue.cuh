@@ -130,12 +130,14 @@ template <bool BF16, int V> EG_DEVICE void eg_add_pairs(const uint32_t (&pairs)[
 template <class K> struct eg_bias {
     uint16_t bits[(K::COLS + 127) / 128];
 
-    __device__ void load(const eg_cuda_gemm &p, int col) {
+    __device__ void load(const eg_cuda_gemm &p, int group, int col) {
+        const uint16_t *const from =
+            (const uint16_t *)p.bias.data + (K::GROUPED ? group * p.bias.item_stride : 0);
 #pragma unroll
         for (int i = 0; i < (K::COLS + 127) / 128; i++) {
             const int at = col + i * 128 + threadIdx.x % 128;
             bits[i] = 0;
-            if (p.bias.data != 0 && at < p.cols) bits[i] = __ldg((const uint16_t *)p.bias.data + at);
+            if (p.bias.data != 0 && at < p.cols) bits[i] = __ldg(from + at);
         }
     }
     __device__ void put(float *shared) const {
@@ -192,12 +194,13 @@ EG_DEVICE void eg_store_or_add(float *to, float x, bool adds) {
 EG_DEVICE void eg_store_or_add(uint16_t *to, uint16_t x, bool) { *to = x; }
 
 /* Stores what TMA cannot store of a box, its columns from `first` on: rows that end inside a vector of 16
- * bytes, or that do not begin on one. By a warp, row by row, so that what it writes at once is dense. */
+ * bytes, or that do not begin on one; of the first of 16 rows, up to row `rows`. By a warp, row by row, so
+ * that what it writes at once is dense. */
 template <typename T>
 EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to, uint32_t box, int first,
-                                int item, int row, int col, bool adds) {
+                                int item, int row, int rows, int col, bool adds) {
     constexpr int WIDE = 128 / (int)sizeof(T), VECTOR = 16 / (int)sizeof(T);
-    const int end = min((int)p.cols - col, WIDE), lines = min((int)p.rows - row, 16);
+    const int end = min((int)p.cols - col, WIDE), lines = min(rows - row, 16);
 #pragma unroll 1
     for (int line = 0; line < lines; line++) {
         T *const out = (T *)to.data + eg_index(to, item, row + line, col);
@@ -237,6 +240,7 @@ template <class K> struct eg_boxes {
     uint32_t place = 0;               /* of the present part's first box */
     uint32_t phases = 0;              /* of each box: the parity in which `in` arrives */
     int first = 0, col = 0, item = 0; /* of the warp's part of the tile: its first row */
+    int end = 0;                      /* K::GROUPED: of the rows of its group, which is `item` */
 
     __device__ eg_boxes(const eg_cuda_hopper &p, uint32_t shared, int of, bool in, bool second)
         : warp(of), boxes(shared + K::STAGING + of * (K::BOXES * K::BOX_BYTES)),
@@ -257,12 +261,17 @@ template <class K> struct eg_boxes {
 
     __device__ void start_tile(const eg_hopper_tile &tile) {
         first = tile.row + (K::PRODUCTS == 1 ? warp : warp % 4) * 16, col = tile.col, item = tile.item;
+        if (K::GROUPED) end = tile.end;
     }
+    __device__ int group() const { return K::GROUPED ? item : 0; }
+    /* What has the rows of groups is one matrix. */
+    __device__ int matrix() const { return K::GROUPED ? 0 : item; }
+    __device__ int rows(const eg_cuda_gemm &p) const { return K::GROUPED ? end : (int)p.rows; }
     /* Loads `in` of a part, into the box that is `ahead` boxes after the present part's first. By one lane.
      */
     __device__ void load(const eg_cuda_hopper &p, int part, uint32_t ahead) const {
         const bool reads_out = p.gemm.in.data == 0; /* STORE accumulates */
-        const int from = !reads_out && p.gemm.in.item_stride == 0 ? 0 : item;
+        const int from = !reads_out && p.gemm.in.item_stride == 0 ? 0 : matrix();
         const uint32_t at = place_at(ahead);
         eg_barrier_expect(full(at), K::BOX_BYTES);
         eg_load_box(box(at), p.in, full(at), col + right(part), row(part), from);
@@ -315,18 +324,20 @@ template <class K> struct eg_boxes {
     __device__ void store(const eg_cuda_hopper &p, const eg_cuda_tensor_map &tensor_map,
                           const eg_cuda_matrix &to, eg_box_address from, int row, int right,
                           bool adds) const {
-        if (__builtin_expect(by_threads, 0)) {
-            const int by_tma = p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
+        const bool partial = K::GROUPED && row + 16 > end; /* the rows after it are of the next group */
+        if (__builtin_expect(by_threads || partial, 0)) {
+            const int by_tma = partial ? 0 : p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
             if (by_tma < wide)
-                eg_store_columns<T>(p.gemm, to, from.box, max(by_tma, 0), item, row, col + right, adds);
+                eg_store_columns<T>(p.gemm, to, from.box, max(by_tma, 0), matrix(), row, rows(p.gemm),
+                                    col + right, adds);
         }
         if (!elected()) return;
-        if (by_threads && p.tma_cols == 0) {
-            /* there is no tensor map */
+        if ((by_threads && p.tma_cols == 0) || partial) {
+            /* there is no tensor map, or nothing left to store */
         } else if (adds) {
-            eg_add_box(tensor_map, from.box, col + right, row, item);
+            eg_add_box(tensor_map, from.box, col + right, row, matrix());
         } else {
-            eg_store_box(tensor_map, from.box, col + right, row, item);
+            eg_store_box(tensor_map, from.box, col + right, row, matrix());
         }
         eg_stores_commit(); /* an empty group, too: groups are counted */
     }
@@ -409,7 +420,7 @@ template <class K, int EPILOGUE> struct eg_epilogue {
     /* Adds the sums of a part's columns to those of the part above. */
     __device__ void add_sums(int part, float (&v)[V]) const {
         const int row = boxes.row(part);
-        if (row + 16 > p.gemm.rows) eg_clear_rows((int)p.gemm.rows - row, v);
+        if (row + 16 > boxes.rows(p.gemm)) eg_clear_rows(boxes.rows(p.gemm) - row, v);
         float *const sum = sums(boxes.warp) + boxes.right(part) + eg_sum_column();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -451,17 +462,28 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         boxes.advance();
     }
 
+    /* Of the consumer's rows of the tile, -1: they are not there. */
+    __device__ int64_t row_of_sums() const {
+        enum { ROWS = 64 * K::PRODUCTS };
+        if (K::GROUPED) {
+            const int row = boxes.first - (int)(boxes.warp % 4) * 16;
+            return row < boxes.end ? row / ROWS + boxes.item : -1;
+        }
+        const int64_t chunk = boxes.first / ROWS;
+        return chunk < p.gemm.chunks ? boxes.item * p.gemm.chunks + chunk : -1;
+    }
+
     /* The column sums of four warps become those of the consumer: a row of `sums` for its rows of the
      * tile. */
     __device__ void store_sums() const {
         const float *four = sums(boxes.warp & ~3);
-        const int64_t chunk = boxes.first / (64 * K::PRODUCTS);
+        const int64_t chunk = row_of_sums();
         sync();
         for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
             const float sum =
                 (four[col] + four[K::COLS + col]) + (four[2 * K::COLS + col] + four[3 * K::COLS + col]);
-            if (chunk < p.gemm.chunks && boxes.col + col < p.gemm.cols)
-                eg_put_column_sum(p.gemm, boxes.item * p.gemm.chunks + chunk, boxes.col + col, sum);
+            if (chunk >= 0 && boxes.col + col < p.gemm.cols)
+                eg_put_column_sum(p.gemm, chunk, boxes.col + col, sum);
         }
     }
 

@@ -138,6 +138,7 @@ template <bool RIGHT_ROWS> EG_DEVICE void run(const eg_cuda_hopper &p) {
     eg_wait_for_predecessor();
     __syncthreads();
     const eg_tile at = eg_tile_at<SIDE, SIDE>(p.gemm, blockIdx.x);
+    if (at.rows == 0) return;
     float acc[16][8] = {};
     multiply_tile(p, at, mine, acc, ring);
     float *tile = (float *)memory;

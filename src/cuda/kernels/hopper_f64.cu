@@ -145,6 +145,7 @@ template <bool RIGHT_ROWS> EG_DEVICE void run(const eg_cuda_hopper &p) {
     eg_wait_for_predecessor();
     __syncthreads();
     const eg_tile at = eg_tile_at<ROWS, COLS>(p.gemm, blockIdx.x);
+    if (at.rows == 0) return;
     double acc[2][8][4] = {};
     multiply_tile(p, at, mine, acc, ring);
     double *tile = (double *)memory;

@@ -33,7 +33,7 @@ enum { EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */ };
 /* ---- The producer ------------------------------------------------------------------------------------- */
 
 template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank) {
-    const eg_hopper_tiles<K> tiles(p);
+    eg_hopper_tiles<K> tiles(p);
     const int k_blocks = eg_hopper_k_blocks<K>(p.gemm), summed = (int)p.gemm.summed;
     eg_ring_of<K> ring(shared, rank);
     for (eg_scheduler<K> work(p, tiles.total); work.next();) {
@@ -56,7 +56,7 @@ template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t s
 template <class K, int EPILOGUE>
 EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
                           int warp) {
-    const eg_hopper_tiles<K> tiles(p);
+    eg_hopper_tiles<K> tiles(p);
     const int consumer = warp / 4;
     eg_ring_of<K> ring(shared, rank);
     eg_epilogue<K, EPILOGUE> epilogue(p, memory, shared, warp);
@@ -65,7 +65,7 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         const bool owned = work.first == 0;
         if (owned) epilogue.boxes.start_tile(tiles.at(work.tile, rank));
         eg_bias<K> bias;
-        bias.load(p.gemm, epilogue.boxes.col);
+        bias.load(p.gemm, epilogue.boxes.group(), epilogue.boxes.col);
         eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer * 64, [&](int i) {
             /* What the epilogue reads, late enough that the last tile's results have been stored. */
             if (owned && i == min(2, work.last - work.first - 1)) epilogue.boxes.fetch(p);
@@ -105,6 +105,17 @@ template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
     for (int i = 0; i < 8 * S::BOXES; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
 }
 
+/* By a warp that has nothing else to do. */
+template <class K> EG_DEVICE void eg_hopper_check_ends(const eg_cuda_hopper &p) {
+    if constexpr (K::GROUPED) {
+        const eg_cuda_ends ends = {(const int32_t *)p.gemm.ends, (uint32_t)p.gemm.rows,
+                                   (uint32_t)p.gemm.items};
+        for (uint32_t group = threadIdx.x % 32; group < ends.count; group += 32) {
+            if (eg_cuda_end_is_wrong(ends, group)) *(volatile uint32_t *)p.gemm.wrong = 1;
+        }
+    }
+}
+
 template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
@@ -122,6 +133,7 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         eg_fewer_registers<K::PRODUCER_REGISTERS>();
         if (warp == 8) eg_produce<K>(p, shared, rank);
         if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
+        if (blockIdx.x == 0 && warp == 10) eg_hopper_check_ends<K>(p);
     } else {
         eg_more_registers<K::CONSUMER_REGISTERS>();
         eg_consume_any<K>(p, memory, shared, rank, warp);

@@ -49,11 +49,11 @@ template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
 };
 
 /* A kernel: the type and layouts of its operands, the width of its tile, whether it has the epilogues with an
- * activation (d_b needs none, and they are most of the code), and its scheduler (hopper_scheduler.cuh). An
- * operand is K-major where the depth is contiguous in memory, else MN-major: M-major left is column-major,
- * N-major right is row-major. */
+ * activation (d_b needs none, and they are most of the code), and its scheduler (hopper_scheduler.cuh):
+ * whether there is a stream-K tail, and whether the rows are those of groups. An operand is K-major where the
+ * depth is contiguous in memory, else MN-major: M-major left is column-major, N-major right is row-major. */
 template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_,
-          bool STREAM_K_ = false>
+          bool STREAM_K_ = false, bool GROUPED_ = false>
 struct eg_hopper : eg_hopper_shape<COLS_> {
     using shape = eg_hopper_shape<COLS_>;
     static constexpr bool BF16 = BF16_; /* else f16 */
@@ -61,6 +61,7 @@ struct eg_hopper : eg_hopper_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = STREAM_K_;
+    static constexpr bool GROUPED = GROUPED_; /* the rows of groups */
 };
 
 /* k-blocks in the depth of a tile, for each item that is summed. */
@@ -68,9 +69,10 @@ template <class K> EG_DEVICE int eg_hopper_k_blocks(const eg_cuda_gemm &p) {
     return (int)((p.depth + K::DEPTH - 1) / K::DEPTH);
 }
 
-/* Where a block's tile begins. */
+/* Where a block's tile begins; and where the rows of its group end, which is its item. */
 struct eg_hopper_tile {
     int item, row, col;
+    int end = 0; /* K::GROUPED: else the tensor maps know */
 };
 
 /* ---- The ring of stages ------------------------------------------------------------------------------- */

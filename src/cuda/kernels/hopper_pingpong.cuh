@@ -39,29 +39,30 @@ template <int COLS_> struct eg_pingpong_shape {
     static_assert(EG_PINGPONG_SHARED(COLS) <= 227 * 1024, "the shared memory of a block");
 };
 
-template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_>
+template <bool BF16_, bool LEFT_MN_MAJOR_, bool RIGHT_MN_MAJOR_, int COLS_, bool ACTIVATES_,
+          bool GROUPED_ = false>
 struct eg_pingpong : eg_pingpong_shape<COLS_> {
     using shape = eg_pingpong_shape<COLS_>;
     static constexpr bool BF16 = BF16_; /* else f16 */
     static constexpr bool LEFT_MN_MAJOR = LEFT_MN_MAJOR_;
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
-    static constexpr bool STREAM_K = false;
+    static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
 };
 
 template <class K, int EPILOGUE>
 EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
                                   int warp) {
-    const eg_hopper_tiles<K> tiles(p);
+    const int consumer = warp / 4;
+    bool rehearsal = consumer == 1 && !K::GROUPED; /* the ends of groups may be the predecessor's */
+    if (!rehearsal) eg_wait_for_predecessor();
+    eg_hopper_tiles<K> tiles(p);
     eg_ring_of<K> ring(shared, rank);
     eg_epilogue<K, EPILOGUE> epilogue(p, memory, shared, warp);
     eg_scheduler<K> work(p, tiles.total);
     eg_accumulators<K> acc;
-    const int consumer = warp / 4;
     bool waits = consumer == 1; /* but for the first tile of all */
-    bool rehearsal = consumer == 1;
     if (consumer == 1) work.next(), ring.skip(work.last);
-    if (!rehearsal) eg_wait_for_predecessor();
     while (rehearsal || work.next()) {
         eg_bias<K> bias = {};
         if (!rehearsal) {
@@ -70,7 +71,7 @@ EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint
             eg_multiply_tile<K>(acc, ring, work.last, 0, [&](int k_block) {
                 if (k_block == 0) {
                     epilogue.boxes.start_tile(tiles.at(work.tile, rank));
-                    bias.load(p.gemm, epilogue.boxes.col);
+                    bias.load(p.gemm, epilogue.boxes.group(), epilogue.boxes.col);
                 }
                 if (k_block == min(2, work.last - 1)) epilogue.boxes.fetch(p);
                 if (k_block == work.last - 1 && !work.is_last())
@@ -122,6 +123,7 @@ template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
         eg_wait_for_predecessor();
         if (warp == 8) eg_produce<K>(p, shared, rank);
         if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
+        if (blockIdx.x == 0 && warp == 10) eg_hopper_check_ends<K>(p);
     } else {
         eg_more_registers<K::CONSUMER_REGISTERS>();
         eg_consume_any_in_turn<K>(p, memory, shared, rank, warp);
@@ -139,5 +141,8 @@ template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nn_128x##cols, bf16, false, true, cols, true)         \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nt_128x##cols, bf16, false, false, cols, true)        \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_tn_128x##cols, bf16, true, true, cols, false)
+#define EG_HOPPER_GROUPED_KERNELS(type, bf16, cols)                                                          \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_grouped_nn_128x##cols, bf16, false, true, cols, true, true)    \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_grouped_nt_128x##cols, bf16, false, false, cols, true, true)
 
 #endif

@@ -8,13 +8,24 @@
 #ifndef EG_CUDA_HOPPER_SCHEDULER_CUH
 #define EG_CUDA_HOPPER_SCHEDULER_CUH
 
+#include "../groups.h"
 #include "hopper_mainloop.cuh"
 
 /* ---- Raster: from a tile's number to its place -------------------------------------------------------- */
 
+/* From a number in `down` rows of tiles. */
+struct eg_raster_place {
+    uint32_t row, col;
+};
+EG_DEVICE eg_raster_place eg_raster(uint32_t index, uint32_t down, uint32_t across, uint32_t raster) {
+    const uint32_t band = index / (raster * across), in_band = index % (raster * across);
+    const uint32_t height = min(down - band * raster, raster);
+    return {band * raster + in_band % height, in_band / height};
+}
+
 /* All blocks of a wave walk the depth together. Their tiles form a compact block of `raster` rows of tiles,
  * so that L2 serves most of what they read. */
-template <class K> struct eg_hopper_tiles {
+template <class K, bool GROUPED = K::GROUPED> struct eg_hopper_tiles {
     uint32_t down, across, raster, total;
 
     __device__ explicit eg_hopper_tiles(const eg_cuda_hopper &p)
@@ -24,10 +35,32 @@ template <class K> struct eg_hopper_tiles {
 
     __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) const {
         const uint32_t item = index / (down * across), in_item = index % (down * across);
-        const uint32_t band = in_item / (raster * across), in_band = in_item % (raster * across);
-        const uint32_t height = min(down - band * raster, raster);
-        const uint32_t row = band * raster + in_band % height;
-        return {(int)item, (int)((2 * row + rank) * K::ROWS), (int)(in_band / height * K::COLS)};
+        const eg_raster_place place = eg_raster(in_item, down, across, raster);
+        return {(int)item, (int)((2 * place.row + rank) * K::ROWS), (int)(place.col * K::COLS)};
+    }
+};
+
+/* Of groups: one after the other. A warp asks for its tiles in their order. */
+template <class K> struct eg_hopper_tiles<K, true> {
+    enum { HEIGHT = 2 * K::ROWS };
+    const eg_cuda_hopper &p;
+    const uint32_t total;
+    eg_cuda_walk walk = {0, 0};
+
+    __device__ explicit eg_hopper_tiles(const eg_cuda_hopper &hopper)
+        : p(hopper), total(eg_cuda_all_tiles(ends(), HEIGHT, across())) {}
+    __device__ eg_cuda_ends ends() const {
+        return {(const int32_t *)p.gemm.ends, (uint32_t)p.gemm.rows, (uint32_t)p.gemm.items};
+    }
+    __device__ uint32_t across() const { return ((uint32_t)p.gemm.cols + K::COLS - 1) / K::COLS; }
+
+    __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) {
+        const uint32_t tiles = eg_cuda_walk_to(ends(), HEIGHT, across(), index, &walk);
+        const eg_cuda_group_rows rows = eg_cuda_rows_of_group(ends(), walk.group);
+        const eg_raster_place place =
+            eg_raster(index - walk.before, tiles / across(), across(), (uint32_t)p.raster);
+        return {(int)walk.group, (int)(rows.first + (2 * place.row + rank) * K::ROWS),
+                (int)(place.col * K::COLS), (int)rows.end};
     }
 };
 

@@ -85,14 +85,16 @@ template <class K, class L> struct eg_split_loads {
     const eg_cuda_hopper &p;
     eg_split_ring<K> ring;
     int row, col, item, depth; /* depth: where the k-block begins */
+    const int begin, end;      /* of the tile's depth */
     int left;                  /* k-blocks to load */
 
     __device__ eg_split_loads(const eg_cuda_hopper &hopper, const eg_split_ring<K> &from, const eg_tile &at,
                               int first, int count)
-        : p(hopper), ring(from), row((int)at.row), col((int)at.col), item((int)at.item), left(count) {
-        const int each = (int)((p.gemm.depth + K::DEPTH - 1) / K::DEPTH);
+        : p(hopper), ring(from), row((int)at.row), col((int)at.col), item((int)at.item), depth((int)at.term),
+          begin((int)at.term), end((int)(at.term + at.depth)), left(count) {
+        const int each = (int)((at.depth + K::DEPTH - 1) / K::DEPTH);
         if (p.gemm.summed > 1) item = first / each;
-        depth = first % each * K::DEPTH;
+        if (count > 0) depth += first % each * K::DEPTH;
     }
     __device__ void begin_next() {
         const uint32_t to = ring.address(), full = ring.full();
@@ -116,7 +118,7 @@ template <class K, class L> struct eg_split_loads {
         ring.advance();
         left--;
         depth += K::DEPTH;
-        if (depth >= p.gemm.depth) depth = 0, item++;
+        if (depth >= end) depth = begin, item++;
     }
 };
 
@@ -142,6 +144,27 @@ EG_DEVICE void eg_split_multiply(float (&acc)[K::ACCUMULATORS], uint32_t stage, 
     eg_products_commit();
 }
 
+/* A k-block ends with the first terms of the next group, or with rows of no group: from term `end` on both
+ * operands are cleared, for what is there may be infinite. */
+template <bool MN_MAJOR>
+EG_DEVICE void eg_split_clear(uint32_t operand, int lines, int end, int thread, int threads) {
+    const int terms = EG_HOPPER_DEPTH - end;
+    for (int i = thread; i < lines * terms; i += threads) {
+        const int term = end + i % terms, line = i / terms;
+        const uint32_t box = operand + (MN_MAJOR ? line / 64 * (64 * 128) : 0);
+        const int down = MN_MAJOR ? term : line, along = MN_MAJOR ? line % 64 : term;
+        const uint32_t to = box + down * 128 + ((along / 8 ^ (down & 7)) << 4) + along % 8 * 2;
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"((uint16_t)0) : "memory");
+    }
+}
+template <class K, class L> EG_DEVICE void eg_split_clear_stage(uint32_t stage, int end) {
+    enum { THREADS = 128 * K::CONSUMERS, SYNC = 1 };
+    eg_split_clear<L::LEFT_MN_MAJOR>(stage, K::ROWS, end, (int)threadIdx.x, THREADS);
+    eg_split_clear<L::RIGHT_MN_MAJOR>(stage + K::LEFT, K::COLS, end, (int)threadIdx.x, THREADS);
+    eg_fence_async();
+    eg_sync_threads<THREADS>(SYNC);
+}
+
 /* acc = the sum over `count` k-blocks from `first` on. A stage's products are issued before those of the
  * stage before have finished; only then can that one be loaded again. */
 template <class K, class L>
@@ -149,6 +172,8 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
                             int count, float (&acc)[K::ACCUMULATORS]) {
     eg_split_loads<K, L> loads(p, ring, at, first, count);
     const bool loading = threadIdx.x == 0;
+    const int all = (int)((at.depth + K::DEPTH - 1) / K::DEPTH), partial = (int)at.depth % K::DEPTH;
+    const int to_clear = p.gemm.ragged == EG_CUDA_RAGGED_DEPTH && partial != 0 ? all - 1 - first : -1;
     if (loading) {
         for (int i = 0; i < K::STAGES && loads.left > 0; i++) loads.begin_next();
     }
@@ -156,6 +181,7 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
     eg_split_ring<K> last = ring;
     for (int i = 0; i < count; i++, last = ring, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
+        if (i == to_clear) eg_split_clear_stage<K, L>(ring.address(), partial);
         eg_split_multiply<K, L>(acc, ring.address(), i > 0);
         eg_products_wait<1>();
         if (i == 0) continue;
@@ -284,7 +310,7 @@ EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const eg_tile &at,
 #pragma unroll
             for (int j = 0; j < 8; j++) v[j] *= (float)p.scale;
         }
-        const bool inside = at.row + row < p.rows && at.col + col < p.cols;
+        const bool inside = row < at.rows && at.col + col < p.cols;
         if (inside) eg_finish_vector<typename K::vector>(p, at.item, at.row + row, at.col + col, finish, v);
         if (p.sums == 0) continue;
         float *const to = (float *)memory + row * K::LD + col;
@@ -311,8 +337,6 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
     const int splits = p.gemm.splits, shift = __ffs(splits) - 1; /* a power of two */
     const int rank = (int)blockIdx.x & (splits - 1);
     const eg_split_share<K> share(rank, splits, shift);
-    const int64_t all = (p.gemm.depth + K::DEPTH - 1) / K::DEPTH * p.gemm.summed;
-    const int first = (int)(all * rank >> shift), count = (int)(all * (rank + 1) >> shift) - first;
     eg_split_ring<K> ring(eg_shared_address(memory));
     if (threadIdx.x == 0) {
         eg_prefetch_tensor_map(p.left);
@@ -326,6 +350,9 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x >> shift; index < p.gemm.tiles; index += gridDim.x >> shift) {
         const eg_tile at = eg_tile_at<K::ROWS, K::COLS>(p.gemm, index);
+        if (at.rows == 0) continue; /* nor have the other blocks of the cluster any */
+        const int64_t all = (at.depth + K::DEPTH - 1) / K::DEPTH * p.gemm.summed;
+        const int first = (int)(all * rank >> shift), count = (int)(all * (rank + 1) >> shift) - first;
         float acc[K::ACCUMULATORS] = {};
         const bool multiplies = threadIdx.x < 128 * K::CONSUMERS;
         if (multiplies) eg_split_sum_any<K>(p, ring, at, first, count, acc);

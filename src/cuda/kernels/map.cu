@@ -3,8 +3,8 @@
  * product can have, on values that lie in memory; and copies, which are a map of nothing with a residual.
  *
  *     without sums:  a thread takes a vector of 16 bytes, wherever it is
- *     with sums:     a block takes 32 rows of 32 vectors: 256 columns of bf16, each lane a vector; each of
- * its 16 warps finishes two of the rows, one after the other
+ *     with sums, or of groups:  a block takes 32 rows of 32 vectors: 256 columns of bf16, each lane a
+ *                    vector; each of its 16 warps finishes two of the rows, one after the other
  *
  * Most maps are small and come right after a product, so what counts is how soon the first block is done: the
  * loops are not unrolled.
@@ -43,7 +43,7 @@ template <typename V, typename F>
 EG_DEVICE void map_rows(const eg_cuda_gemm &p, const eg_tile &tile, const F &finish,
                         typename V::real (&sums)[V::COUNT]) {
     const int64_t col = tile.col + threadIdx.x % 32 * V::COUNT;
-    const int64_t end = tile.row + ROWS < p.rows ? tile.row + ROWS : p.rows;
+    const int64_t end = tile.end();
     if (col >= p.cols) return;
 #pragma unroll 1
     for (int64_t row = tile.row + threadIdx.x / 32; row < end; row += WARPS) {
@@ -69,7 +69,7 @@ EG_DEVICE void sum_warps(const eg_cuda_gemm &p, const eg_tile &at, const typenam
     for (int col = threadIdx.x; col < 32 * V::COUNT && at.col + col < p.cols; col += THREADS) {
         real total = 0;
         for (int i = 0; i < WARPS; i++) total += shared[i][col % V::COUNT * 32 + col / V::COUNT];
-        eg_put_column_sum(p, at.item * p.chunks + at.chunk, at.col + col, total);
+        eg_put_column_sum(p, eg_row_of_sums<ROWS>(p, at), at.col + col, total);
     }
     __syncthreads();
 }
@@ -77,7 +77,7 @@ EG_DEVICE void sum_warps(const eg_cuda_gemm &p, const eg_tile &at, const typenam
 template <typename V> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
-    if (p.sums == 0) {
+    if (p.sums == 0 && p.ragged == EG_CUDA_DENSE) {
         const bool few = p.items * p.rows < (1LL << 31) / p.cols; /* so that no index overflows */
         eg_with_terms<V>(p, [&](const auto &finish) {
             if (few) return map_vectors<V, uint32_t>(p, finish);
@@ -85,12 +85,15 @@ template <typename V> EG_DEVICE void run(const eg_cuda_gemm &p) {
         });
         return;
     }
-    const int64_t tiles = p.items * p.chunks * ((p.cols + 32 * V::COUNT - 1) / (32 * V::COUNT));
+    const int64_t items =
+        p.ragged == EG_CUDA_DENSE ? p.items : 1; /* else chunks are row tiles of all groups */
+    const int64_t tiles = items * p.chunks * ((p.cols + 32 * V::COUNT - 1) / (32 * V::COUNT));
     for (int64_t index = blockIdx.x; index < tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<ROWS, 32 * V::COUNT>(p, index);
+        if (at.rows == 0) continue;
         typename V::real sums[V::COUNT] = {};
         eg_with_terms<V>(p, [&](const auto &finish) { map_rows<V>(p, at, finish, sums); });
-        sum_warps<V>(p, at, sums);
+        if (p.sums != 0) sum_warps<V>(p, at, sums);
     }
 }
 

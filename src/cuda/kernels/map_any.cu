@@ -43,8 +43,8 @@ struct lane {
         col = at.col + (down ? warp * 4 : in_warp);
     }
     __device__ void turn() { (down ? col : row) += down ? 4 * WARPS : WARPS; }
-    __device__ int count(const eg_cuda_gemm &p) const {
-        const int64_t left = row < p.rows ? p.cols - col : 0, each = down ? 1 : 32;
+    __device__ int count(const eg_cuda_gemm &p, int64_t end) const {
+        const int64_t left = row < end ? p.cols - col : 0, each = down ? 1 : 32;
         return left <= 0 ? 0 : left > 3 * each ? 4 : (int)((left + each - 1) / each);
     }
     __device__ walk over(const eg_cuda_matrix &x, int64_t item) const {
@@ -54,10 +54,10 @@ struct lane {
         return {x.data + item * x.item_stride * size + row * row_step + col * col_step,
                 (down ? 1 : 32) * col_step, down ? 4 * WARPS * col_step : WARPS * row_step, x.dtype};
     }
-    /* The bias is the same for all rows. */
-    __device__ walk over_bias(eg_cuda_matrix x) const {
+    /* The bias is the same for all rows of an item. */
+    __device__ walk over_bias(eg_cuda_matrix x, int64_t item) const {
         x.row_stride = 0;
-        return over(x, 0);
+        return over(x, item);
     }
 };
 
@@ -108,13 +108,14 @@ EG_DEVICE void put(walk &x, int count, const float (&v)[4]) {
 template <typename T, typename F>
 EG_DEVICE void map_tile(const eg_cuda_gemm &p, const eg_tile &at, const F &finish, T (*numbers)[COLS + 1]) {
     lane first(p, at);
-    walk left = first.over(p.left, at.item), in = first.over(p.in, at.item), bias = first.over_bias(p.bias),
-         second = first.over(p.second, at.item), out = first.over(p.out, at.item);
+    walk left = first.over(p.left, at.item), in = first.over(p.in, at.item),
+         bias = first.over_bias(p.bias, at.item), second = first.over(p.second, at.item),
+         out = first.over(p.out, at.item);
     const int across = first.down ? 1 : 32;
     if (!first.down) bias.turn = 0;
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; turn++, first.turn()) {
-        const int count = first.count(p);
+        const int count = first.count(p, at.end());
         T v[4], read[4], added[4];
         if (count == 0 && p.sums == 0) break; /* nor is there any after it */
         take(left, count, v);
@@ -140,7 +141,7 @@ EG_DEVICE void sum_columns(const eg_cuda_gemm &p, const eg_tile &at, const T (*n
         T even = 0, odd = 0;
 #pragma unroll
         for (int row = 0; row < ROWS; row += 2) even += numbers[row][col], odd += numbers[row + 1][col];
-        eg_put_column_sum(p, at.item * p.chunks + at.chunk, at.col + col, even + odd);
+        eg_put_column_sum(p, eg_row_of_sums<ROWS>(p, at), at.col + col, even + odd);
     }
     __syncthreads();
 }
@@ -151,6 +152,7 @@ template <typename T> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
         const eg_tile at = eg_tile_at<ROWS, COLS>(p, index);
+        if (at.rows == 0) continue;
         eg_with_terms<four<T>>(p, [&](const auto &finish) { map_tile<T>(p, at, finish, numbers); });
         if (p.sums != 0) sum_columns<T>(p, at, numbers);
     }

@@ -48,8 +48,7 @@ struct small_fma {
     const bool half;
 
     __device__ small_fma(const eg_cuda_gemm &p, const eg_tile &at)
-        : half((HALVES_ROWS && p.rows - at.row <= ROWS / 2) || (HALVES_COLS && p.cols - at.col <= COLS / 2)) {
-    }
+        : half((HALVES_ROWS && at.rows <= ROWS / 2) || (HALVES_COLS && p.cols - at.col <= COLS / 2)) {}
     static __device__ int warp() { return (int)threadIdx.x / 32 % (WARP_ROWS * WARP_COLS); }
     static __device__ int layer() { return (int)threadIdx.x / 32 / (WARP_ROWS * WARP_COLS); }
     static __device__ int first_row() { return warp() / WARP_COLS * (ROWS / WARP_ROWS); }

@@ -55,19 +55,21 @@ template <typename S, int LINES, int K_BYTES> struct eg_small_operand {
     bool vectors;
     bool whole; /* vectors, and no line is missing */
 
-    __device__ eg_small_operand(const eg_cuda_matrix &x, int64_t line_stride, int64_t to_term, int64_t begin,
-                                int64_t end)
+    /* `base`: of the first term of line 0; lines begin to end - 1. */
+    __device__ eg_small_operand(const eg_cuda_matrix &x, int64_t base, int64_t line_stride, int64_t to_term,
+                                int64_t begin, int64_t end)
         : nothing((const S *)x.data), term_stride(to_term) {
+        const S *const corner = nothing + base + begin * line_stride;
         lines = end - begin < LINES ? (int)(end - begin) : LINES;
         by_term = term_stride == 1;
         const int64_t near = by_term ? term_stride : line_stride, far = by_term ? line_stride : term_stride;
-        vectors = near == 1 && far % EACH == 0 && x.item_stride % EACH == 0 && x.data % 16 == 0;
+        vectors = near == 1 && far % EACH == 0 && x.item_stride % EACH == 0 && (uint64_t)corner % 16 == 0;
         whole = vectors && lines == LINES;
         const int each = vectors ? EACH : 1, copies = (by_term ? TERMS : LINES) / each;
         const int pitch = by_term ? TERM_PITCH : LINE_PITCH;
         along = (int)threadIdx.x % copies * each, across = (int)threadIdx.x / copies;
         distance = EG_SMALL_THREADS / copies;
-        first = nothing + begin * line_stride + along * near + across * far;
+        first = corner + along * near + across * far;
         hop = distance * far;
         to = across * pitch + along, to_hop = distance * pitch;
     }
@@ -138,10 +140,10 @@ template <class K> struct eg_small_loop {
 
     /* Part `part` of the k-blocks, summand after summand. */
     __device__ eg_small_loop(const eg_cuda_gemm &gemm, const eg_tile &at, int part, S *memory)
-        : p(gemm), left(p.left, p.left.row_stride, p.left.col_stride, at.row, p.rows),
-          right(p.right, p.right.col_stride, p.right.row_stride, at.col, p.cols), ring(memory),
-          item(at.item) {
-        const int64_t each = (p.depth + TERMS - 1) / TERMS, all = each * p.summed;
+        : p(gemm), left(p.left, eg_left_at(p, at), p.left.row_stride, p.left.col_stride, at.row, at.end()),
+          right(p.right, eg_right_at(p, at), p.right.col_stride, p.right.row_stride, at.col, p.cols),
+          ring(memory), item(at.item) {
+        const int64_t each = (at.depth + TERMS - 1) / TERMS, all = each * p.summed;
         int64_t term = 0;
         steps = all;
         if (p.summed > 1) item = 0;
@@ -152,10 +154,10 @@ template <class K> struct eg_small_loop {
             term = (p.summed > 1 ? first - item * each : first) * TERMS;
         }
         to_load = steps;
-        seek(term);
+        seek(term, at.depth);
     }
-    __device__ void seek(int64_t term) {
-        remaining = p.depth - term;
+    __device__ void seek(int64_t term, int64_t depth) {
+        remaining = depth - term;
         left.seek(item * p.left.item_stride, term);
         right.seek(item * p.right.item_stride, term);
     }
@@ -184,7 +186,7 @@ template <class K> struct eg_small_loop {
             right.advance();
             if (remaining <= 0) {
                 item++;
-                seek(0);
+                seek(0, p.depth);
             }
         }
         asm volatile("cp.async.commit_group;");
@@ -237,14 +239,18 @@ template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
     const uint32_t splits = (uint32_t)p.splits;
     const int rank = splits > 1 ? (int)(blockIdx.x % splits) : 0;
     eg_let_successor_start();
+    if (p.ragged != EG_CUDA_DENSE) eg_wait_for_predecessor(); /* it may write the ends */
     for (int64_t index = splits > 1 ? blockIdx.x / splits : blockIdx.x; index < p.tiles;
          index += gridDim.x / splits) {
-        const eg_tile at = eg_tile_at<K::ROWS, K::COLS>(p, index);
-        K k(p, at);
-        eg_small_loop<K> loop(p, at, rank, (typename K::storage *)memory);
+        const eg_tile from = eg_tile_at<K::ROWS, K::COLS>(p, index);
+        if (from.rows == 0) continue; /* nor have the other blocks of the cluster any */
+        K k(p, from);
+        eg_small_loop<K> loop(p, from, rank, (typename K::storage *)memory);
         eg_wait_for_predecessor();
         loop.run(k);
         k.template put<LD>(tile);
+        const eg_tile at =
+            eg_tile_at<K::ROWS, K::COLS>(p, index); /* found again: the loop has no registers for it */
         eg_finish_parts<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(
             p, at, rank, tile, [&](const eg_share &share) {
                 eg_finish_groups<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(p, at, tile, share.first,

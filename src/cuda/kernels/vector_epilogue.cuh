@@ -96,7 +96,7 @@ EG_DEVICE void eg_finish_vector(const eg_cuda_gemm &p, int64_t item, int64_t row
                                 const F &finish, typename V::real (&v)[V::COUNT]) {
     typename V::real bias[V::COUNT] = {}, read[V::COUNT] = {};
     if (p.in.data != 0) eg_load_values<V>(p.in, item, row, col, read);
-    if (p.bias.data != 0) V::widen(*((const uint4 *)p.bias.data + col / V::COUNT), bias);
+    if (p.bias.data != 0) V::widen(*eg_vector_at<V>(p.bias, item, 0, col), bias);
 #pragma unroll
     for (int i = 0; i < V::COUNT; i++) v[i] += bias[i];
     if (p.second.data != 0) *eg_vector_at<V>(p.second, item, row, col) = V::round(v);
