@@ -120,7 +120,8 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
         stream: CUDA: the stream's handle as an integer, in place of the current one.
         offsets: ``(groups,)`` int32, of a grouped layer such as a mixture of experts: the rows of an x ``(rows, K)``
             are sorted by group, and these are where the groups end. w is ``(groups, N, K)`` then, bias ``(groups, N)``.
-            Rows from the last end on are of no group, and not written. On the CPU, without workspace_limit.
+            Rows from the last end on are of no group, and not written. Without workspace_limit; with CUDA arrays the
+            offsets are in device memory, too, and the host does not wait for them.
         comm: an `epigrad.Comm`, with split: a layer that is divided over its P processes.
         split: how w is divided; N and K are those of this process. What is divided has this process's part of the rows,
             one P-th of the first size, in the order of the ranks:
