@@ -68,7 +68,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend calibration choose compile device driver estimate graphs hopper kernels lt parameters partition peak run table)
+  foreach(file backend calibration choose compile device driver estimate graphs hopper kernels lt parameters partition peak run table takes)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})

@@ -287,7 +287,7 @@ MUTATIONS = [
     ("groups on CUDA: a temporary has an item a group", "src/cuda/parameters.c", "return items > 1 ? rows * ld : 0;", "return (void)items, rows * ld;"),
     ("groups on CUDA: a graph is found by other ends' address", "src/cuda/compile.c", "if (list->groups > 0) detail.names |=", "if (list->groups < 0) detail.names |="),
     ("groups on CUDA: wrong ends are not said", "src/cuda/backend.c", "if (*device->wrong == 0) return EG_OK;", "if (*device->wrong < 2) return EG_OK;"),
-    ("groups on CUDA: a kernel for plain layers takes groups", "src/cuda/choose.c", "return (row->takes & EG_CUDA_ROW_GROUPS) != 0;", "return true;"),
+    ("groups on CUDA: a kernel for plain layers takes groups", "src/cuda/takes.c", "return (row->takes & EG_CUDA_ROW_GROUPS) != 0;", "return true;"),
     ("groups: matrices are as aligned as the first", "src/core/lower_ops.c", "    if (p->grouped)\n        at |=", "    if (false)\n        at |="),
     ("groups: an empty one clears a d_b that is added to", "src/core/lower_ops.c", "    if (sums_nothing && op->accumulate && eg_is_bare(op)) return;\n", ""),
     ("groups: d_b of all may be one", "src/core/validate_operand.c", "problem->grouped ? eg_operand_has_rows(id)", "problem->grouped ? true"),

@@ -548,7 +548,7 @@ static void a_refused_limit_is_refused_again(void **state) {
 }
 
 #ifdef EG_HAVE_CUDA
-#include "cuda/compile.h"
+#include "cuda/step.h"
 
 /* An H200, of which only the figures are needed. d_b in bf16 is added up in 112 MiB of f32, and its own
  * memory. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compile.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "device.h"

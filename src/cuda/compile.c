@@ -6,8 +6,11 @@
 
 #include <string.h>
 
+#include "choose.h"
 #include "core/error.h"
-#include "hopper.h"
+#include "parameters.h"
+#include "partition.h"
+#include "takes.h"
 
 /* ---- Workspace ------------------------------------------------------------------------------------ */
 
@@ -219,7 +222,8 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
     const eg_cuda_kernel *row = c->row[index];
     int64_t rows = op->rows, chunk_rows = eg_cuda_sum_rows(row);
-    if (row->family == EG_CUDA_VECTORS) rows = eg_cuda_map_chunks(c, index), chunk_rows = 1;
+    if (row->family == EG_CUDA_VECTORS)
+        rows = eg_cuda_map_chunks(c->multiprocessors, row, op), chunk_rows = 1;
     eg_cuda_portions portions = {op->items, rows, 0};
     *sum_rows = 0;
     if (sums == NULL) return portions;
@@ -327,7 +331,7 @@ static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
     int64_t sum_rows;
     detail.portions = portions_of(c, op, &sum_rows);
     if (c->row[op]->family == EG_CUDA_VECTORS) {
-        detail.map_chunks = eg_cuda_map_chunks(c, op);
+        detail.map_chunks = eg_cuda_map_chunks(c->multiprocessors, c->row[op], &c->list->op[op]);
         detail.clears = clears;
     }
     eg_step *step = add_step(c, op, &detail);

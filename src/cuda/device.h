@@ -3,7 +3,7 @@
 #ifndef EG_CUDA_DEVICE_H
 #define EG_CUDA_DEVICE_H
 
-#include "compile.h"
+#include "step.h"
 #include "driver.h"
 
 typedef struct eg_cuda_lt eg_cuda_lt;         /* cublasLt and what it chose so far: lt.c */

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "groups.h"
+#include "takes.h"
 
 enum { LINE = 128, WARP_ROWS = 16 }; /* bytes of a swizzled line; rows that a consumer warp stores at once */
 
@@ -50,30 +51,6 @@ static eg_status encode_lines(const eg_cuda_device *device, const eg_cuda_kernel
                               const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items, int high,
                               eg_cuda_tensor_map *tensor_map) {
     return encode_boxes(device, row, x, rows, cols, items, LINE, high, tensor_map);
-}
-
-/* TMA stores whole vectors of 16 bytes. Where a row ends inside one, it would write zeros over what follows
- * the row. So TMA stores the columns before that vector, and threads store the others (eg_store_columns): all
- * of them where rows do not begin on a vector. */
-int32_t eg_cuda_tma_cols(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    if (!eg_cuda_is_aligned(&x->out) || !eg_cuda_is_aligned(&x->second)) return 0;
-    const eg_dtype dtype = x->out.data != 0 ? (eg_dtype)x->out.dtype : row->dtype;
-    const int64_t vector = 16 / (int64_t)eg_dtype_size(dtype);
-    return (int32_t)(x->cols / vector * vector);
-}
-
-bool eg_cuda_has_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    enum { ALL = 3 };
-    const eg_cuda_matrix *const all[ALL] = {&x->second, &x->out, &x->in};
-    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
-    for (int i = 0; i < ALL; i++) {
-        if (all[i]->data == 0) continue;
-        if (all[i]->col_stride != 1 || !eg_cuda_is_aligned(all[i])) return false;
-        if (all[i]->dtype != (int32_t)row->dtype && (i == 0 || all[i]->dtype != (int32_t)row->compute))
-            return false;
-    }
-    if (x->bias.data != 0 && (x->bias.data % 16 != 0 || x->bias.col_stride != 1)) return false;
-    return x->cols % each == 0;
 }
 
 /* The tensor map through which results are stored; none where threads store all of them. */

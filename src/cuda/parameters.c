@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the kernels are given: a program's views with the addresses of a call. */
-#include "compile.h"
+#include "parameters.h"
+
 #include "groups.h"
+#include "partition.h"
 
 /* ---- Addresses ------------------------------------------------------------------------------------ */
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How steps are divided: those with column sums into chunks, and into portions that the workspace has room
  * for; maps; and the last tiles of a product along its depth. Pure. */
-#include "compile.h"
+#include "partition.h"
+
 #include "groups.h"
 
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
@@ -65,11 +66,9 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 /* As many as make one wave: four blocks a multiprocessor, as act_grad.cu is built for. And none so long that
  * its sums in f32 lose much. Few rows are one chunk, whose sums need no other kernel. Without
  * sums a chunk may be a row for each warp. */
-int64_t eg_cuda_map_chunks(const eg_cuda_compiler *c, int op) {
-    const eg_op *map = &c->list->op[op];
-    const eg_cuda_kernel *row = c->row[op];
+int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map) {
     const int64_t columns = eg_ceil_div(map->cols, row->tile_cols) * map->items,
-                  room = 4 * (int64_t)c->multiprocessors;
+                  room = 4 * (int64_t)multiprocessors;
     const int64_t wave = columns > 0 && room > columns ? room / columns : 1;
     const int64_t few = eg_ceil_div(map->rows, 1 << 14);
     const bool sums = eg_term_of(map, EG_TERM_COLUMN_SUMS) != NULL;

@@ -4,6 +4,8 @@
 #include "device.h"
 #include "distributed/collectives.h"
 #include "hopper.h"
+#include "parameters.h"
+#include "partition.h"
 
 typedef struct eg_cuda_run {
     eg_cuda_device *device;

@@ -3,8 +3,9 @@
  * runs anywhere. */
 #include <string.h>
 
-#include "cuda/compile.h"
 #include "cuda/groups.h"
+#include "cuda/parameters.h"
+#include "cuda/partition.h"
 #include "support.h"
 
 enum { MOST_GROUPS = 2100, MOST_ROWS = 9000, ROUNDS = 400 };

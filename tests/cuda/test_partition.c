@@ -3,7 +3,7 @@
  * walks it, every k-block of a split tile is multiplied once, and no two partial tiles lie in one place; and
  * which products are the library's. Pure: runs anywhere. */
 #include "core/validate.h"
-#include "cuda/compile.h"
+#include "cuda/partition.h"
 #include "support.h"
 
 enum { MOST_K_BLOCKS = 400 };

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which kernel row makes an operation. */
+#ifndef EG_CUDA_CHOOSE_H
+#define EG_CUDA_CHOOSE_H
+
+#include "step.h"
+
+/* What has been decided of a program so far. */
+typedef struct eg_cuda_compiler {
+    const eg_caps *caps;
+    int multiprocessors;
+    eg_program *program;
+    const eg_op_list *list;
+    const eg_cuda_kernel *row[EG_MAX_OPS];     /* of the operation, or of what finishes it */
+    const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
+    bool aligned;                              /* eg_cuda_binding */
+    double microseconds;                       /* of all operations that are decided */
+} eg_cuda_compiler;
+
+/* The row of an operation, or those of its parts, those before it being decided. */
+eg_status eg_cuda_choose(eg_cuda_compiler *c, int op);
+
+/* The row that makes padded copies. */
+const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype);
+
+/* The tail of a product that a row makes, with `saved`, in waves of tiles. */
+eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                                 double *saved);
+
+/* Estimated microseconds of a row for a product, copy or map: operation `index`. */
+double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                       int index);
+eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How steps are divided: into chunks, portions, and stream-K tails. */
+#ifndef EG_CUDA_PARTITION_H
+#define EG_CUDA_PARTITION_H
+
+#include "step.h"
+
+/* Rows of the result that a row of its column sums covers. */
+int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
+
+/* Whether a temporary is one of column sums; the rows of them that the workspace has: false where memory
+ * could not hold them. */
+bool eg_cuda_is_sums(const eg_op_list *list, int temporary);
+bool eg_cuda_rows_of_sums(const eg_op_list *list, const eg_temporary *sums, int64_t *rows);
+eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary *sums, int64_t items,
+                                     int64_t rows, int64_t chunk_rows);
+int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int64_t rows);
+
+/* In how many chunks a map by rows of vectors makes its rows. */
+int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map);
+
+/* How the last tiles of a product are split, where that is profitable or, with `always`, possible. `saved` is
+ * what that saves, in waves of tiles. */
+eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                             bool always, double *saved);
+int64_t eg_cuda_tail_counters(int multiprocessors); /* of a product */
+size_t eg_cuda_tail_bytes(int multiprocessors);     /* of the sums of partial tiles */
+
+#endif

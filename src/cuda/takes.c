@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which products and maps a kernel row takes: what its rule about operands says, and what TMA, vectors and
+ * the library need. Pure. */
+#include "takes.h"
+
+/* ---- What TMA and vectors need -------------------------------------------------------------------- */
+
+/* TMA stores whole vectors of 16 bytes. Where a row ends inside one, it would write zeros over what follows
+ * the row. So TMA stores the columns before that vector, and threads store the others (eg_store_columns): all
+ * of them where rows do not begin on a vector. */
+int32_t eg_cuda_tma_cols(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    if (!eg_cuda_is_aligned(&x->out) || !eg_cuda_is_aligned(&x->second)) return 0;
+    const eg_dtype dtype = x->out.data != 0 ? (eg_dtype)x->out.dtype : row->dtype;
+    const int64_t vector = 16 / (int64_t)eg_dtype_size(dtype);
+    return (int32_t)(x->cols / vector * vector);
+}
+
+bool eg_cuda_has_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 3 };
+    const eg_cuda_matrix *const all[ALL] = {&x->second, &x->out, &x->in};
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
+    for (int i = 0; i < ALL; i++) {
+        if (all[i]->data == 0) continue;
+        if (all[i]->col_stride != 1 || !eg_cuda_is_aligned(all[i])) return false;
+        if (all[i]->dtype != (int32_t)row->dtype && (i == 0 || all[i]->dtype != (int32_t)row->compute))
+            return false;
+    }
+    if (x->bias.data != 0 && (x->bias.data % 16 != 0 || x->bias.col_stride != 1)) return false;
+    return x->cols % each == 0;
+}
+
+/* ---- What a row takes ----------------------------------------------------------------------------- */
+
+static bool is_row_major(const eg_cuda_matrix *x) { return x->data == 0 || x->col_stride == 1; }
+
+/* Coordinates of TMA are 32-bit. */
+static bool is_small(const eg_cuda_gemm *x) {
+    const int64_t most = 1LL << 31;
+    return x->rows < most - 512 && x->cols < most - 512 && x->depth < most - 512 && x->items < most &&
+           x->summed < most;
+}
+
+static bool is_copy(const eg_cuda_gemm *x) {
+    return x->depth == 0 && x->bias.data == 0 && x->activation == EG_ACT_NONE && x->second.data == 0 &&
+           x->out.data != 0 && x->in.data != 0;
+}
+
+/* Rows or columns that do not overlap: the library knows no others. */
+static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols) {
+    if (x->data == 0 || rows <= 1 || cols <= 1) return true;
+    return x->col_stride == 1 ? x->row_stride >= cols : x->col_stride >= rows;
+}
+
+/* The library rounds some products of 16 bits before it adds them to what is there, and reads a bias as
+ * numbers of the result's type. Its activations are not held to our errors, nor to what we say of NaN. */
+static bool suits_library(const eg_cuda_gemm *x) {
+    if (x->bias.data != 0 && x->bias.dtype != x->out.dtype) return false;
+    if (x->epilogue == EG_CUDA_FORWARD &&
+        (x->activation != EG_ACT_NONE || x->second.data != 0 || x->in.data != 0 || x->bias.col_stride != 1 ||
+         x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype == EG_F64))
+        return false;
+    if (x->accumulate && eg_dtype_size((eg_dtype)x->out.dtype) == 2) return false;
+    return has_lines_apart(&x->left, x->rows, x->depth) && has_lines_apart(&x->right, x->depth, x->cols);
+}
+
+static bool has_row_stores(const eg_cuda_gemm *x) {
+    return is_row_major(&x->in) && is_row_major(&x->out) && is_row_major(&x->second);
+}
+
+/* Of groups, as many as they have on average. */
+static int64_t rows_of_item(const eg_cuda_gemm *x) {
+    return x->ragged == EG_CUDA_RAGGED_ROWS ? eg_ceil_div(x->rows, x->items) : x->rows;
+}
+
+/* Threads of the persistent kernels store what TMA cannot (eg_cuda_tma_cols). */
+static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    if (!eg_cuda_is_aligned(&x->left) || !eg_cuda_is_aligned(&x->right)) return false;
+    if (row->family == EG_CUDA_TMA_SPLIT) return eg_cuda_has_vectors(row, x);
+    if (!eg_cuda_is_aligned(&x->in)) return false;
+    if (row->family == EG_CUDA_TMA) return !eg_cuda_reads_out(x) || eg_cuda_is_aligned(&x->out);
+    return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
+}
+
+/* The epilogues of the persistent kernels read and write the type of the layer; only a bare product may be of
+ * another one. */
+static bool is_of_one_type(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 3 };
+    const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second};
+    for (int i = 0; i < ALL && x->epilogue != EG_CUDA_STORE; i++) {
+        if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype) return false;
+    }
+    return true;
+}
+
+static bool takes_groups(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    switch ((eg_cuda_ragged)x->ragged) {
+    case EG_CUDA_DENSE:
+        return (row->takes & EG_CUDA_GROUPS_ALONE) == 0;
+    case EG_CUDA_RAGGED_ROWS:
+        return (row->takes & EG_CUDA_ROW_GROUPS) != 0;
+    case EG_CUDA_RAGGED_DEPTH:
+        break;
+    }
+    return (row->takes & EG_CUDA_DEPTH_GROUPS) != 0;
+}
+
+static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const uint32_t takes = row->takes;
+    if (!takes_groups(row, x)) return false;
+    if (row->family == EG_CUDA_LIBRARY && !suits_library(x)) return false;
+    if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
+    if (row->family != EG_CUDA_STRIDED && x->depth == 0) return false;
+    if ((takes & EG_CUDA_ALIGNED) != 0 && !is_aligned(row, x)) return false;
+    if ((takes & EG_CUDA_ROW_STORES) != 0 && !has_row_stores(x)) return false;
+    if ((takes & EG_CUDA_LEFT_ROWS) != 0 && x->left.col_stride != 1) return false;
+    if ((takes & EG_CUDA_LEFT_COLS) != 0 && x->left.row_stride != 1) return false;
+    if ((takes & EG_CUDA_RIGHT_ROWS) != 0 && x->right.col_stride != 1) return false;
+    if ((takes & EG_CUDA_RIGHT_COLS) != 0 && x->right.row_stride != 1) return false;
+    if ((takes & EG_CUDA_SMALL) != 0 && !is_small(x)) return false;
+    if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
+    if ((takes & EG_CUDA_FEW_ROWS) != 0 && rows_of_item(x) > row->tile_rows) return false;
+    if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
+    if (row->family == EG_CUDA_TMA && !is_of_one_type(row, x)) return false;
+    return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
+}
+
+/* Rows of whole vectors, of the layer's type or the compute type: a product that is to be finished, a buffer.
+ */
+static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 4 };
+    const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second, &x->left};
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
+    for (int i = 0; i < ALL; i++) {
+        const bool value = all[i] != &x->second && all[i]->dtype == (int32_t)row->compute;
+        if (!is_row_major(all[i]) || !eg_cuda_is_aligned(all[i])) return false;
+        if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype && !value) return false;
+    }
+    return x->cols % each == 0 && (x->bias.data == 0 || (x->bias.data % 16 == 0 && x->bias.col_stride == 1));
+}
+
+static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    return row->dtype == EG_DTYPE_DEFAULT || is_of_vectors(row, x);
+}
+
+/* Of its vectors only, a map's fast rows take no term but a gradient; nor do they sum those of each group. */
+bool eg_cuda_takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    switch (row->kind) {
+    case EG_MAP:
+        return takes_map(row, x) && (row->family == EG_CUDA_STRIDED ||
+                                     (part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD &&
+                                      (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
+    case EG_GEMM:
+        return takes_product(row, x);
+    case EG_REDUCE:
+    case EG_COPY:
+    case EG_COLLECTIVE:
+        break;
+    }
+    return true;
+}
