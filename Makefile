@@ -3,7 +3,7 @@
 #
 #   make            build the library, the command (build/epigrad) and the examples
 #   make demo       train a network to read handwritten digits  (BACKEND=cpu DEMO="--dtype bf16")
-#   make demo-gpt   train a small language model, and let it write  (DEMO="--steps 100")
+#   make demo-gpt   train a small language model, and let it write  (DEMO="--steps 100", or BACKEND=cuda)
 #   make demo-distributed  the same digits by four processes under MPI, beside one  (RANKS=4)
 #   make check      build and run every test                    (CHECK=short: each over a sample of its cases)
 #   make check-python   the Python package with PyTorch and JAX, some gigabytes in ~/.cache/epigrad
@@ -69,7 +69,7 @@ demo: setup-build $(BUILD)/build.ninja
 
 demo-gpt: setup-build $(BUILD)/build.ninja
 	@cmake --build $(BUILD) --target gpt
-	@$(BUILD)/examples/gpt $(DEMO)
+	@$(BUILD)/examples/gpt --backend $(BACKEND) $(DEMO)
 
 # The digits by four processes, and by one alone: the same loss. RANKS=4
 RANKS ?= 4

@@ -34,8 +34,7 @@ void rotate(const attention *a, real *qkv, int direction) {
 
 /* ---- Softmax ------------------------------------------------------------------------------------ */
 
-/* Of each row over the letters 0 .. t; later ones get 0. */
-static void causal_softmax(const attention *a, real *p) {
+void causal_softmax(const attention *a, real *p) {
     for (int item = 0; item < a->batch * a->heads; item++) {
         for (int t = 0; t < a->time; t++, p += a->time) {
             real largest = p[0], sum = 0;
@@ -47,8 +46,7 @@ static void causal_softmax(const attention *a, real *p) {
     }
 }
 
-/* d_p becomes the gradient of the scores: p ⊙ (d_p − p·d_p). Where p is 0 so is it. */
-static void softmax_backward(const attention *a, const real *p, real *d_p) {
+void softmax_backward(const attention *a, const real *p, real *d_p) {
     for (int r = 0; r < a->batch * a->heads * a->time; r++, p += a->time, d_p += a->time) {
         real dot = 0;
         for (int i = 0; i < a->time; i++) dot += p[i] * d_p[i];
@@ -111,7 +109,7 @@ static void forward(const attention *a, const eg_layer *layer, operand x, operan
     args.outer.a = x.outer;
     args.outer.b = b.outer;
     args.outer.y = y.outer;
-    must(eg_forward(a->context, layer, &args));
+    must(eg_forward(a->device.context, layer, &args));
 }
 
 static void backward(const attention *a, const eg_layer *layer, operand x, operand b, operand d_y,
@@ -124,7 +122,7 @@ static void backward(const attention *a, const eg_layer *layer, operand x, opera
     args.outer.grad = d_y.outer;
     args.outer.d_a = d_x.outer;
     args.outer.d_b = d_b.outer;
-    must(eg_backward(a->context, layer, &args));
+    must(eg_backward(a->device.context, layer, &args));
 }
 
 void attention_forward(const attention *a, const real *qkv, real *p, real *out) {
@@ -133,7 +131,7 @@ void attention_forward(const attention *a, const real *qkv, real *p, real *out) 
                   v = part_of(a, qkv, V, EG_ROW_MAJOR);
 
     forward(a, &score, q, k, weights(a, p));
-    causal_softmax(a, p);
+    a->device.run->causal_softmax(a, p);
     forward(a, &mix, weights(a, p), v, result(a, out));
 }
 
@@ -145,6 +143,6 @@ void attention_backward(const attention *a, const real *qkv, const real *p, cons
     const operand v = part_of(a, qkv, V, EG_ROW_MAJOR), d_v = part_of(a, d_qkv, V, EG_ROW_MAJOR);
 
     backward(a, &mix, weights(a, p), v, result(a, d_out), weights(a, d_p), d_v);
-    softmax_backward(a, p, d_p);
+    a->device.run->softmax_backward(a, p, d_p);
     backward(a, &score, q, k, weights(a, d_p), d_q, d_k);
 }

@@ -7,10 +7,10 @@
 #ifndef GPT_ATTENTION_H
 #define GPT_ATTENTION_H
 
-#include "real.h"
+#include "operations.h"
 
 typedef struct attention {
-    eg_context *context;
+    device device;
     int time, batch, heads, depth;
 } attention;
 
@@ -20,6 +20,12 @@ enum { MOST_DEPTH = 128 };
  * far apart two letters are. `direction` is 1; -1 turns back, and takes the gradients of what was turned to
  * those of q and k. */
 void rotate(const attention *a, real *qkv, int direction);
+
+/* Of each row over the letters 0 .. t, in place; later ones get 0. */
+void causal_softmax(const attention *a, real *p);
+
+/* d_p becomes the gradient of the scores: p ⊙ (d_p − p·d_p). Where p is 0 so is it. */
+void softmax_backward(const attention *a, const real *p, real *d_p);
 
 /* out = p·v with p = softmax(q·kᵀ / √depth) over the letters up to each one's own; p [batch, heads, time,
  * time] is kept for the backward pass. out is [batch, time, heads, depth]. */

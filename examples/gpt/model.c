@@ -2,12 +2,8 @@
 #include "model.h"
 
 #include "attention.h"
-#include "norm.h"
 
 #include "../common/must.h"
-
-#include <stdbool.h>
-#include <string.h>
 
 /* ---- Memory ------------------------------------------------------------------------------------- */
 
@@ -55,6 +51,8 @@ static void place_all(model *m, arena *a) {
                                     .sorted = take(a, of_experts),
                                     .result = take(a, of_experts),
                                     .routing = place_routing(s, a)};
+    m->input = (unsigned char *)take(a, rows); /* more than it takes */
+    m->target = (unsigned char *)take(a, rows);
     m->x = take(a, stream);
     m->last = take(a, stream);
     m->logits = take(a, rows * (size_t)s->letters);
@@ -70,20 +68,37 @@ static void place_all(model *m, arena *a) {
                            .d_sorted = take(a, of_experts)};
 }
 
-void model_open(model *m, eg_context *context, model_size size) {
-    *m = (model){.context = context, .size = size};
+void model_open(model *m, device on, model_size size) {
+    *m = (model){.device = on, .size = size};
     arena all = {0};
     place_all(m, &all);
     void *memory;
-    must(eg_alloc(context, all.used * sizeof(real), &memory)); /* on the CPU an address */
-    m->memory = memset(memory, 0, all.used * sizeof(real));
+    must(eg_alloc(on.context, all.used * sizeof(real), &memory)); /* on the CPU and CUDA an address */
+    m->memory = memory;
+    on.run->clear(m->memory, all.used);
     all = (arena){.memory = m->memory};
     place_all(m, &all);
 }
 
 void model_close(model *m) {
-    eg_free(m->context, m->memory);
+    eg_free(m->device.context, m->memory);
     *m = (model){0};
+}
+
+void model_write(const model *m, real *to, const real *from, size_t count) {
+    must(eg_upload(m->device.context, to, 0, from, count * sizeof *to));
+}
+
+void model_read(const model *m, real *to, const real *from, size_t count) {
+    must(eg_download(m->device.context, to, from, 0, count * sizeof *to));
+}
+
+void model_initialise(model *m, rng *random) {
+    real *all = must_alloc(m->parameter.count, sizeof *all);
+    const weights host = weights_place(&m->size, all);
+    weights_initialise(&host, &m->size, random);
+    model_write(m, m->parameter.all, all, host.count);
+    free(all);
 }
 
 /* ---- A layer: y = x·Wᵀ, W [out, in] -------------------------------------------------------------- */
@@ -93,6 +108,8 @@ typedef struct pass {
     model *m;
     int rows;
 } pass;
+
+static const operations *run_of(const pass *p) { return p->m->device.run; }
 
 static eg_layer layer_of(const pass *p, int in, int out, eg_activation activation) {
     eg_layer layer = eg_layer_of(p->rows, in, out, activation);
@@ -107,7 +124,7 @@ static void linear(const pass *p, int in, int out, const real *x, const real *w,
     eg_forward_args args =
         eg_forward_of(eg_const_row_major(x), eg_const_col_major(w), eg_elements(NULL), eg_row_major(y));
     args.residual = eg_const_row_major(residual);
-    must(eg_forward(p->m->context, &layer, &args));
+    must(eg_forward(p->m->device.context, &layer, &args));
 }
 
 /* d_x = d_y·W and d_W = d_yᵀ·x; `into` says what is added to instead. */
@@ -119,14 +136,14 @@ static void linear_backward(const pass *p, int in, int out, const real *x, const
     args.d_a = eg_row_major(d_x);
     args.d_b = eg_col_major(d_w);
     args.accumulate_into = into;
-    must(eg_backward(p->m->context, &layer, &args));
+    must(eg_backward(p->m->device.context, &layer, &args));
 }
 
 /* ---- The attention half of a block --------------------------------------------------------------- */
 
 static attention attention_of(const pass *p) {
     const model_size *s = &p->m->size;
-    return (attention){.context = p->m->context,
+    return (attention){.device = p->m->device,
                        .time = s->time,
                        .batch = p->rows / s->time,
                        .heads = s->heads,
@@ -139,9 +156,9 @@ static void attention_half(const pass *p, int i) {
     const block_saved *s = &p->m->block[i];
     const attention a = attention_of(p);
 
-    norm_forward(s->x, w->attention_norm, s->attention_in, p->rows, width);
+    run_of(p)->norm_forward(s->x, w->attention_norm, s->attention_in, p->rows, width);
     linear(p, width, 3 * width, s->attention_in, w->qkv, NULL, s->qkv);
-    rotate(&a, s->qkv, 1);
+    run_of(p)->rotate(&a, s->qkv, 1);
     attention_forward(&a, s->qkv, s->p, s->mixed);
     linear(p, width, width, s->mixed, w->o, s->x, s->middle); /* the stream is the layer's residual */
 }
@@ -156,9 +173,9 @@ static void attention_half_backward(const pass *p, int i) {
 
     linear_backward(p, width, width, s->mixed, w->o, t->d_x, t->d_mixed, d->o, 0);
     attention_backward(&a, s->qkv, s->p, t->d_mixed, t->d_p, t->d_qkv);
-    rotate(&a, t->d_qkv, -1);
+    run_of(p)->rotate(&a, t->d_qkv, -1);
     linear_backward(p, width, 3 * width, s->attention_in, w->qkv, t->d_qkv, t->d_in, d->qkv, 0);
-    norm_backward(s->x, w->attention_norm, t->d_in, t->d_x, d->attention_norm, p->rows, width);
+    run_of(p)->norm_backward(s->x, w->attention_norm, t->d_in, t->d_x, d->attention_norm, p->rows, width);
 }
 
 /* ---- The gated half ------------------------------------------------------------------------------ */
@@ -184,8 +201,8 @@ static void choose_experts(const pass *p, int i) {
     block_saved *s = &p->m->block[i];
     s->routing.rows = p->rows;
     linear(p, size->width, size->experts, s->mlp_in, p->m->parameter.block[i].router, NULL, s->routing.p);
-    route(&s->routing);
-    sort_rows(&s->routing, s->mlp_in, s->sorted, size->width);
+    run_of(p)->route(&s->routing);
+    run_of(p)->sort_rows(&s->routing, s->mlp_in, s->sorted, size->width);
 }
 
 /* The stream after the experts. */
@@ -197,8 +214,8 @@ static void down_of_experts(const pass *p, int i, const real *y, real *out) {
         eg_forward_of(eg_const_row_major(y), expert_weight(p, p->m->parameter.block[i].down),
                       eg_elements(NULL), eg_row_major(s->result));
     args.offsets = ends_of(&s->routing);
-    must(eg_forward(p->m->context, &down, &args));
-    add_results(&s->routing, s->result, s->middle, out, size->width);
+    must(eg_forward(p->m->device.context, &down, &args));
+    run_of(p)->add_results(&s->routing, s->result, s->middle, out, size->width);
 }
 
 static void gated_half(const pass *p, int i, real *out) {
@@ -207,7 +224,7 @@ static void gated_half(const pass *p, int i, real *out) {
     const block_saved *s = &p->m->block[i];
     real *y = p->m->scratch.y;
 
-    norm_forward(s->middle, w->mlp_norm, s->mlp_in, p->rows, size->width);
+    run_of(p)->norm_forward(s->middle, w->mlp_norm, s->mlp_in, p->rows, size->width);
     if (size->experts > 0) choose_experts(p, i);
     const real *in = size->experts > 0 ? s->sorted : s->mlp_in;
     const eg_layer unit = expert_layer(p, size->width, size->hidden, EG_ACT_SILU);
@@ -217,7 +234,7 @@ static void gated_half(const pass *p, int i, real *out) {
     args.pre = eg_row_major(s->gate);
     args.pre_up = eg_row_major(s->up);
     args.offsets = ends_of(&s->routing);
-    must(eg_forward(p->m->context, &unit, &args));
+    must(eg_forward(p->m->device.context, &unit, &args));
     if (size->experts > 0) {
         down_of_experts(p, i, y, out);
     } else {
@@ -244,14 +261,14 @@ static void down_backward(const pass *p, int i, const real *grad) {
     args.chain_up.saved = eg_row_major(s->up);
     args.chain_up.d_up = eg_row_major(t->d_up);
     args.chain_up.y = eg_row_major(t->y);
-    must(eg_backward(p->m->context, &down, &args));
+    must(eg_backward(p->m->device.context, &down, &args));
 
     /* d_W reads the y that was just written, so it is a call of its own. */
     args =
         eg_backward_of(eg_row_major(t->y), eg_row_major(NULL), eg_elements(NULL), eg_const_row_major(grad));
     args.d_b = expert_weight(p, p->m->gradient.block[i].down);
     args.offsets = ends_of(&s->routing);
-    must(eg_backward(p->m->context, &down, &args));
+    must(eg_backward(p->m->device.context, &down, &args));
 }
 
 static void gated_half_backward(const pass *p, int i) {
@@ -261,7 +278,7 @@ static void gated_half_backward(const pass *p, int i) {
     const scratch *t = &p->m->scratch;
 
     const bool experts = size->experts > 0;
-    if (experts) add_results_backward(&s->routing, s->result, t->d_x, t->d_result, size->width);
+    if (experts) run_of(p)->add_results_backward(&s->routing, s->result, t->d_x, t->d_result, size->width);
     down_backward(p, i, experts ? t->d_result : t->d_x);
     /* The chain has done what is element by element: the unit has no activation left. */
     const eg_layer unit = expert_layer(p, size->width, size->hidden, EG_ACT_NONE);
@@ -274,14 +291,14 @@ static void gated_half_backward(const pass *p, int i) {
     args.d_b = expert_weight(p, d->gate);
     args.d_b_up = expert_weight(p, d->up);
     args.offsets = ends_of(&s->routing);
-    must(eg_backward(p->m->context, &unit, &args));
+    must(eg_backward(p->m->device.context, &unit, &args));
     if (experts) {
-        unsort_rows(&s->routing, t->d_sorted, t->d_in, size->width);
+        run_of(p)->unsort_rows(&s->routing, t->d_sorted, t->d_in, size->width);
         /* The router read the same input: its gradient is added to that of the experts. */
         linear_backward(p, size->width, size->experts, s->mlp_in, w->router, s->routing.p, t->d_in, d->router,
                         EG_INTO_D_A);
     }
-    norm_backward(s->middle, w->mlp_norm, t->d_in, t->d_x, d->mlp_norm, p->rows, size->width);
+    run_of(p)->norm_backward(s->middle, w->mlp_norm, t->d_in, t->d_x, d->mlp_norm, p->rows, size->width);
 }
 
 /* ---- The whole ----------------------------------------------------------------------------------- */
@@ -291,32 +308,38 @@ static real *after(const model *m, int i) { return i + 1 < m->size.blocks ? m->b
 
 void model_forward(model *m, const unsigned char *letter, int batch) {
     const pass p = {m, batch * m->size.time};
-    const size_t width = (size_t)m->size.width;
-    for (int r = 0; r < p.rows; r++)
-        memcpy(m->block[0].x + (size_t)r * width, m->parameter.embedding + letter[r] * width,
-               width * sizeof(real));
+    const operations *run = m->device.run;
+    must(eg_upload(m->device.context, m->input, 0, letter, (size_t)p.rows));
+    run->embed(m->parameter.embedding, m->input, m->block[0].x, p.rows, m->size.width);
     for (int i = 0; i < m->size.blocks; i++) {
         attention_half(&p, i);
         gated_half(&p, i, after(m, i));
     }
-    norm_forward(m->x, m->parameter.last_norm, m->last, p.rows, m->size.width);
+    run->norm_forward(m->x, m->parameter.last_norm, m->last, p.rows, m->size.width);
     linear(&p, m->size.width, m->size.letters, m->last, m->parameter.embedding, NULL, m->logits);
 }
 
-void model_backward(model *m, const unsigned char *letter, int batch) {
-    const pass p = {m, batch * m->size.time};
-    const size_t width = (size_t)m->size.width;
-    real *d_x = m->scratch.d_x, *d_in = m->scratch.d_in, *d_embedding = m->gradient.embedding;
+double model_loss(model *m, const unsigned char *target, int batch, bool gradient) {
+    const int rows = batch * m->size.time;
+    must(eg_upload(m->device.context, m->target, 0, target, (size_t)rows));
+    return m->device.run->cross_entropy(m->logits, m->target, rows, m->size.letters,
+                                        gradient ? m->logits : NULL);
+}
 
-    linear_backward(&p, m->size.width, m->size.letters, m->last, m->parameter.embedding, m->logits, d_in,
-                    d_embedding, 0);
-    memset(d_x, 0, (size_t)p.rows * width * sizeof(real)); /* nothing goes past the last norm */
-    norm_backward(m->x, m->parameter.last_norm, d_in, d_x, m->gradient.last_norm, p.rows, m->size.width);
+void model_backward(model *m, int batch) {
+    const pass p = {m, batch * m->size.time};
+    const operations *run = m->device.run;
+    const int width = m->size.width;
+    real *d_x = m->scratch.d_x, *d_in = m->scratch.d_in;
+
+    linear_backward(&p, width, m->size.letters, m->last, m->parameter.embedding, m->logits, d_in,
+                    m->gradient.embedding, 0);
+    run->clear(d_x, (size_t)p.rows * (size_t)width); /* nothing goes past the last norm */
+    run->norm_backward(m->x, m->parameter.last_norm, d_in, d_x, m->gradient.last_norm, p.rows, width);
     for (int i = m->size.blocks - 1; i >= 0; i--) {
         gated_half_backward(&p, i);
         attention_half_backward(&p, i);
     }
     /* The same matrix is the first layer, too: it gets the gradients of its rows on top. */
-    for (int r = 0; r < p.rows; r++)
-        for (size_t c = 0; c < width; c++) d_embedding[letter[r] * width + c] += d_x[(size_t)r * width + c];
+    run->embed_backward(d_x, m->input, m->gradient.embedding, p.rows, width, m->size.letters);
 }

@@ -9,13 +9,17 @@
  * With experts, the second half of a block has several W_gate, W_up and W_down. A letter goes through those
  * of the expert that softmax(norm(x)·W_router) is largest for, and the result is multiplied with that number.
  *
- * Every product with a weight is a call of epigrad's, and so are attention's products; the rest is plain C.
- * Rows of every matrix are letters, sequence by sequence. */
+ * Every product with a weight is a call of epigrad's, and so are attention's products; the rest is a table of
+ * functions, plain C or kernels of the GPU (operations.h). Rows of every matrix are letters, sequence by
+ * sequence. */
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
 #include "experts.h"
+#include "operations.h"
 #include "weights.h"
+
+#include <stdbool.h>
 
 /* What a block's backward pass wants of its forward pass. Of the gated unit that is the pair before the gate:
  * the product of the two is made again on the way back, and takes no memory in each block. */
@@ -45,24 +49,33 @@ typedef struct scratch {
 } scratch;
 
 typedef struct model {
-    eg_context *context;
+    device device;
     model_size size;
     weights parameter, gradient;
     block_saved block[MAX_BLOCKS];
     real *x, *last; /* [rows, width]: the stream after the last block; its norm */
     real *logits;   /* [rows, letters] */
     scratch scratch;
-    real *memory; /* of all of the above */
+    unsigned char *input, *target; /* [rows]: letters, and what comes after each */
+    real *memory;                  /* of all of the above, on the device */
 } model;
 
-void model_open(model *m, eg_context *context, model_size size);
+void model_open(model *m, device on, model_size size);
 void model_close(model *m);
+void model_initialise(model *m, rng *random);
 
 /* m->logits of `batch` sequences of size.time letters: letter[b·time + t] is letter t of sequence b. */
 void model_forward(model *m, const unsigned char *letter, int batch);
 
-/* After a forward pass of the same letters, with the gradient of the loss in place of m->logits: all
- * gradients. */
-void model_backward(model *m, const unsigned char *letter, int batch);
+/* The mean cross-entropy after a forward pass, in nats a letter; the logits' gradient takes their place, if
+ * it is wanted. */
+double model_loss(model *m, const unsigned char *target, int batch, bool gradient);
+
+/* After both of these: all gradients. */
+void model_backward(model *m, int batch);
+
+/* Copies of `count` numbers, to the device and back. */
+void model_write(const model *m, real *to, const real *from, size_t count);
+void model_read(const model *m, real *to, const real *from, size_t count);
 
 #endif

@@ -5,7 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <epigrad/epigrad.h>
+
 typedef struct options {
+    eg_backend backend;
     int steps;
     int threads; /* 0: all */
     int letters; /* to write at the end */

@@ -33,11 +33,13 @@ static void print(char letter, int *column) {
 void write_sample(model *m, const text *t, int count, rng *random) {
     const int time = m->size.time;
     unsigned char *window = must_alloc((size_t)time, 1);
+    real logits[256];
     int known = 1, column = 0;
     window[0] = t->number['\n'];
     for (int i = 0; i < count; i++) {
         model_forward(m, window, 1);
-        const int next = draw(m->logits + (ptrdiff_t)(known - 1) * t->letters, t->letters, random);
+        model_read(m, logits, m->logits + (ptrdiff_t)(known - 1) * t->letters, (size_t)t->letters);
+        const int next = draw(logits, t->letters, random);
         print(t->name[next], &column);
         if (known == time) memmove(window, window + 1, (size_t)--known);
         window[known++] = (unsigned char)next;

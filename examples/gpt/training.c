@@ -3,7 +3,6 @@
 #include "training.h"
 
 #include "adamw.h"
-#include "loss.h"
 
 #include "../common/clock.h"
 #include "../common/must.h"
@@ -36,9 +35,9 @@ static void show(int step, int steps, double loss, double tokens_per_second) {
 /* ---- Steps --------------------------------------------------------------------------------------- */
 
 /* The rate rises over the first steps, when the moments are still poor, and falls to 0 along half a cosine.
- */
-static double learning_rate(int step, int steps) {
-    const double highest = 3e-3, rise = fmin(1, (step + 1) / 30.0);
+ * The wider the model is, the less a weight may move. */
+static double learning_rate(int width, int step, int steps) {
+    const double highest = 3e-3 * 128 / width, rise = fmin(1, (step + 1) / 30.0);
     return highest * rise * 0.5 * (1 + cos(3.141592653589793 * step / steps));
 }
 
@@ -60,19 +59,20 @@ static void batch_free(batch *b) {
 
 training_result train(model *m, const text *t, int steps, rng *random) {
     training_result result = {.loss = must_alloc((size_t)steps, sizeof(double))};
-    adamw optimizer = adamw_new(m->parameter.count);
+    adamw optimizer = adamw_new(m->device, m->parameter.count, m->parameter.matrices);
     batch b = batch_new(m);
     const double start = now();
     for (int step = 0; step < steps; step++) {
         text_draw(t, 0, t->train, m->size.time, m->size.batch, random, b.input, b.target);
         model_forward(m, b.input, m->size.batch);
-        result.loss[step] = cross_entropy(m->logits, b.target, b.rows, m->size.letters, m->logits);
-        model_backward(m, b.input, m->size.batch);
-        adamw_step(&optimizer, m->parameter.all, m->gradient.all, m->parameter.matrices,
-                   learning_rate(step, steps));
+        result.loss[step] = model_loss(m, b.target, m->size.batch, true);
+        model_backward(m, m->size.batch);
+        adamw_step(&optimizer, m->parameter.all, m->gradient.all, learning_rate(m->size.width, step, steps));
         result.seconds = now() - start;
         show(step + 1, steps, result.loss[step], (step + 1.0) * b.rows / result.seconds);
     }
+    must(eg_sync(m->device.context));
+    result.seconds = now() - start;
     batch_free(&b);
     adamw_free(&optimizer);
     return result;
@@ -86,7 +86,7 @@ double test_loss(model *m, const text *t) {
     for (int i = 0; i < BATCHES; i++) {
         text_draw(t, t->train, t->count, m->size.time, m->size.batch, &random, b.input, b.target);
         model_forward(m, b.input, m->size.batch);
-        sum += cross_entropy(m->logits, b.target, b.rows, m->size.letters, NULL);
+        sum += model_loss(m, b.target, m->size.batch, false);
     }
     batch_free(&b);
     return sum / BATCHES;
