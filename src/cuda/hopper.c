@@ -87,19 +87,28 @@ static eg_status prepare_split(const eg_cuda_device *device, const eg_cuda_kerne
                         x->right.col_stride == 1 ? row->k_block : row->tile_cols, &hopper->right);
 }
 
+/* Of what is summed over a group's rows, an item is a k-block: the rows from any row on (depth_groups.h). */
+static void take_rows_as_items(eg_cuda_gemm *x) {
+    x->left.item_stride = x->left.col_stride;
+    x->right.item_stride = x->right.row_stride;
+}
+
 eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                  eg_cuda_hopper *hopper, int64_t *blocks) {
     const eg_cuda_gemm *x = &hopper->gemm;
     *blocks = x->tiles;
     if (row->family == EG_CUDA_TMA_TILES) return prepare_tiles(device, row, hopper);
     if (row->family == EG_CUDA_TMA_SPLIT) return prepare_split(device, row, hopper);
-    const int64_t sources = x->summed > 1 ? x->summed : x->items;
+    const bool by_group = x->ragged == EG_CUDA_RAGGED_DEPTH;
+    if (by_group) take_rows_as_items(&hopper->gemm);
+    const int64_t depth = by_group ? row->k_block : x->depth,
+                  sources = by_group ? x->depth : (x->summed > 1 ? x->summed : x->items);
     const bool right_cols = x->right.col_stride != 1;
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
-    EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources, x->left.col_stride == 1 ? 128 : 64,
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources, x->left.col_stride == 1 ? 128 : 64,
                         &hopper->left));
-    EG_TRY(encode_lines(device, row, &x->right, x->depth, x->cols, sources,
-                        right_cols ? row->tile_cols / 2 : 32, &hopper->right));
+    EG_TRY(encode_lines(device, row, &x->right, depth, x->cols, sources, right_cols ? row->tile_cols / 2 : 32,
+                        &hopper->right));
     EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
     EG_TRY(encode_result(device, row, hopper, &x->out, &hopper->out));
     EG_TRY(encode_result(device, row, hopper, &x->second, &hopper->second));

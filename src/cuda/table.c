@@ -126,9 +126,14 @@
 #define HOPPER_GROUPED(type, storage, layout, terms)                                                         \
     HOPPER_ROW(#type "_grouped", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,       \
                EG_CUDA_PINGPONG | EG_CUDA_ROW_GROUPS | EG_CUDA_GROUPS_ALONE)
+/* Sums over the rows of each: kernels/hopper_depth_groups.cuh. */
+#define HOPPER_DEPTH_GROUPS(type, storage)                                                                   \
+    HOPPER_ROW(#type "_grouped", storage, tn, 128, EG_PINGPONG_SHARED(128), STORES, EG_CUDA_TMA, 0,          \
+               EG_CUDA_PINGPONG | EG_CUDA_DEPTH_GROUPS | EG_CUDA_GROUPS_ALONE)
 #define HOPPER_16_GROUPED(type, storage)                                                                     \
     HOPPER_GROUPED(type, storage, nn, STORES | EPILOGUES)                                                    \
-    HOPPER_GROUPED(type, storage, nt, STORES | EPILOGUES)
+    HOPPER_GROUPED(type, storage, nt, STORES | EPILOGUES)                                                    \
+    HOPPER_DEPTH_GROUPS(type, storage)
 
 static const eg_cuda_kernel rows[] = {
     /* Products by the vendor's library, with a bias or nothing. */

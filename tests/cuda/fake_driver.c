@@ -272,12 +272,17 @@ EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType typ
     const uint64_t element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64   ? 8
                              : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
                                                                        : 2;
-    (void)rank, (void)strides, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    (void)rank, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     memset(map, 0, sizeof *map);
     if (extent[0] == 0) return CUDA_ERROR_INVALID_VALUE;
     if (eg_fake_cuda.maps < FAKE_MAPS)
-        eg_fake_cuda.map[eg_fake_cuda.maps] =
-            (fake_map){(uint64_t)(uintptr_t)address, extent[0] * element, box[1], (uint32_t)extent[2]};
+        eg_fake_cuda.map[eg_fake_cuda.maps] = (fake_map){.address = (uint64_t)(uintptr_t)address,
+                                                         .row_bytes = extent[0] * element,
+                                                         .rows = (uint32_t)extent[1],
+                                                         .box_rows = box[1],
+                                                         .items = (uint32_t)extent[2],
+                                                         .pitch = strides[0],
+                                                         .item_pitch = strides[1]};
     eg_fake_cuda.maps++;
     return CUDA_SUCCESS;
 }

@@ -7,10 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A matrix as the copy engine is told of it: bytes of a row, and rows that it moves at once. */
+/* A matrix as the copy engine is told of it: bytes of a row, rows, and rows that it moves at once; items;
+ * bytes from row to row and from item to item. */
 typedef struct fake_map {
     uint64_t address, row_bytes;
-    uint32_t box_rows, items;
+    uint32_t rows, box_rows, items;
+    uint64_t pitch, item_pitch;
 } fake_map;
 
 enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64 };

@@ -3,7 +3,7 @@
  * runs anywhere. */
 #include <string.h>
 
-#include "cuda/groups.h"
+#include "cuda/depth_groups.h"
 #include "cuda/parameters.h"
 #include "cuda/partition.h"
 #include "support.h"
@@ -137,6 +137,87 @@ static void clusters_make_each_tile_once(void **state) {
     }
 }
 
+/* ---- Products as deep as a group ------------------------------------------------------------------- */
+
+/* Each has a place of its own, whatever the ends, and none has more rows than the one before. */
+static void groups_are_ranked_by_their_rows(void **state) {
+    (void)state;
+    static uint32_t at[MOST_GROUPS];
+    for (int round = 0; round < ROUNDS; round++) {
+        const eg_cuda_ends ends = round % 2 == 0 ? random_ends() : wrong_ends();
+        if (ends.count > 300) continue;
+        memset(at, 0xff, sizeof at);
+        for (uint32_t group = 0; group < ends.count; group++) {
+            const uint32_t rank = eg_cuda_rank_of_group(ends, group);
+            assert_true(rank < ends.count && at[rank] == UINT32_MAX);
+            at[rank] = group;
+        }
+        for (uint32_t rank = 1; rank < ends.count; rank++) {
+            const eg_cuda_group_rows before = eg_cuda_rows_of_group(ends, at[rank - 1]),
+                                     rows = eg_cuda_rows_of_group(ends, at[rank]);
+            assert_true(before.end - before.first >= rows.end - rows.first);
+        }
+    }
+}
+
+static void clusters_make_tiles_of_all_turns_once(void **state) {
+    (void)state;
+    static uint8_t tiles[5000];
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint32_t clusters = 1 + random_below(66), all = random_below(5000);
+        memset(tiles, 0, sizeof tiles);
+        for (uint32_t cluster = 0; cluster < clusters; cluster++) {
+            uint32_t turn = 0, tile;
+            for (; (tile = eg_cuda_tile_of_turn(turn, cluster, clusters)) < all; turn++) tiles[tile]++;
+            assert_true(eg_cuda_tile_of_turn(turn + 1, cluster, clusters) >= all); /* it had its last one */
+        }
+        for (uint32_t tile = 0; tile < all; tile++) assert_int_equal(tiles[tile], 1);
+    }
+}
+
+/* By Zipf's law: no cluster has much more than its share of the k-blocks. */
+static void clusters_are_equally_busy(void **state) {
+    enum { GROUPS = 128, ROWS = 65536, TILES = 48, CLUSTERS = 66 };
+    (void)state;
+    double sum = 0;
+    uint32_t order[GROUPS], end = 0, most = 0, all = 0;
+    for (int i = 0; i < GROUPS; i++) sum += 1.0 / (i + 1);
+    for (int i = 0; i < GROUPS; i++) {
+        const int group = i * 37 % GROUPS; /* in no order */
+        end += (uint32_t)(ROWS / sum / (group + 1));
+        place[i] = (int32_t)end;
+    }
+    const eg_cuda_ends ends = {place, ROWS, GROUPS};
+    for (uint32_t group = 0; group < GROUPS; group++) order[eg_cuda_rank_of_group(ends, group)] = group;
+    for (uint32_t cluster = 0; cluster < CLUSTERS; cluster++) {
+        uint32_t k_blocks = 0, tile;
+        for (uint32_t turn = 0; (tile = eg_cuda_tile_of_turn(turn, cluster, CLUSTERS)) < GROUPS * TILES;
+             turn++) {
+            const eg_cuda_group_rows rows = eg_cuda_rows_of_group(ends, order[tile / TILES]);
+            k_blocks += eg_cuda_k_blocks_of_rows(rows.end - rows.first, 64);
+        }
+        all += k_blocks;
+        if (k_blocks > most) most = k_blocks;
+    }
+    assert_in_range(most * CLUSTERS, all, all + all / 10);
+}
+
+static void k_blocks_end_where_the_group_does(void **state) {
+    (void)state;
+    for (int round = 0; round < 20 * ROUNDS; round++) {
+        const uint32_t first = random_below(MOST_ROWS), end = first + 1 + random_below(300);
+        const uint32_t k_blocks = eg_cuda_k_blocks_of_rows(end - first, 64);
+        uint32_t at = first;
+        for (uint32_t i = 0; i < k_blocks; i++) {
+            const eg_cuda_rows_of_k_block rows = eg_cuda_k_block_of_group(first, end, 64, i);
+            assert_int_equal(rows.row, at);
+            assert_in_range(-rows.before, 0, i == 0 ? 63 : 0);
+            at += (uint32_t)(64 + rows.before);
+        }
+        assert_int_equal(at, end);
+    }
+}
+
 /* ---- Wrong ends ------------------------------------------------------------------------------------ */
 
 static void wrong_ends_are_seen_and_stay_inside(void **state) {
@@ -195,6 +276,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(row_tiles_have_each_row_of_a_group_once),
                                        cmocka_unit_test(the_search_finds_what_a_walk_finds),
                                        cmocka_unit_test(clusters_make_each_tile_once),
+                                       cmocka_unit_test(groups_are_ranked_by_their_rows),
+                                       cmocka_unit_test(clusters_make_tiles_of_all_turns_once),
+                                       cmocka_unit_test(clusters_are_equally_busy),
+                                       cmocka_unit_test(k_blocks_end_where_the_group_does),
                                        cmocka_unit_test(wrong_ends_are_seen_and_stay_inside),
                                        cmocka_unit_test(there_are_blocks_and_sums_for_any_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);

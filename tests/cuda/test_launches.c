@@ -2,6 +2,7 @@
 /* What a plan prints is what is launched: the kernels of both, in order, for many calls. Over a driver and a
  * library that run nothing. */
 #define _DEFAULT_SOURCE
+#include "cuda/depth_groups.h"
 #include "host.h"
 
 enum { CALLS = 600, PLAN = 16384 };
@@ -192,7 +193,7 @@ static void group(eg_layer *l, eg_forward_args *up, eg_backward_args *down) {
 
 /* What the tests have seen, so that none of it is missing. */
 typedef struct seen {
-    int library, refused, portions, cleared, beside, grouped;
+    int library, refused, portions, cleared, beside, grouped, by_k_blocks;
 } seen;
 
 static void look_at(const char *plan, bool refused, seen *x) {
@@ -216,14 +217,21 @@ static void look_at_kernels(const eg_layer *l, int call) {
     }
 }
 
-/* What has the rows of groups is one matrix, of the caller's or in the workspace: kernels name no item of it.
- */
-static void look_at_maps(const eg_layer *l, int call) {
+/* An item for each row: a k-block from there on, of rows that are those of the matrix. */
+static bool is_by_k_blocks(const eg_layer *l, const fake_map *map) {
+    return map->items == l->m && map->rows == 64 && map->item_pitch == map->pitch;
+}
+
+/* What has the rows of groups is one matrix, of the caller's or in the workspace: kernels name no item of it,
+ * but k-blocks where the depth is that of groups. */
+static void look_at_maps(const eg_layer *l, int call, seen *x) {
     for (int i = 0; l->groups > 0 && i < driver->maps && i < FAKE_MAPS; i++) {
         const uint64_t at = driver->map[i].address;
         const bool weights = at >> 44 == (uintptr_t)place(1) >> 44 || at >> 44 == (uintptr_t)place(6) >> 44 ||
                              at >> 44 == (uintptr_t)place(11) >> 44 || at >> 44 == (uintptr_t)place(14) >> 44;
-        if (driver->map[i].items != (weights ? l->groups : 1))
+        const bool k_blocks = !weights && l->m > 1 && is_by_k_blocks(l, &driver->map[i]);
+        x->by_k_blocks += k_blocks;
+        if (!k_blocks && driver->map[i].items != (weights ? l->groups : 1))
             fail_msg("call %d: %u items at %llx", call, driver->map[i].items, (unsigned long long)at);
     }
 }
@@ -267,7 +275,7 @@ static void make_call(eg_context *context, int call, seen *x) {
         const int replays = driver->replays;
         driver->launches = driver->maps = 0;
         assert_ok(forward ? eg_forward(context, &layer, &up) : eg_backward(context, &layer, &down));
-        look_at_maps(&layer, call);
+        look_at_maps(&layer, call, x);
         look_at_kernels(&layer, call);
         if (driver->replays > replays && driver->launches == 0) continue; /* a graph that was compared */
         compare(call, layer.groups > 0 ? strstr(plan, "in all: ") : plan, turn, x);
@@ -287,7 +295,7 @@ static void what_is_launched_is_what_the_plan_prints(void **state) {
         close_session(&s);
     }
     assert_true(x.library > 0 && x.refused > 0);
-    assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0 && x.grouped > 0);
+    assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0 && x.grouped > 0 && x.by_k_blocks > 0);
 }
 
 /* How many products of a backward call the plan gives to the library. */
@@ -446,8 +454,72 @@ static void every_outer_item_has_to_be_aligned(void **state) {
     close_session(&s);
 }
 
+static const fake_map *map_at(uintptr_t address) {
+    for (int i = 0; i < driver->maps && i < FAKE_MAPS; i++) {
+        if (driver->map[i].address == address) return &driver->map[i];
+    }
+    return NULL;
+}
+
+/* Rows of a k-block that TMA reads, each of which is one of the group's, once: a box has what is inside of
+ * its tensor, and zeros. */
+static void read_k_block(const fake_map *map, uint32_t first, uint32_t end, uint32_t k_block,
+                         uint8_t *reads) {
+    const eg_cuda_rows_of_k_block rows = eg_cuda_k_block_of_group(first, end, 64, k_block);
+    assert_true(rows.row < map->items);
+    for (int32_t row = rows.before; row < rows.before + 64; row++) {
+        if (row < 0 || row >= (int32_t)map->rows) continue;
+        const uint64_t at = ((uint64_t)rows.row * map->item_pitch + (uint64_t)row * map->pitch) / map->pitch;
+        assert_in_range(at, first, end - 1);
+        reads[at]++;
+    }
+}
+
+/* d_b of groups: boxes of A and of grad, whatever the ends, hold each row of the group and none of another.
+ */
+static void k_blocks_have_the_rows_of_their_group(void **state) {
+    enum { M = 1000, K = 512, N = 768, GROUPS = 8 };
+    static const uint32_t ends[GROUPS] = {1, 1, 64, 127, 255, 300, 940, M - 3};
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_grouped_tn_128x128"};
+    eg_context *named = NULL;
+    assert_ok(eg_open(&info, &named));
+    const eg_layer layer = {.size = sizeof layer, .m = M, .k = K, .n = N, .dtype = EG_BF16, .groups = GROUPS};
+    for (int turned = 0; turned < 2; turned++) {
+        const eg_backward_args args = {
+            .size = sizeof args,
+            .a = {.data = place(0), .ld = K + 8},
+            .grad = {.data = place(1), .ld = N},
+            .d_b = {.data = place(2), .layout = turned ? EG_COL_MAJOR : EG_ROW_MAJOR, .batch_stride = K * N},
+            .offsets = {.data = place(21)}};
+        driver->maps = driver->launches = 0;
+        assert_ok(eg_backward(named, &layer, &args));
+        assert_string_equal(driver->launch[0], info.kernel);
+        for (int i = 0; i < 2; i++) {
+            const fake_map *map = map_at((uintptr_t)place(i));
+            assert_non_null(map);
+            assert_int_equal(map->row_bytes, 2 * (i == 0 ? K : N));
+            assert_int_equal(map->pitch, 2 * (i == 0 ? K + 8 : N));
+            uint8_t reads[M] = {0};
+            for (int group = 0; group < GROUPS; group++) {
+                const uint32_t first = group > 0 ? ends[group - 1] : 0, end = ends[group];
+                for (uint32_t j = 0; j < eg_cuda_k_blocks_of_rows(end - first, 64); j++)
+                    read_k_block(map, first, end, j, reads);
+            }
+            for (uint32_t row = 0; row < M; row++) assert_int_equal(reads[row], row < ends[GROUPS - 1]);
+        }
+        assert_int_equal(map_at((uintptr_t)place(2))->items, GROUPS);
+    }
+    eg_close(named);
+    close_session(&s);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
+                                       cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
