@@ -7,9 +7,10 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py --check    fails if it is not what the runs say
 
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
-bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl and DATE-step-cuda.jsonl by
-bench/cuda/sweep.py and step.py, which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about
-CUDA. Of each kind the newest counts."""
+bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-step-cuda.jsonl,
+DATE-gated-step-cuda.jsonl and DATE-grouped-cuda.jsonl by bench/cuda/sweep.py, step.py, gated_step.py and grouped.py,
+which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA. Of each kind the newest
+counts."""
 
 import argparse
 import glob
@@ -166,7 +167,32 @@ def cuda_step(date, path):
         f"16 algorithms). CUDA-graph replays in turn in one process, operands from beyond L2 ({run_link(path)}).", ""]
 
 
-CUDA_RUNS = {"sweep-cuda": cuda_sweep, "step-cuda": cuda_step}
+def cuda_gated_step(date, path):
+    head, *rows = read(path)
+    lines = ["### A training step of a gated block", "",
+             "SwiGLU, D to 2 H to D with biases, forward and backward: multiples of its nine bare products.", ""]
+    return lines + table(*summary.steps_table(rows, "nine")) + [
+        f"    {head['command']}", "",
+        f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; [N, K] weights; the products "
+        f"by cublasLt (the best of 16 algorithms). CUDA-graph replays in turn in one process, operands from beyond L2 "
+        f"({run_link(path)}).", ""]
+
+
+def cuda_grouped(date, path):
+    head, *rows = read(path)
+    lines = ["### Grouped layers", "",
+             "A mixture of experts, the ends of groups in device memory: its rate as a share of that of the plain "
+             "layer of as many rows. PyTorch's grouped_mm and a loop over its products, both with element-wise "
+             "kernels: multiples of epigrad's time.", ""]
+    return lines + table(*summary.grouped_table(rows)) + [
+        f"    {head['command']}", "",
+        f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; GELU, [N, K] weights, forward "
+        "with pre, backward from it with d_a and d_b. CUDA-graph replays in turn in one process, operands from beyond "
+        f"L2 ({run_link(path)}).", ""]
+
+
+CUDA_RUNS = {"sweep-cuda": cuda_sweep, "step-cuda": cuda_step, "gated-step-cuda": cuda_gated_step,
+             "grouped-cuda": cuda_grouped}
 CUDA_PEERS = [("pass", "cublasLt + element-wise kernels"), ("torch", "PyTorch"), ("compile", "torch.compile"),
               ("jax", "JAX")]
 

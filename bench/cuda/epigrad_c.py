@@ -25,7 +25,7 @@ class OpenInfo(c.Structure):
 class Layer(c.Structure):
     _fields_ = [("size", c.c_size_t), ("m", c.c_int64), ("k", c.c_int64), ("n", c.c_int64),
                 ("batch", c.c_int64), ("dtype", c.c_int), ("activation", c.c_int), ("math", c.c_int),
-                ("nonfinite", c.c_int)]
+                ("nonfinite", c.c_int), ("scale", c.c_double), ("outer_batch", c.c_int64), ("groups", c.c_int64)]
 
 
 class Matrix(c.Structure):
@@ -49,18 +49,36 @@ class DataParallel(c.Structure):
     _fields_ = [("comm", c.c_void_p), ("reduction", c.c_int), ("sharding", c.c_int), ("sums", c.c_int)]
 
 
+class ChainUp(c.Structure):
+    _fields_ = [("saved", Matrix), ("d_up", Matrix), ("y", Matrix), ("d_bias", Vector)]
+
+
+class TensorParallel(c.Structure):
+    _fields_ = [("comm", c.c_void_p), ("split", c.c_int), ("sums", c.c_int), ("gathered", Matrix)]
+
+
+class Offsets(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("offset", c.c_size_t)]
+
+
 class BackwardArgs(c.Structure):
     _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("grad", Matrix),
                 ("source", c.c_int), ("pre", Matrix), ("y", Matrix), ("d_a", Matrix), ("d_b", Matrix),
                 ("d_bias", Vector), ("grad_pre", Matrix), ("accumulate", c.c_int), ("chain", Chain),
                 ("packed_b", c.c_void_p), ("workspace", Workspace), ("workspace_limit", c.c_size_t),
-                ("data_parallel", DataParallel)]
+                ("data_parallel", DataParallel), ("b_up", Matrix), ("bias_up", Vector), ("pre_up", Matrix),
+                ("grad_up", Matrix), ("d_b_up", Matrix), ("d_bias_up", Vector), ("grad_pre_up", Matrix),
+                ("packed_b_up", c.c_void_p), ("chain_up", ChainUp), ("residual", Matrix),
+                ("accumulate_into", c.c_uint64), ("tensor_parallel", TensorParallel), ("outer", c.c_int64 * 18),
+                ("offsets", Offsets)]
 
 
 class ForwardArgs(c.Structure):
     _fields_ = [("size", c.c_size_t), ("a", Matrix), ("b", Matrix), ("bias", Vector), ("residual", Matrix),
                 ("y", Matrix), ("pre", Matrix), ("packed_b", c.c_void_p), ("workspace", Workspace),
-                ("workspace_limit", c.c_size_t)]
+                ("workspace_limit", c.c_size_t), ("b_up", Matrix), ("bias_up", Vector), ("pre_up", Matrix),
+                ("packed_b_up", c.c_void_p), ("tensor_parallel", TensorParallel), ("outer", c.c_int64 * 7),
+                ("offsets", Offsets)]
 
 
 class KernelInfo(c.Structure):

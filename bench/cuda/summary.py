@@ -77,8 +77,8 @@ STEP_LABELS = {"epigrad": "epigrad, chained", "torch": "PyTorch", "compile": "to
                "cublasLt fused": "cublasLt with its epilogues"}
 
 
-def steps_table(rows):
-    """Of step.py's rows: epigrad's worst first."""
+def steps_table(rows, products="six"):
+    """Of step.py's or gated_step.py's rows: epigrad's worst first."""
     timed = sorted((row for row in rows if "ratio" in row), key=lambda row: -row["ratio"]["epigrad"])
     names = [name for name in STEP_LABELS if any(name in row["ratio"] for row in timed)]
     lines = []
@@ -86,7 +86,7 @@ def steps_table(rows):
         ratios = [f"{row['ratio'][name]:.3f}" if name in row["ratio"] else "" for name in names]
         ratios[0] = f"**{ratios[0]}**"
         lines.append([row["dtype"], row["shape"].replace("x", " x "), f"{row['ms']['bare']:.4f}", *ratios])
-    return ["dtype", "M x D x H", "six products, ms", *(STEP_LABELS[name] for name in names)], lines
+    return ["dtype", "M x D x H", f"{products} products, ms", *(STEP_LABELS[name] for name in names)], lines
 
 
 def steps_markdown(head, rows):
@@ -98,6 +98,46 @@ def steps_markdown(head, rows):
         if "wrong" in row:
             lines += [f"**Wrong**: {row['dtype']} {row['shape']}: {row['wrong']}", ""]
     return "\n".join(lines + table(*steps_table(rows)))
+
+
+def gated_markdown(head, rows):
+    lines = ["# A training step of a gated block (SwiGLU) D to 2 H to D on CUDA", "",
+             f"{head['date']}, {head['device']}, driver {head['driver']}, PyTorch {head['torch']}; biases, [N, K] "
+             "weights; multiples of the nine bare products by cublasLt (best of 16 algorithms).", "",
+             f"    {head['command']}", ""]
+    for row in rows:
+        if "wrong" in row:
+            lines += [f"**Wrong**: {row['dtype']} {row['shape']}: {row['wrong']}", ""]
+    return "\n".join(lines + table(*steps_table(rows, "nine")))
+
+
+GROUPED = ["experts", "rows of each", "K x N", "routing", "call", "epigrad, ms", "dense rate", "grouped_mm", "loop"]
+
+
+def grouped_table(rows):
+    """Of grouped.py's rows: the share of the dense layer's rate, and how many times as long the others take."""
+    lines = []
+    for row in rows:
+        if "ms" not in row:
+            continue
+        groups, mean, k, n = row["shape"].split("x")
+        for way, ms in row["ms"].items():
+            ours = ms["epigrad"]
+            others = [f"{ms[name] / ours:.2f}" if name in ms else "" for name in ("grouped_mm", "loop")]
+            lines.append([groups, mean, f"{k} x {n}", row["routing"], way, f"{ours:.4f}",
+                          f"**{ms['dense'] / ours:.0%}**", *others])
+    return GROUPED, sorted(lines, key=lambda line: int(line[6].strip("*%")))
+
+
+def grouped_markdown(head, rows):
+    lines = ["# Grouped layers on CUDA", "",
+             f"{head['date']}, {head['device']}, driver {head['driver']}, PyTorch {head['torch']}; GELU, [N, K] "
+             "weights; forward with pre, backward from it with d_a and d_b. The rate is a share of that of the plain "
+             "layer of as many rows; the others are multiples of epigrad's time.", "", f"    {head['command']}", ""]
+    for row in rows:
+        if "wrong" in row:
+            lines += [f"**Wrong**: {row['dtype']} {row['shape']} {row['routing']}: {row['wrong']}", ""]
+    return "\n".join(lines + table(*grouped_table(rows)))
 
 
 def plot(rows, path):
