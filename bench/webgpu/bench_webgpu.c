@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backward pass against a straightforward one (reference.wgsl), in one run, turn about, on one adapter:
  *
- *     bench_webgpu [--kernel ROW] [MxKxN ...]
+ *     bench_webgpu [--kernel ROW] [--gated] [MxKxN ...]
  *
- * f32, GELU, recompute, d_a, d_b and d_bias. Each time is the median of runs of about a tenth of a second;
- * GFLOP/s count 6 M K N. The results of both are compared before anything is timed. Where the adapter is a
- * processor the time that it spent is told as well, which other programs disturb less. */
+ * f32, GELU, recompute, d_a, d_b and d_bias; or a gated unit (SwiGLU), recompute, d_a, d_b and d_b_up. Each
+ * time is the median of runs of about a tenth of a second; GFLOP/s count 6 M K N, gated 12 M K N. The results
+ * of both are compared before anything is timed. Where the adapter is a processor the time that it spent is
+ * told as well, which other programs disturb less. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +15,20 @@
 
 #include "webgpu/device.h"
 
-enum { ROUNDS = 7, PASSES = 4, ENTRIES = 6 };
+enum { ROUNDS = 7, PASSES = 6, ENTRIES = 7 };
 
-extern const char eg_wgsl_reference_1[], eg_wgsl_reference_2[], eg_wgsl_reference_3[], eg_wgsl_reference_4[];
+extern const char eg_wgsl_reference_1[], eg_wgsl_reference_2[], eg_wgsl_reference_3[], eg_wgsl_reference_4[],
+    eg_wgsl_reference_5[], eg_wgsl_reference_6[];
 
 typedef struct bench {
     eg_context *context;
     eg_webgpu *gpu;
+    bool gated;
     int64_t m, k, n;
     void *a, *b, *bias, *grad, *sizes;
-    void *grad_pre, *d_a, *d_b, *d_bias;  /* of the reference */
-    void *own_d_a, *own_d_b, *own_d_bias; /* of the library */
+    void *grad_pre, *d_a, *d_b, *d_bias;     /* of the reference */
+    void *own_d_a, *own_d_b, *own_d_bias;    /* of the library */
+    void *b_up, *d_up, *d_b_up, *own_d_b_up; /* of a gated unit */
     WGPUComputePipeline pipelines[PASSES];
 } bench;
 
@@ -74,34 +78,37 @@ static void make_operands(bench *x) {
     x->d_a = empty(x, x->m * x->k), x->own_d_a = empty(x, x->m * x->k);
     x->d_b = empty(x, x->k * x->n), x->own_d_b = empty(x, x->k * x->n);
     x->d_bias = empty(x, x->n), x->own_d_bias = empty(x, x->n);
+    if (!x->gated) return;
+    x->b_up = filled(x, x->k * x->n, 1 / sqrtf((float)x->k), 5);
+    x->d_up = empty(x, x->m * x->n);
+    x->d_b_up = empty(x, x->k * x->n), x->own_d_b_up = empty(x, x->k * x->n);
 }
 
 static void free_operands(bench *x) {
-    void *all[] = {x->a,   x->b,   x->bias,   x->grad,    x->sizes,   x->grad_pre,
-                   x->d_a, x->d_b, x->d_bias, x->own_d_a, x->own_d_b, x->own_d_bias};
+    void *all[] = {x->a,    x->b,    x->bias,   x->grad,      x->sizes,   x->grad_pre,
+                   x->d_a,  x->d_b,  x->d_bias, x->own_d_a,   x->own_d_b, x->own_d_bias,
+                   x->b_up, x->d_up, x->d_b_up, x->own_d_b_up};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) eg_free(x->context, all[i]);
 }
 
 /* ---- The two ------------------------------------------------------------------------------------ */
 
-static void run_pass(const bench *x, WGPUCommandEncoder encoder, int pass, int64_t across, int64_t down) {
+/* Pass `pass` of reference.wgsl, with what is bound. */
+static void run_pass(const bench *x, WGPUCommandEncoder encoder, int pass, int64_t across, int64_t down,
+                     void *const bound[ENTRIES]) {
     eg_webgpu *gpu = x->gpu;
-    void *const bound[PASSES][ENTRIES] = {{x->sizes, x->a, x->b, x->bias, x->grad, x->grad_pre},
-                                          {x->sizes, x->grad_pre, x->b, NULL, NULL, x->d_a},
-                                          {x->sizes, x->a, x->grad_pre, NULL, NULL, x->d_b},
-                                          {x->sizes, x->grad_pre, NULL, NULL, NULL, x->d_bias}};
     WGPUBindGroupEntry entries[ENTRIES];
     size_t count = 0;
     for (uint32_t i = 0; i < ENTRIES; i++) {
-        if (bound[pass][i] == NULL) continue;
-        entries[count++] = (WGPUBindGroupEntry){
-            .binding = i, .buffer = bound[pass][i], .size = gpu->api.BufferGetSize(bound[pass][i])};
+        if (bound[i] == NULL) continue;
+        entries[count++] =
+            (WGPUBindGroupEntry){.binding = i, .buffer = bound[i], .size = gpu->api.BufferGetSize(bound[i])};
     }
-    WGPUBindGroupLayout layout = gpu->api.ComputePipelineGetBindGroupLayout(x->pipelines[pass], 0);
+    WGPUBindGroupLayout layout = gpu->api.ComputePipelineGetBindGroupLayout(x->pipelines[pass - 1], 0);
     WGPUBindGroup group = gpu->api.DeviceCreateBindGroup(
         gpu->device, &(WGPUBindGroupDescriptor){.layout = layout, .entryCount = count, .entries = entries});
     WGPUComputePassEncoder encoded = gpu->api.CommandEncoderBeginComputePass(encoder, NULL);
-    gpu->api.ComputePassEncoderSetPipeline(encoded, x->pipelines[pass]);
+    gpu->api.ComputePassEncoderSetPipeline(encoded, x->pipelines[pass - 1]);
     gpu->api.ComputePassEncoderSetBindGroup(encoded, 0, group, 0, NULL);
     gpu->api.ComputePassEncoderDispatchWorkgroups(encoded, (uint32_t)across, (uint32_t)down, 1);
     gpu->api.ComputePassEncoderEnd(encoded);
@@ -110,14 +117,28 @@ static void run_pass(const bench *x, WGPUCommandEncoder encoder, int pass, int64
     gpu->api.BindGroupLayoutRelease(layout);
 }
 
+#define BOUND(...)                                                                                           \
+    (void *const[ENTRIES]) { x->sizes, __VA_ARGS__ }
+
+static void run_plain(const bench *x, WGPUCommandEncoder encoder, int64_t m, int64_t k, int64_t n) {
+    run_pass(x, encoder, 1, n, m, BOUND(x->a, x->b, x->bias, x->grad, x->grad_pre));
+    run_pass(x, encoder, 2, k, m, BOUND(x->grad_pre, x->b, NULL, NULL, x->d_a));
+    run_pass(x, encoder, 3, n, k, BOUND(x->a, x->grad_pre, NULL, NULL, x->d_b));
+    run_pass(x, encoder, 4, (x->n + 255) / 256, 1, BOUND(x->grad_pre, NULL, NULL, NULL, x->d_bias));
+}
+
+static void run_gated(const bench *x, WGPUCommandEncoder encoder, int64_t m, int64_t k, int64_t n) {
+    run_pass(x, encoder, 5, n, m, BOUND(x->a, x->b, x->b_up, x->grad, x->grad_pre, x->d_up));
+    run_pass(x, encoder, 6, k, m, BOUND(x->grad_pre, x->b, x->d_up, x->b_up, x->d_a));
+    run_pass(x, encoder, 3, n, k, BOUND(x->a, x->grad_pre, NULL, NULL, x->d_b));
+    run_pass(x, encoder, 3, n, k, BOUND(x->a, x->d_up, NULL, NULL, x->d_b_up));
+}
+
 static void run_reference(bench *x) {
     eg_webgpu *gpu = x->gpu;
     const int64_t m = (x->m + 15) / 16, k = (x->k + 15) / 16, n = (x->n + 15) / 16;
     WGPUCommandEncoder encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
-    run_pass(x, encoder, 0, n, m);
-    run_pass(x, encoder, 1, k, m);
-    run_pass(x, encoder, 2, n, k);
-    run_pass(x, encoder, 3, (x->n + 255) / 256, 1);
+    (x->gated ? run_gated : run_plain)(x, encoder, m, k, n);
     WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(encoder, NULL);
     gpu->api.CommandEncoderRelease(encoder);
     gpu->api.QueueSubmit(gpu->queue, 1, &commands);
@@ -125,19 +146,21 @@ static void run_reference(bench *x) {
 }
 
 static eg_layer layer_of(const bench *x) {
-    return (eg_layer){
-        .size = sizeof(eg_layer), .m = x->m, .k = x->k, .n = x->n, .batch = 1, .activation = EG_ACT_GELU};
+    return eg_layer_of(x->m, x->k, x->n, x->gated ? EG_ACT_SILU : EG_ACT_GELU);
 }
 
 static eg_backward_args args_of(const bench *x) {
-    return (eg_backward_args){.size = sizeof(eg_backward_args),
-                              .a = {.data = x->a},
-                              .b = {.data = x->b},
-                              .bias = {.data = x->bias},
-                              .grad = {.data = x->grad},
-                              .d_a = {.data = x->own_d_a},
-                              .d_b = {.data = x->own_d_b},
-                              .d_bias = {.data = x->own_d_bias}};
+    eg_backward_args args = eg_backward_of(eg_row_major(x->a), eg_row_major(x->b),
+                                           eg_elements(x->gated ? NULL : x->bias), eg_row_major(x->grad));
+    args.d_a = eg_row_major(x->own_d_a);
+    args.d_b = eg_row_major(x->own_d_b);
+    if (x->gated) {
+        args.b_up = eg_row_major(x->b_up);
+        args.d_b_up = eg_row_major(x->own_d_b_up);
+    } else {
+        args.d_bias = eg_elements(x->own_d_bias);
+    }
+    return args;
 }
 
 static void run_own(bench *x) {
@@ -192,16 +215,17 @@ static void measure(bench *x) {
     taken theirs[ROUNDS], ours[ROUNDS];
     make_operands(x);
     const int their_times = times_for(x, run_reference), our_times = times_for(x, run_own);
-    const double off = fmax(
-        difference(x, x->d_a, x->own_d_a, x->m * x->k),
-        fmax(difference(x, x->d_b, x->own_d_b, x->k * x->n), difference(x, x->d_bias, x->own_d_bias, x->n)));
+    const double off = fmax(difference(x, x->d_a, x->own_d_a, x->m * x->k),
+                            fmax(difference(x, x->d_b, x->own_d_b, x->k * x->n),
+                                 x->gated ? difference(x, x->d_b_up, x->own_d_b_up, x->k * x->n)
+                                          : difference(x, x->d_bias, x->own_d_bias, x->n)));
     for (int i = 0; i < ROUNDS; i++) {
         theirs[i] = timed(x, run_reference, their_times);
         ours[i] = timed(x, run_own, our_times);
     }
     qsort(theirs, ROUNDS, sizeof *theirs, ascending);
     qsort(ours, ROUNDS, sizeof *ours, ascending);
-    const double work = 6e-9 * (double)x->m * (double)x->k * (double)x->n;
+    const double work = (x->gated ? 12e-9 : 6e-9) * (double)x->m * (double)x->k * (double)x->n;
     const taken t = theirs[ROUNDS / 2], o = ours[ROUNDS / 2];
     printf("M=%-6lld K=%-5lld N=%-5lld  reference %9.3f ms %9.1f GFLOP/s  epigrad %9.3f ms %9.1f GFLOP/s  "
            "%5.1f x  difference %.1e\n",
@@ -221,6 +245,7 @@ static void print_plan(const bench *x) {
     bench marks = *x;
     void *mark = x->context; /* anything that is not NULL */
     marks.a = marks.b = marks.bias = marks.grad = marks.own_d_a = marks.own_d_b = marks.own_d_bias = mark;
+    marks.b_up = marks.own_d_b_up = mark;
     const eg_backward_args args = args_of(&marks);
     need(eg_backward_plan(x->context, &layer, &args, text, sizeof text));
     printf("%s", text);
@@ -228,12 +253,13 @@ static void print_plan(const bench *x) {
 
 int main(int argc, char **argv) {
     static const char *const texts[PASSES] = {eg_wgsl_reference_1, eg_wgsl_reference_2, eg_wgsl_reference_3,
-                                              eg_wgsl_reference_4};
+                                              eg_wgsl_reference_4, eg_wgsl_reference_5, eg_wgsl_reference_6};
     eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_WEBGPU};
     eg_device_info device = {.size = sizeof device};
     bench x = {0};
     int first = 1;
     if (argc > 2 && strcmp(argv[1], "--kernel") == 0) info.kernel = argv[2], first = 3;
+    if (argc > first && strcmp(argv[first], "--gated") == 0) x.gated = true, first++;
     need(eg_open(&info, &x.context));
     need(eg_get_device_info(x.context, &device));
     printf("%s (%s)\n", device.name, device.features);
