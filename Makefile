@@ -16,7 +16,7 @@
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)
 #   make web        build the page that trains in a browser, in build/web (serve it: python3 -m http.server -d build/web)
 #   make bench      epigrad beside the libraries found here     (BENCH="--full"; with BACKEND=cuda or webgpu: `epigrad bench`)
-#   make calibrate  fit the constants of estimated times to a recording  (BACKEND=cpu, cuda)
+#   make calibrate  fit the constants of estimated times to a recording  (BACKEND=cpu, cuda, webgpu)
 #   make format     let clang-format lay out C, C++ and CUDA C; make format-check only looks
 #   make lint       look over the Python (ruff), shell (shellcheck) and WGSL files
 #   make tidy       run clang-tidy over the source
@@ -89,17 +89,21 @@ bench: all
 	@$(BUILD)/epigrad bench --backend $(BACKEND) $(BENCH)
 endif
 
-# The recordings are made on the device, by bench/cuda/record.py and bench/cpu/record.c. The tables go into
-# src/cuda/calibration.def and src/cpu/calibration.def.
-RECORDING ?= bench/recorded/cpu-xeon-amx.txt
+# The recordings are made on the device, by bench/cuda/record.py, and record.c in bench/cpu and bench/webgpu. The
+# tables go into calibration.def in src/cuda, src/cpu and src/webgpu.
+RECORDING ?= bench/recorded/$(if $(filter webgpu,$(BACKEND)),webgpu-h200,cpu-xeon-amx).txt
 DEVICE    ?= Xeon
 ifeq ($(BACKEND),cpu)
 calibrate: all
 	@cmake --build $(BUILD) --target cpu_counts
 	@python3 tools/calibrate_cpu.py $(BUILD)/tests/cpu_counts $(RECORDING) --device "$(DEVICE)" --write
+else ifeq ($(BACKEND),webgpu)
+calibrate: all
+	@cmake --build $(BUILD) --target webgpu_counts
+	@python3 tools/calibrate_webgpu.py $(BUILD)/src/webgpu_counts $(RECORDING) --write
 else
 calibrate: all
-	@test "$(BACKEND)" = cuda || { echo "calibrate: BACKEND is $(BACKEND); expected cpu or cuda"; exit 1; }
+	@test "$(BACKEND)" = cuda || { echo "calibrate: BACKEND is $(BACKEND); expected cpu, cuda or webgpu"; exit 1; }
 	@cmake --build $(BUILD) --target cuda_estimate
 	@python3 tools/calibrate.py $(BUILD)/src/libcuda_estimate.so --write
 endif

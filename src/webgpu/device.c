@@ -255,7 +255,7 @@ static void take_limits(eg_webgpu *gpu, const char *name, const WGPUAdapterInfo 
                 : discrete ? 20480
                            : 4096,
         .part = 512,
-        .adapter = eg_webgpu_adapter_of(adapter->vendorID, name, adapter->adapterType),
+        .adapter = eg_webgpu_adapter_of(name, adapter->adapterType),
     };
     const char *forced = getenv("EPIGRAD_WEBGPU_LIMITS");
     if (forced == NULL || strcmp(forced, "tiny") != 0) return;

@@ -18,49 +18,26 @@ typedef struct rate {
 } rate;
 
 struct eg_webgpu_adapter {
-    uint32_t vendor;    /* PCI number; 0: any */
+    const char *device; /* what its name contains; "": anything */
     uint32_t type;      /* WGPUAdapterType; 0: any */
-    const char *device; /* what its name contains; NULL: anything */
     double launch;      /* microseconds of a dispatch */
     double bytes;       /* that move in a microsecond */
     rate rate[EG_WEBGPU_ROWS];
 };
 
-/* The first that fits. bench/results/webgpu.md has the times that those of the H200 and of processors were
- * fitted to; the others are guesses from them: of a device that is not known, the tile of 64 x 64 does well
- * everywhere. */
+/* The first that fits. */
 static const eg_webgpu_adapter adapters[] = {
-    {.vendor = 0x10de,
-     .device = "H200",
-     .launch = 12,
-     .bytes = 2e6,
-     .rate = {[EG_ROW_shared_128x128] = {0.0985, 132, 6, 1, 0},
-              [EG_ROW_shared_64x64] = {0.149, 792, 8, 0.5, 0},
-              [EG_ROW_shared_32x32] = {0.173, 2112, 8, 0.22, 0}}},
-    {.type = WGPUAdapterType_CPU,
-     .launch = 10,
-     .bytes = 5e3,
-     .rate = {[EG_ROW_direct_16x128] = {0.8, 1, 1, 1, 4825}, [EG_ROW_direct_16x32] = {0.347, 1, 1, 1, 0}}},
-    {.type = WGPUAdapterType_DiscreteGPU,
-     .launch = 12,
-     .bytes = 5e5,
-     .rate = {[EG_ROW_shared_128x128] = {0.14, 60, 8, 1, 0},
-              [EG_ROW_shared_64x64] = {0.2, 360, 10, 0.5, 0},
-              [EG_ROW_shared_32x32] = {0.23, 960, 10, 0.25, 0}}},
-    {.launch = 20,
-     .bytes = 5e4,
-     .rate = {[EG_ROW_shared_128x128] = {0.28, 12, 16, 1, 0},
-              [EG_ROW_shared_64x64] = {0.4, 72, 20, 0.5, 0},
-              [EG_ROW_shared_32x32] = {0.46, 192, 20, 0.25, 0}}},
+#define ADAPTER(device, type, launch, bytes, ...)   {device, type, launch, bytes, {__VA_ARGS__}},
+#define RATE(row, term, groups, begin, alone, once) [EG_ROW_##row] = {term, groups, begin, alone, once}
+#include "calibration.def"
+#undef ADAPTER
+#undef RATE
 };
 
-const eg_webgpu_adapter *eg_webgpu_adapter_of(uint32_t vendor, const char *name, uint32_t type) {
+const eg_webgpu_adapter *eg_webgpu_adapter_of(const char *name, uint32_t type) {
     const eg_webgpu_adapter *x = adapters;
-    for (;; x++) {
-        const bool vendor_fits = x->vendor == 0 || x->vendor == vendor;
-        const bool device_fits = x->device == NULL || strstr(name, x->device) != NULL;
-        if (vendor_fits && device_fits && (x->type == 0 || x->type == type)) return x;
-    }
+    while (strstr(name, x->device) == NULL || (x->type != 0 && x->type != type)) x++;
+    return x;
 }
 
 /* ---- Estimates ---------------------------------------------------------------------------------- */

@@ -107,9 +107,8 @@ eg_webgpu_choice eg_webgpu_choose(const eg_caps *caps, const eg_op *gemm);
 /* Microseconds that a pass takes in so many dispatches; 0: the adapter's constants do not say. Pure. */
 double eg_webgpu_estimate(const eg_webgpu_caps *device, const eg_webgpu_pass *pass, int64_t launches);
 
-/* The constants of an adapter, by the PCI number of its vendor and the name that it gives itself; of its type
- * where it is not known. */
-const eg_webgpu_adapter *eg_webgpu_adapter_of(uint32_t vendor, const char *name, uint32_t type);
+/* The constants of an adapter, by the name that it gives itself; of its type where it is not known. */
+const eg_webgpu_adapter *eg_webgpu_adapter_of(const char *name, uint32_t type);
 
 /* ---- Blocks: blocks.c ------------------------------------------------------------------------------- */
 

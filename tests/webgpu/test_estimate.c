@@ -8,7 +8,7 @@
 #include "webgpu/pass.h"
 #include "webgpu/webgpu_abi.h"
 
-static eg_webgpu_caps device_of(uint32_t vendor, const char *name, uint32_t type) {
+static eg_webgpu_caps device_of(const char *name, uint32_t type) {
     return (eg_webgpu_caps){.binding = (uint64_t)1 << 31,
                             .align = 256,
                             .groups = 65535,
@@ -20,10 +20,10 @@ static eg_webgpu_caps device_of(uint32_t vendor, const char *name, uint32_t type
                                     : type == WGPUAdapterType_DiscreteGPU ? 20480
                                                                           : 4096,
                             .part = 512,
-                            .adapter = eg_webgpu_adapter_of(vendor, name, type)};
+                            .adapter = eg_webgpu_adapter_of(name, type)};
 }
 
-static eg_webgpu_caps h200(void) { return device_of(0x10de, "NVIDIA H200", WGPUAdapterType_DiscreteGPU); }
+static eg_webgpu_caps h200(void) { return device_of("NVIDIA H200", WGPUAdapterType_DiscreteGPU); }
 
 /* The products of a backward pass: recomputed A·B, d_a, d_b. */
 static eg_op product_of(int64_t m, int64_t k, int64_t n, int product) {
@@ -95,7 +95,7 @@ static void choices_cost_little(void **state) {
 /* The large tile takes seconds to compile, which only large products earn back. */
 static void processors_take_what_compiles_fast(void **state) {
     (void)state;
-    const eg_webgpu_caps device = device_of(0x10005, "llvmpipe", WGPUAdapterType_CPU);
+    const eg_webgpu_caps device = device_of("llvmpipe", WGPUAdapterType_CPU);
     const eg_caps caps = {.detail = &device};
     const eg_op small = product_of(128, 128, 128, 0), large = product_of(512, 512, 512, 0);
     assert_string_equal(eg_webgpu_choose(&caps, &small).kernel->name, "direct_16x32");
@@ -106,7 +106,7 @@ static void processors_take_what_compiles_fast(void **state) {
 static void unknown_devices_get_a_kernel(void **state) {
     (void)state;
     for (uint32_t type = 0; type < 5; type++) {
-        eg_webgpu_caps device = device_of(0x1234, "", type);
+        eg_webgpu_caps device = device_of("", type);
         const eg_caps caps = {.detail = &device};
         const eg_op op = product_of(4096, 4096, 4096, 0), none = product_of(64, 0, 64, 0);
         const char *full = type == WGPUAdapterType_CPU ? "direct_16x128" : "shared_64x64";
