@@ -56,8 +56,8 @@ void softmax_backward(const attention *a, const real *p, real *d_p) {
 
 /* ---- The products ------------------------------------------------------------------------------- */
 
-/* A matrix of each head of each sequence: its batch_stride leads from head to head, `outer` from sequence to
- * sequence. */
+/* A matrix of each head of each sequence: its batch_stride leads from sequence to sequence, `outer` from head
+ * to head. Devices that have one level go over the outer one in turn, which is better short. */
 typedef struct operand {
     eg_matrix matrix;
     int64_t outer;
@@ -69,8 +69,8 @@ static operand window(const attention *a, const real *x, int part, int parts, eg
     eg_matrix m = layout == EG_COL_MAJOR ? eg_const_col_major(x) : eg_const_row_major(x);
     m.offset = (size_t)(part * width) * sizeof *x;
     m.ld = parts * width;
-    m.batch_stride = a->depth;
-    return (operand){m, a->time * m.ld};
+    m.batch_stride = a->time * m.ld;
+    return (operand){m, a->depth};
 }
 
 static operand part_of(const attention *a, const real *qkv, int part, eg_layout layout) {
@@ -82,14 +82,15 @@ static operand result(const attention *a, const real *out) { return window(a, ou
 /* [time, time], one after the other. */
 static operand weights(const attention *a, const real *p) {
     eg_matrix m = eg_const_row_major(p);
-    m.batch_stride = (int64_t)a->time * a->time;
-    return (operand){m, a->heads * m.batch_stride};
+    const int64_t square = (int64_t)a->time * a->time;
+    m.batch_stride = a->heads * square;
+    return (operand){m, square};
 }
 
 static eg_layer product(const attention *a, int k, int n) {
     eg_layer layer = eg_layer_of(a->time, k, n, EG_ACT_NONE);
-    layer.batch = a->heads;
-    layer.outer_batch = a->batch;
+    layer.batch = a->batch;
+    layer.outer_batch = a->heads;
     layer.dtype = REAL_DTYPE;
     return layer;
 }

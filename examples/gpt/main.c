@@ -52,7 +52,7 @@ static int check(device on, const options *o) {
     return EXIT_FAILURE;
 }
 
-/* As much as the device learns in about a minute. */
+/* On a GPU as much as the text can teach, or more. */
 static model_size size_for(eg_backend backend) {
     if (backend == EG_BACKEND_CPU)
         return (model_size){.blocks = 4, .width = 128, .heads = 4, .hidden = 352, .time = 64, .batch = 16};

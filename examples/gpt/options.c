@@ -10,7 +10,7 @@ static const char usage[] =
     "Trains a small language model on a book, letter by letter, and lets it write.\n"
     "\n"
     "  --backend B   cpu, or cuda: a larger model on a GPU (cpu)\n"
-    "  --steps N     steps of the training (cpu: 1400, about a minute on two cores; cuda: 300)\n"
+    "  --steps N     steps of the training (cpu: 1400, about a minute on two cores; cuda: 200)\n"
     "  --letters N   letters to write at the end (600)\n"
     "  --seed N      of the first weights, the order of the text and what is written (1)\n"
     "  --threads N   CPU threads, 0 for all (0); the losses are the same for any number\n"
@@ -57,6 +57,6 @@ options options_parse(int argc, char **argv) {
             refuse(name, value, "a known option");
     }
     if (o.experts == 1) o.experts = 0; /* no choice */
-    if (o.steps == 0) o.steps = o.backend == EG_BACKEND_CPU ? 1400 : 300;
+    if (o.steps == 0) o.steps = o.backend == EG_BACKEND_CPU ? 1400 : 200;
     return o;
 }
