@@ -29,10 +29,13 @@ def main():
     theirs = lambda w, bias: F.gelu(F.linear(x, w, bias), approximate="tanh")
     mine = lambda w, bias: epigrad.torch.linear(x, w, bias, "gelu")
     operator = torch.ops.epigrad.linear.default
+    options = 2, 0, 0, 1, 0  # activation, math, nonfinite, scale, limit
     calls = {
-        "the shim alone, memory given": lambda: _library.forward(x, w, bias, None, y, None, 2, 0, 0, 0, None, None),
-        "the same, backward pass": lambda: _library.backward(x, w, bias, grad, None, d_x, d_w, d_bias, 0, 0, 2, 0, 0, 0,
-                                                             None, x.new_empty if device == "cuda" else None),
+        "the shim alone, memory given": lambda: _library.forward(x, w, bias, *[None] * 3, y, *[None] * 3, *options,
+                                                                 None, None),
+        "the same, backward pass": lambda: _library.backward(x, w, bias, None, None, grad, *[None] * 3, d_x, d_w,
+                                                             d_bias, *[None] * 3, 0, 0, *options, None,
+                                                             x.new_empty if device == "cuda" else None),
         "epigrad.linear, plain arrays": lambda: epigrad.linear(*arrays, activation="gelu"),
         "epigrad.torch.linear": lambda: mine(w, bias),
         "epigrad.torch.linear, its operator": lambda: operator(x, w, bias, "gelu", False, "default"),
