@@ -43,8 +43,12 @@ PyObject *PyCFunction_NewEx(PyMethodDef *method, PyObject *self, PyObject *modul
 PyObject *PyDict_New(void);
 int PyDict_SetItemString(PyObject *dict, const char *key, PyObject *value);
 PyObject *PyTuple_New(Py_ssize_t size);
+PyObject *PySequence_GetItem(PyObject *sequence, Py_ssize_t index);
 PyObject *PyTuple_GetItem(PyObject *tuple, Py_ssize_t index);
 int PyTuple_SetItem(PyObject *tuple, Py_ssize_t index, PyObject *value);
+Py_ssize_t PyTuple_Size(PyObject *tuple);
+PyObject *PyBool_FromLong(long value);
+PyObject *PyUnicode_InternFromString(const char *text);
 PyObject *PyUnicode_FromString(const char *text);
 const char *PyUnicode_AsUTF8AndSize(PyObject *text, Py_ssize_t *size);
 PyObject *PyLong_FromLongLong(long long value);
@@ -53,6 +57,13 @@ double PyFloat_AsDouble(PyObject *value);
 unsigned long long PyLong_AsUnsignedLongLongMask(PyObject *value);
 
 PyObject *PyObject_Type(PyObject *object);
+int PyObject_IsTrue(PyObject *object);
+int PyObject_HasAttr(PyObject *object, PyObject *name);
+PyObject *PyObject_GetAttr(PyObject *object, PyObject *name);
+int PyObject_SetAttr(PyObject *object, PyObject *name, PyObject *value);
+PyObject *PyObject_CallNoArgs(PyObject *callable);
+PyObject *PyObject_CallFunctionObjArgs(PyObject *callable, ...);
+PyObject *PyObject_CallMethodObjArgs(PyObject *object, PyObject *name, ...);
 PyObject *PyObject_GetAttrString(PyObject *object, const char *name);
 PyObject *PyObject_CallMethod(PyObject *object, const char *name, const char *format, ...);
 PyObject *PyObject_CallFunction(PyObject *callable, const char *format, ...);

@@ -8,6 +8,7 @@
 #include "contexts.h"
 #include "epigrad/comm.h"
 #include "layer.h"
+#include "torch_direct.h"
 #include "torch_operators.h"
 #include "view.h"
 
@@ -369,10 +370,26 @@ EXPORT PyObject *eg_py_functions(void);
 PyObject *eg_py_functions(void) {
 #define FUNCTION(name)                                                                                       \
     { #name, (void (*)(void))name, METH_FASTCALL, NULL }
-    static PyMethodDef methods[] = {FUNCTION(forward),     FUNCTION(backward),        FUNCTION(activations),
-                                    FUNCTION(version),     FUNCTION(set_errors),      FUNCTION(set_threads),
-                                    FUNCTION(device_info), FUNCTION(torch_operators), FUNCTION(comm_size),
-                                    FUNCTION(comm_nccl),   FUNCTION(comm_nccl_free)};
+#define TORCH_FUNCTION(name)                                                                                 \
+    { #name, (void (*)(void))eg_py_##name, METH_FASTCALL, NULL }
+    static PyMethodDef methods[] = {FUNCTION(forward),
+                                    FUNCTION(backward),
+                                    FUNCTION(activations),
+                                    FUNCTION(version),
+                                    FUNCTION(set_errors),
+                                    FUNCTION(set_threads),
+                                    FUNCTION(device_info),
+                                    FUNCTION(torch_operators),
+                                    TORCH_FUNCTION(torch_direct),
+                                    TORCH_FUNCTION(torch_linear),
+                                    TORCH_FUNCTION(torch_forward),
+                                    TORCH_FUNCTION(torch_backward),
+                                    TORCH_FUNCTION(torch_call_linear),
+                                    TORCH_FUNCTION(torch_call_backward),
+                                    FUNCTION(comm_size),
+                                    FUNCTION(comm_nccl),
+                                    FUNCTION(comm_nccl_free)};
+#undef TORCH_FUNCTION
 #undef FUNCTION
     PyObject *functions = PyDict_New();
     for (size_t i = 0; functions != NULL && i < sizeof methods / sizeof *methods; i++) {

@@ -42,6 +42,7 @@ enum { TORCH_UINT8 = 0, TORCH_F16 = 5, TORCH_F32 = 6, TORCH_F64 = 7, TORCH_BF16 
     X(aoti_torch_delete_tensor_object, AOTITorchError, AtenTensorHandle tensor)                              \
     X(aoti_torch_check, void, bool condition, const char *function, const char *file, uint32_t line,         \
       const char *message)                                                                                   \
+    X(aoti_torch_grad_mode_is_enabled, bool, void)                                                           \
     X(torch_string_c_str, AOTITorchError, StringHandle string, const char **text)                            \
     X(torch_delete_string, AOTITorchError, StringHandle string)                                              \
     X(torch_list_get_item, AOTITorchError, StableListHandle list, size_t index, StableIValue *value)         \
@@ -55,6 +56,12 @@ typedef struct torch_table {
     AOTITorchError (*aoti_torch_get_current_cuda_stream)(int32_t device_index, void **stream);
     /* Of an optional's value: torch_delete_stable_ivalue, or C++'s operator delete before 2.13. */
     void (*delete_value)(void *value);
+    /* From 2.14 on, where has_objects: with the interpreter's lock held. */
+    bool has_objects;
+    AOTITorchError (*torch_tensor_from_pyobject)(void *object, AtenTensorHandle *tensor);
+    AOTITorchError (*torch_tensor_to_pyobject)(AtenTensorHandle tensor, void *type, void **object);
 } torch_table;
+
+extern torch_table eg_torch; /* torch_call.c */
 
 #endif

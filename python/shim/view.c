@@ -303,6 +303,19 @@ static const DLPackExchange *find_exchange(PyObject *type) {
     return exchange;
 }
 
+/* x.imag of a conjugate in torch: its elements are to be negated, which no table says. They lie among complex
+ * ones, so no stride is 1, and only such a tensor is asked. */
+static bool is_negated(PyObject *object, const eg_py_view *view) {
+    for (int i = 0; i < view->dims; i++) {
+        if (view->strides[i] == 1) return false;
+    }
+    PyObject *answer = PyObject_CallMethod(object, "is_neg", NULL);
+    const bool negated = answer != NULL && PyObject_IsTrue(answer) == 1;
+    if (answer != NULL) Py_DecRef(answer);
+    PyErr_Clear();
+    return negated;
+}
+
 static bool take_exchange(const DLPackExchange *exchange, PyObject *object, eg_py_view *view) {
     DLTensor tensor = {0};
     if (exchange->borrow(object, &tensor) != 0) {
@@ -312,6 +325,9 @@ static bool take_exchange(const DLPackExchange *exchange, PyObject *object, eg_p
                           view->name);
     }
     if (!take_tensor(&tensor, view)) return false;
+    if (is_negated(object, view))
+        return eg_py_fail(EG_ERR_ARGUMENT, "%s is a negated view; expected what its resolve_neg() gives",
+                          view->name);
     if (view->backend == EG_BACKEND_CUDA && exchange->stream != NULL) {
         view->has_stream = exchange->stream(kDLCUDA, view->device, &view->stream) == 0;
         if (!view->has_stream) return false;

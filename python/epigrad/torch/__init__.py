@@ -19,6 +19,10 @@ __all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "ColumnParalle
            "Replaced"]
 
 
+_direct = _ops.direct
+_is_tracing = torch.compiler.is_dynamo_compiling  # constantly true for torch.compile: what follows costs it no guards
+
+
 def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: str = "none", *,
            save: str = "auto", math: str = "default") -> torch.Tensor:
     """``act(torch.nn.functional.linear(x, w, bias))``, with one call forward and one backward.
@@ -41,9 +45,17 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
     A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
     and no `.grad`; a bias likewise. torch.compile breaks the graph there; that of PyTorch 2.4 does not see it.
     """
-    if activation not in _ACTIVATION or save != "auto" or math != "default":
+    compiling = _is_tracing()
+    if not compiling:
+        if _direct is not None:
+            y = _direct(x, w, bias, activation, save, math)
+            if y is not None:
+                return y
+        compiling = torch.compiler.is_compiling()
+        if activation not in _ACTIVATION or save != "auto" or math != "default":
+            _ops.check_options(activation, save, math)
+    elif save != "auto" and save != "recompute":  # the others are the operator's
         _ops.check_options(activation, save, math)
-    compiling = torch.compiler.is_compiling()
     if compiling or _ops.any_autocast():
         device = x.device.type
         if torch.is_autocast_enabled(device):
@@ -53,7 +65,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
                                         (bias is not None and bias.requires_grad))
     keep = grad and save == "auto" and activation not in _FROM_Y
     if grad and not (compiling and _ops.COMPILES_WITHOUT_ATTRIBUTES) and hasattr(w, "main_grad"):
-        return _ops.apply_uncompiled(x, w, bias, activation, keep, math)
+        return _ops.apply_eagerly(_ops.Direct, x, w, bias, activation, keep, math)
     if not compiling and _ops.nobody_listens(x, w):
         if grad:
             return _ops.Direct.apply(x, w, bias, activation, keep, math)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
@@ -25,11 +26,12 @@ _operators.define("linear_backward(Tensor grad, Tensor x, Tensor w, Tensor? bias
 
 
 def _again(error, function, tensors, options):
-    """After a call that was refused: where an input's strides are no layout of the library, on contiguous copies."""
-    if " has strides " not in str(error):
+    """After a call that was refused: where an input's strides are no layout of the library, or its elements are to be
+    negated, on contiguous copies."""
+    if " has strides " not in str(error) and " is a negated view" not in str(error):
         raise error
     inputs = 6 if function is _library.forward else 8  # what follows is written, and dense
-    function(*(t if t is None else t.contiguous() for t in tensors[:inputs]), *tensors[inputs:], *options)
+    function(*(t if t is None else t.resolve_neg().contiguous() for t in tensors[:inputs]), *tensors[inputs:], *options)
 
 
 def call(function, tensors, options):
@@ -98,6 +100,8 @@ _register()
 
 @torch.library.register_fake("epigrad::linear", lib=_operators)
 def _(x, w, bias, activation, save, math):
+    _compiled_calls()
+    check_options(activation, "auto", math)
     torch._check(x.dim() >= 1 and w.dim() in (2, 3), lambda: f"w has {w.dim()} dimensions; expected 2 or 3")
     y = x.new_empty((*x.shape[:-1], w.shape[-2]))
     return y, torch.empty_like(y) if save else x.new_empty((0,))
@@ -142,19 +146,29 @@ torch.library.register_autograd("epigrad::linear", _backward, setup_context=_set
 # ---- Without the dispatcher -------------------------------------------------------------------------
 #
 # An operator written in Python costs some 8 us a call, and its gradient formula 10 more. Where nobody listens between
-# autograd and the kernel (no torch.compile, torch.func, tracing or dispatch mode, no subclass), they are left out.
+# autograd and the kernel (no torch.compile, torch.func, tracing, profiler or dispatch mode, no subclass), they are left
+# out.
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# Whether any device has autocast on; asking for one costs four times as much.
+any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 try:
     from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+    from torch._C._autograd import _profiler_enabled
     from torch._C._functorch import peek_interpreter_stack
 except ImportError:  # names that may go with a version; operators do without
+    _LISTENERS = None
+
     def nobody_listens(x, w):
         return False
 else:
+    _LISTENERS = (peek_interpreter_stack, _len_torch_dispatch_stack, _get_tracing_state, _profiler_enabled,
+                  any_autocast)
+
     def nobody_listens(x, w):
         return (type(x) in _PLAIN and type(w) in _PLAIN and peek_interpreter_stack() is None
-                and not _len_torch_dispatch_stack() and _get_tracing_state() is None)
+                and not _len_torch_dispatch_stack() and _get_tracing_state() is None and not _profiler_enabled()
+                and not x.is_neg() and not w.is_neg())
 
 
 class Direct(torch.autograd.Function):
@@ -182,10 +196,19 @@ class Direct(torch.autograd.Function):
         return *_backward(ctx, grad, None)[:3], None, None, None
 
 
-@torch.compiler.disable
-def apply_uncompiled(*args):
-    """A backward pass that writes what is no gradient is not for a graph."""
-    return Direct.apply(*args)
+def apply_eagerly(function, *args):
+    """The apply of an autograd.Function that is not for a graph: it writes what is no gradient, or waits for others."""
+    if not torch.compiler.is_dynamo_compiling():
+        return function.apply(*args)
+    return sys.modules[__name__].apply_uncompiled(function, *args)
+
+
+def __getattr__(name):
+    """apply_uncompiled, when a trace first asks for it: torch.compiler.disable loads the compiler, for seconds."""
+    if name != "apply_uncompiled":
+        raise AttributeError(name)
+    globals()[name] = torch.compiler.disable(lambda function, *args: function.apply(*args))
+    return globals()[name]
 
 
 def _add_to_main_grad(ctx, grad, x, w, bias, saved):
@@ -201,6 +224,72 @@ def _add_to_main_grad(ctx, grad, x, w, bias, saved):
         if total is not None:
             parameter.grad_added_to_main_grad = True  # as Megatron's optimisers ask
     return made
+
+
+# ---- The same in C -----------------------------------------------------------------------------------
+#
+# From PyTorch 2.14 on the shim takes a tensor's object and makes one, so that a call is one function in C, with grad or
+# without. It returns None for a call that somebody might notice, and for one that is wrong: that is done as above.
+
+class InC(torch.autograd.Function):
+    """Direct, for tensors without a `main_grad`; its arguments are x, w, bias and the other three as one number."""
+
+    forward = staticmethod(_library.torch_forward)
+    backward = staticmethod(_library.torch_backward)
+
+
+@torch.autograd.function.once_differentiable
+def _other_backward(ctx, grad):
+    """What torch_backward does not take."""
+    if grad is None:
+        return (None,) * 4
+    x, w, bias, saved = ctx.saved_tensors
+    need = list(ctx.needs_input_grad[:3])
+    names = _NAMES["activation"][ctx.number & 255], _NAMES["source"][ctx.number >> 12]
+    made = torch.ops.epigrad.linear_backward(grad, x, w, bias, saved, *names, need,
+                                             _NAMES["math"][ctx.number >> 8 & 15])
+    return *(value if given else None for value, given in zip(made, need)), None
+
+
+_NAMES = {"activation": {value: name for name, value in ACTIVATION.items()},
+          "math": {value: name for name, value in MATH.items()},
+          "source": {value: name for name, value in _SOURCE.items()}}
+
+
+def _register_direct():
+    base = torch._C._FunctionBase
+    if _LISTENERS is None or not all(hasattr(base, name) for name in ("to_save", "materialize_grads")):
+        return None
+    # Function.apply itself asks for transforms first; a listener has answered for them.
+    apply = super(torch.autograd.Function, InC).apply
+    operators = torch.ops.epigrad.linear.default, torch.ops.epigrad.linear_backward.default
+    ready = _library.torch_direct(*_PLAIN, apply, _other_backward, *operators, _LISTENERS)
+    return _library.torch_linear if ready else None
+
+
+direct = _register_direct()
+
+
+def _compiled_calls():
+    """Lets inductor's graphs call the same functions: an operator that is called from Python costs 4 us more, most of
+    it for its arguments. Where this version of inductor has a registry for that, and once it is loaded: tracing for it
+    comes by here, and graphs from its cache need no more than the functions."""
+    codegen = sys.modules.get("torch._inductor.codegen.custom_extern_kernel_codegen")
+    if codegen is None or direct is None:
+        return
+    for name in _COMPILED:
+        def write(node, writeline, name=name):
+            args = ", ".join([*node.codegen_args(), *node.codegen_kwargs()])
+            writeline(f"{node.get_name()} = torch.ops.epigrad.call_{name}({args})")
+
+        codegen.CUSTOM_EXTERN_KERNEL_CODEGEN.setdefault(f"torch.ops.epigrad.{name}.default",
+                                                        codegen.CustomCodegen(python=write))
+
+
+_COMPILED = {"linear": _library.torch_call_linear, "linear_backward": _library.torch_call_backward}
+if direct is not None:
+    for _name, _function in _COMPILED.items():
+        setattr(torch.ops.epigrad, f"call_{_name}", _function)
 
 
 # ---- vmap ------------------------------------------------------------------------------------------
@@ -228,10 +317,6 @@ def _backward_vmap(info, in_dims, grad, x, w, bias, saved, activation, source, n
 if _HAS_VMAP:
     torch.library.register_vmap("epigrad::linear", _linear_vmap, lib=_operators)
     torch.library.register_vmap("epigrad::linear_backward", _backward_vmap, lib=_operators)
-
-
-# Whether any device has autocast on; asking for one costs four times as much.
-any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def check_options(activation, save, math):

@@ -7,6 +7,7 @@ import torch
 from .. import Comm, linear, linear_backward
 from .._library import ArgumentError
 from .._options import ACTIVATION, FROM_Y, number
+from ._ops import apply_eagerly
 
 
 class _Divided(torch.autograd.Function):
@@ -42,10 +43,9 @@ class _ParallelLinear(torch.nn.Module):
     def _part(self, parameter, axis):
         return torch.tensor_split(parameter.detach(), self.comm.ranks, axis)[self.comm.rank]
 
-    @torch.compiler.disable
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = {"comm": self.comm, "split": self._split}
-        return _Divided.apply(x.contiguous(), self.weight, self.bias, self.activation, parts)
+        return apply_eagerly(_Divided, x.contiguous(), self.weight, self.bias, self.activation, parts)
 
     def extra_repr(self):
         return (f"weight={tuple(self.weight.shape)}, activation={self.activation}, "
