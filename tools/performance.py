@@ -219,12 +219,13 @@ def cuda_run(date, path):
 def webgpu_run(date, path):
     header, *rows = read(path)
     body = sorted(rows, key=lambda r: r["reference_ms"] / r["epigrad_ms"])
-    lines = table(["where", "M x K x N", "kernel", "a straightforward shader, ms", "epigrad, ms", "times as fast"],
-                  [[r["where"], sizes(r["shape"]), f"`{r['kernel']}`", r["reference_ms"], r["epigrad_ms"],
-                    f"{r['reference_ms'] / r['epigrad_ms']:.1f}"] for r in body])
+    lines = table(["where", "layer", "M x K x N", "kernel", "a straightforward shader, ms", "epigrad, ms",
+                   "times as fast"],
+                  [[r["where"], r.get("layer", "GELU"), sizes(r["shape"]), f"`{r['kernel']}`", r["reference_ms"],
+                    r["epigrad_ms"], f"{r['reference_ms'] / r['epigrad_ms']:.1f}"] for r in body])
     return lines + [f"    {header['command']}", "",
-                    f"{header['date']}; f32, GELU, recompute, d_a, d_b, d_bias, turn about in one process "
-                    f"({run_link(path)}).", ""]
+                    f"{header['date']}; f32, recompute, d_a, d_b, and d_bias or, of SwiGLU units (`--gated`), d_b_up; "
+                    f"turn about in one process ({run_link(path)}).", ""]
 
 
 def python_run(date, path):
