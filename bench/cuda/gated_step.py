@@ -6,8 +6,8 @@
                   [--out build/cuda-gated-step]
 
     bare            the nine products alone by cublasLt, the best of 16 algorithms: the unit
-    epigrad         four calls of the C interface: two forward, of which the first saves the pair before the gate, and two
-                    backward, chained: the upper layer's makes the gradients of that pair, and sums their d_bias
+    epigrad         four calls of the C interface: two forward, the first of which saves the pair before the gate, and
+                    two backward, chained: the upper layer's makes the gradients of that pair, and sums their d_bias
     torch           PyTorch's operators; with --frameworks: torch.compile
 
 Weights are [N, K], as PyTorch stores them, and apart. Inputs are rotated over sets that exceed the L2 cache; each
