@@ -295,7 +295,7 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
     return tail;
 }
 
-/* Rows of tiles in a wave: of 8 L2 has the least to read. */
+/* Rows of tiles in a wave, two blocks high: of 8 L2 has the least to read. */
 enum { RASTER = 8 };
 
 /* All of a product, or a part of it: what finishes a product is a map that takes any strides. */
@@ -307,7 +307,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     if (part != EG_CUDA_PRODUCT) detail.portions = portions_of(c, op, &sum_rows);
     if (row->family == EG_CUDA_TMA) {
         detail.tail = tail_of(c, op, &x);
-        detail.raster = RASTER;
+        detail.raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / eg_cuda_cluster_rows(row);
         detail.tma_cols = eg_cuda_tma_cols(row, &x);
         detail.clears = clears && detail.tail.tiles == 0;
     }

@@ -15,6 +15,8 @@ static eg_cuda_kind by_type(const eg_cuda_kernel *row, eg_cuda_kind of_16, eg_cu
 }
 
 static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
+    if ((row->takes & EG_CUDA_GROUPS_ALONE) != 0)
+        return row->tile_cols == 256 ? EG_CUDA_KIND_GROUPED_WIDE : EG_CUDA_KIND_GROUPED;
     if ((row->takes & EG_CUDA_PINGPONG) != 0) return EG_CUDA_KIND_PINGPONG;
     if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
@@ -177,10 +179,11 @@ static double k_block_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     return vectors || costs->odd == 0 ? costs->k_block : costs->odd;
 }
 
-/* Rows of tiles of all items. That of a group's last rows is half empty. */
+/* Rows of tiles of all items. That of a group's last rows is half empty; any group with rows has one. */
 static double tiles_down(const eg_cuda_gemm *x, int64_t height) {
     const int64_t full = x->rows / height;
-    if (x->ragged == EG_CUDA_RAGGED_ROWS) return (double)full + (double)x->items / 2;
+    if (x->ragged == EG_CUDA_RAGGED_ROWS)
+        return greatest((double)full + (double)x->items / 2, (double)eg_least(x->rows, x->items));
     return (double)eg_ceil_div(x->rows, height) * (double)x->items;
 }
 
@@ -192,9 +195,11 @@ static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
-    const int blocks = row->family == EG_CUDA_TMA ? EG_CUDA_CLUSTER : 1;
-    const double tiles =
-        tiles_down(x, (int64_t)blocks * row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols);
+    const bool clusters = row->family == EG_CUDA_TMA;
+    const int blocks = clusters ? EG_CUDA_CLUSTER : 1;
+    const int rows = clusters ? eg_cuda_cluster_rows(row) : row->tile_rows,
+              cols = clusters ? eg_cuda_cluster_cols(row) : row->tile_cols;
+    const double tiles = tiles_down(x, rows) * (double)eg_ceil_div(x->cols, cols);
     const int places = machine->multiprocessors / blocks;
     const double k_blocks = row->k_block > 0 ? k_blocks_of(row, x) : 0;
     const bool has_tail = saved >= 0;

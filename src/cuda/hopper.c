@@ -105,21 +105,23 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
                   sources = by_group ? x->depth : (x->summed > 1 ? x->summed : x->items);
     const bool right_cols = x->right.col_stride != 1;
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
-    EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources, x->left.col_stride == 1 ? 128 : 64,
-                        &hopper->left));
-    EG_TRY(encode_lines(device, row, &x->right, depth, x->cols, sources, right_cols ? row->tile_cols / 2 : 32,
-                        &hopper->right));
+    const bool shares_left = (row->takes & EG_CUDA_SHARES_LEFT) != 0; /* each block loads half of a box */
+    const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
+              right_lines = right_cols ? row->tile_cols : row->k_block;
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources,
+                        shares_left ? left_lines / 2 : left_lines, &hopper->left));
+    EG_TRY(encode_lines(device, row, &x->right, depth, x->cols, sources,
+                        shares_left ? right_lines : right_lines / 2, &hopper->right));
     EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
     EG_TRY(encode_result(device, row, hopper, &x->out, &hopper->out));
     EG_TRY(encode_result(device, row, hopper, &x->second, &hopper->second));
 
-    /* A cluster of two blocks makes a tile of two blocks' rows. There are as many clusters as fit on the
-     * device. */
-    const int64_t rows = (int64_t)EG_CUDA_CLUSTER * row->tile_rows,
+    /* A cluster of two blocks makes a tile. There are as many clusters as fit on the device. */
+    const int64_t rows = eg_cuda_cluster_rows(row), cols = eg_cuda_cluster_cols(row),
                   room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
     const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, rows)
                                                           : (x->rows + rows - 1) / rows * x->items;
-    const int64_t tiles = down * ((x->cols + row->tile_cols - 1) / row->tile_cols);
+    const int64_t tiles = down * ((x->cols + cols - 1) / cols);
     *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
     return EG_OK;
 }

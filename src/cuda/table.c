@@ -125,14 +125,22 @@
 /* And of the rows of groups. */
 #define HOPPER_GROUPED(type, storage, layout, terms)                                                         \
     HOPPER_ROW(#type "_grouped", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,       \
-               EG_CUDA_PINGPONG | EG_CUDA_ROW_GROUPS | EG_CUDA_GROUPS_ALONE)
+               EG_CUDA_PINGPONG | EG_CUDA_ROW_GROUPS | EG_CUDA_GROUPS_ALONE | EG_CUDA_SHARES_LEFT)
+/* Wide tiles of them, for products alone: kernels/hopper_grouped_wide.cu. */
+#define HOPPER_GROUPED_WIDE(type, storage, layout)                                                           \
+    HOPPER_ROW(#type "_grouped", storage, layout, 256, EG_HOPPER_SHARED(256), STORES, EG_CUDA_TMA, 64,       \
+               EG_CUDA_ROW_GROUPS | EG_CUDA_GROUPS_ALONE)
 /* Sums over the rows of each: kernels/hopper_depth_groups.cuh. */
 #define HOPPER_DEPTH_GROUPS(type, storage)                                                                   \
     HOPPER_ROW(#type "_grouped", storage, tn, 128, EG_PINGPONG_SHARED(128), STORES, EG_CUDA_TMA, 0,          \
-               EG_CUDA_PINGPONG | EG_CUDA_DEPTH_GROUPS | EG_CUDA_GROUPS_ALONE)
+               EG_CUDA_PINGPONG | EG_CUDA_DEPTH_GROUPS | EG_CUDA_GROUPS_ALONE)                               \
+    HOPPER_ROW(#type "_grouped", storage, tn, 256, EG_HOPPER_SHARED(256), STORES, EG_CUDA_TMA, 64,           \
+               EG_CUDA_DEPTH_GROUPS | EG_CUDA_GROUPS_ALONE)
 #define HOPPER_16_GROUPED(type, storage)                                                                     \
     HOPPER_GROUPED(type, storage, nn, STORES | EPILOGUES)                                                    \
     HOPPER_GROUPED(type, storage, nt, STORES | EPILOGUES)                                                    \
+    HOPPER_GROUPED_WIDE(type, storage, nn)                                                                   \
+    HOPPER_GROUPED_WIDE(type, storage, nt)                                                                   \
     HOPPER_DEPTH_GROUPS(type, storage)
 
 static const eg_cuda_kernel rows[] = {

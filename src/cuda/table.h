@@ -45,7 +45,8 @@ enum {
     EG_CUDA_FEW_COLS = 1U << 13,
     EG_CUDA_ROW_GROUPS = 1U << 14,   /* takes the rows of groups */
     EG_CUDA_DEPTH_GROUPS = 1U << 15, /* sums over the rows of each group */
-    EG_CUDA_GROUPS_ALONE = 1U << 16  /* takes nothing else */
+    EG_CUDA_GROUPS_ALONE = 1U << 16, /* takes nothing else */
+    EG_CUDA_SHARES_LEFT = 1U << 17   /* the blocks of a cluster lie side by side, else one below the other */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */
@@ -63,6 +64,14 @@ typedef struct eg_cuda_kernel {
     int shared;   /* bytes of dynamic shared memory */
     int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
 } eg_cuda_kernel;
+
+/* Of a persistent kernel: rows and columns of a cluster's tile. */
+static inline int eg_cuda_cluster_rows(const eg_cuda_kernel *row) {
+    return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? row->tile_rows : EG_CUDA_CLUSTER * row->tile_rows;
+}
+static inline int eg_cuda_cluster_cols(const eg_cuda_kernel *row) {
+    return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? EG_CUDA_CLUSTER * row->tile_cols : row->tile_cols;
+}
 
 /* Row `index`, NULL past the end. */
 const eg_cuda_kernel *eg_cuda_kernel_row(int index);

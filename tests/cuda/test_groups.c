@@ -199,7 +199,7 @@ static void clusters_are_equally_busy(void **state) {
         all += k_blocks;
         if (k_blocks > most) most = k_blocks;
     }
-    assert_in_range(most * CLUSTERS, all, all + all / 10);
+    assert_in_range(most * CLUSTERS, all, all + all / 14);
 }
 
 static void k_blocks_end_where_the_group_does(void **state) {

@@ -517,8 +517,44 @@ static void k_blocks_have_the_rows_of_their_group(void **state) {
     close_session(&s);
 }
 
+/* The blocks of a cluster share an operand, each loading half of its box: right, and the cluster's tile has
+ * twice a block's rows; or left, and it has twice its columns, so that a group's last tile loses less. */
+static void a_cluster_shares_left_or_right(void **state) {
+    enum { M = 1000, K = 512, N = 768, GROUPS = 8 };
+    static const struct {
+        const char *kernel;
+        uint32_t left, right; /* lines of a box */
+        unsigned clusters;
+    } rows[] = {{"hopper_bf16_grouped_nt_128x128", 64, 128, (M / 128 + GROUPS) * 3},
+                {"hopper_bf16_grouped_nt_128x256", 128, 128, (M / 256 + GROUPS) * 3}};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        session s;
+        open_session(&s);
+        const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = rows[i].kernel};
+        eg_context *named = NULL;
+        assert_ok(eg_open(&info, &named));
+        const eg_layer layer = {
+            .size = sizeof layer, .m = M, .k = K, .n = N, .dtype = EG_BF16, .groups = GROUPS};
+        const eg_forward_args args = {.size = sizeof args,
+                                      .a = {.data = place(0)},
+                                      .b = {.data = place(1), .layout = EG_COL_MAJOR, .batch_stride = K * N},
+                                      .y = {.data = place(2)},
+                                      .offsets = {.data = place(21)}};
+        driver->maps = driver->launches = 0;
+        assert_ok(eg_forward(named, &layer, &args));
+        assert_string_equal(driver->launch[0], rows[i].kernel);
+        assert_int_equal(driver->last_blocks, 2 * rows[i].clusters);
+        assert_int_equal(map_at((uintptr_t)place(0))->box_rows, rows[i].left);
+        assert_int_equal(map_at((uintptr_t)place(1))->box_rows, rows[i].right);
+        eg_close(named);
+        close_session(&s);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_cluster_shares_left_or_right),
+                                       cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
                                        cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),

@@ -2,5 +2,5 @@
 /* The kernels of hopper_depth_groups.cuh. */
 #include "hopper_depth_groups.cuh"
 
-EG_HOPPER_DEPTH_GROUPS_KERNEL(bf16, true)
-EG_HOPPER_DEPTH_GROUPS_KERNEL(f16, false)
+EG_HOPPER_DEPTH_GROUPS_KERNELS(bf16, true)
+EG_HOPPER_DEPTH_GROUPS_KERNELS(f16, false)

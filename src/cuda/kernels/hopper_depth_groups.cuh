@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ping-pong product of hopper_pingpong.cuh for d_b of groups: a product for each group, as deep as the
- * group has rows, with its result alone (eg_cuda_gemm: STORE).
+/* d_b of groups: a product for each group, as deep as the group has rows, with its result alone
+ * (eg_cuda_gemm: STORE). By tiles of hopper_pingpong.cuh, whose stores cost nothing where groups have few
+ * rows, or by wide ones of hopper_gemm.cuh, which read less.
  *
  *   left    M-major   [rows, depth]      A of all groups; `depth` is that of all their rows
  *   right   N-major   [depth, cols]      grad_pre of all groups
@@ -19,11 +20,11 @@
 #include "../depth_groups.h"
 #include "hopper_pingpong.cuh"
 
-template <bool BF16> struct eg_depth_groups : eg_pingpong<BF16, true, true, 128, false> {
+template <class K_> struct eg_depth_groups : K_ {
     /* No epilogue here has column sums. In their place is the order of the groups, of so many. */
     enum { ORDERED = 512 };
-    static constexpr int ORDER = eg_pingpong_shape<128>::SUMS;
-    static_assert(ORDERED * 2 <= eg_pingpong_shape<128>::BIAS - ORDER, "the order of the groups");
+    static constexpr int ORDER = K_::SUMS;
+    static_assert(ORDERED * 2 <= K_::BIAS - ORDER, "the order of the groups");
 };
 
 EG_DEVICE eg_cuda_ends eg_depth_ends(const eg_cuda_gemm &p) {
@@ -95,45 +96,39 @@ EG_DEVICE void eg_produce_depth_groups(const eg_cuda_hopper &p, const uint8_t *m
 
 /* ---- The consumers ------------------------------------------------------------------------------------ */
 
-/* The products of a stage whose first SKIPPED steps of 16 are zeros. */
-template <class K, int SKIPPED>
-EG_DEVICE void eg_multiply_last_steps(eg_accumulators<K> &acc, uint32_t stage) {
+/* The products of a stage whose first `skipped` steps of 16 are zeros. In a loop: of a jump into unrolled
+ * steps, the compiler waits for the products at its end. */
+template <class K>
+EG_DEVICE void eg_multiply_first(eg_accumulators<K> &acc, uint32_t stage, int from, int skipped) {
     constexpr uint64_t STEP = 16 * 128 >> 4;
-    const uint64_t left = eg_operand_at(stage, 64 * 128),
+    const uint64_t left = eg_operand_at(stage + from * 128, 64 * 128),
                    right = eg_operand_at(stage + K::LEFT_BYTES, 64 * 128);
-    eg_products_begin();
-#pragma unroll
-    for (int i = SKIPPED; i < 4; i++) {
+    int step = skipped;
+    int add = 0;
+#pragma unroll 1
+    do {
+        eg_products_begin();
 #pragma unroll
         for (int product = 0; product < K::PRODUCTS; product++)
-            eg_multiply<K::BF16, true, true>(acc[product], left + product * (64 * 128 >> 4) + i * STEP,
-                                             right + i * STEP, i > SKIPPED);
-    }
-    eg_products_commit();
-}
-template <class K> EG_DEVICE void eg_multiply_first(eg_accumulators<K> &acc, uint32_t stage, int skipped) {
-    switch (skipped) {
-    case 0:
-        return eg_multiply_last_steps<K, 0>(acc, stage);
-    case 1:
-        return eg_multiply_last_steps<K, 1>(acc, stage);
-    case 2:
-        return eg_multiply_last_steps<K, 2>(acc, stage);
-    }
-    eg_multiply_last_steps<K, 3>(acc, stage);
+            eg_multiply<K::BF16, true, true>(acc[product], left + product * (64 * 128 >> 4) + step * STEP,
+                                             right + step * STEP, add);
+        eg_products_commit();
+        add = 1;
+    } while (++step < 4);
 }
 
-/* acc = the tile, of a k-block or more. `under` runs while products do, with the number of the k-block. */
+/* acc = the consumer's part of a tile, its rows from row `from` on, over a k-block or more. `under` runs
+ * while products do, with the number of the k-block. */
 template <class K, class F>
 EG_DEVICE void eg_multiply_group(eg_accumulators<K> &acc, eg_ring_of<K> &ring, const eg_depth_tiles<K> &work,
-                                 const F &under) {
+                                 int from, const F &under) {
     eg_barrier_wait(ring.full(), ring.parity);
-    eg_multiply_first<K>(acc, ring.address(), work.zeros() / 16);
+    eg_multiply_first<K>(acc, ring.address(), from, work.zeros() / 16);
     under(0);
     ring.advance();
     for (int i = 1; i < work.k_blocks; i++, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
-        eg_multiply_stage<K>(acc, ring.address(), 0, true);
+        eg_multiply_stage<K>(acc, ring.address(), from, true);
         under(i);
         eg_products_wait<1>();
         ring.release_last();
@@ -142,10 +137,44 @@ EG_DEVICE void eg_multiply_group(eg_accumulators<K> &acc, eg_ring_of<K> &ring, c
     ring.release_last();
 }
 
-/* In turn, as in hopper_pingpong.cuh. */
+/* After a tile's products. Without rows it is 0, or stays as it is where it is added to. */
+template <class K>
+EG_DEVICE void eg_finish_group(const eg_cuda_hopper &p, const eg_depth_tiles<K> &work,
+                               eg_accumulators<K> &acc, eg_epilogue<K, EG_CUDA_STORE> &epilogue) {
+    if (work.k_blocks > 0) {
+        eg_scale_tile<K>(p.gemm, acc);
+    } else if (p.gemm.accumulate) {
+        return;
+    } else {
+#pragma unroll
+        for (int i = 0; i < K::PRODUCTS * K::COLS / 2; i++) acc[i / (K::COLS / 2)][i % (K::COLS / 2)] = 0;
+    }
+    epilogue.finish_tile(acc, {});
+}
+
+/* Two consumers share a tile. */
 template <class K>
 EG_DEVICE void eg_consume_depth_groups(const eg_cuda_hopper &p, const uint8_t *memory, uint32_t shared,
                                        uint32_t rank, int warp) {
+    eg_ring_of<K> ring(shared, rank);
+    eg_epilogue<K, EG_CUDA_STORE> epilogue(p, nullptr, shared, warp);
+    eg_accumulators<K> acc;
+    for (eg_depth_tiles<K> work(p, memory, rank); work.next();) {
+        epilogue.boxes.start_tile(work.tile);
+        if (work.k_blocks > 0) {
+            eg_multiply_group<K>(acc, ring, work, warp / 4 * 64, [&](int k_block) {
+                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p);
+            });
+        }
+        eg_finish_group<K>(p, work, acc, epilogue);
+    }
+    if (eg_boxes<K>::elected()) eg_stores_have_written();
+}
+
+/* Or they work in turn, as in hopper_pingpong.cuh. */
+template <class K>
+EG_DEVICE void eg_consume_depth_groups_in_turn(const eg_cuda_hopper &p, const uint8_t *memory,
+                                               uint32_t shared, uint32_t rank, int warp) {
     const int consumer = warp / 4;
     eg_ring_of<K> ring(shared, rank);
     eg_epilogue<K, EG_CUDA_STORE> epilogue(p, nullptr, shared, warp);
@@ -159,18 +188,15 @@ EG_DEVICE void eg_consume_depth_groups(const eg_cuda_hopper &p, const uint8_t *m
         waits = true;
         epilogue.boxes.start_tile(work.tile);
         if (work.k_blocks > 0) {
-            eg_multiply_group<K>(acc, ring, work, [&](int k_block) {
+            eg_multiply_group<K>(acc, ring, work, 0, [&](int k_block) {
                 if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p);
                 if (k_block == work.k_blocks - 1 && passes)
                     eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
             });
-            eg_scale_tile<K>(p.gemm, acc);
-        } else {
-            if (passes) eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
-#pragma unroll
-            for (int i = 0; i < K::PRODUCTS * K::COLS / 2; i++) acc[i / (K::COLS / 2)][i % (K::COLS / 2)] = 0;
+        } else if (passes) {
+            eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
         }
-        if (work.k_blocks > 0 || p.gemm.accumulate == 0) epilogue.finish_tile(acc, {});
+        eg_finish_group<K>(p, work, acc, epilogue);
         if (work.next()) ring.skip(work.k_blocks);
     }
     if (eg_boxes<K>::elected()) eg_stores_have_written();
@@ -208,16 +234,23 @@ template <class K> EG_DEVICE void eg_hopper_depth_groups(const eg_cuda_hopper &p
         if (blockIdx.x == 0 && warp == 10) eg_depth_check_ends(p.gemm);
     } else {
         eg_more_registers<K::CONSUMER_REGISTERS>();
-        eg_consume_depth_groups<K>(p, memory, shared, rank, warp);
+        if constexpr (K::CONSUMERS == 1) {
+            eg_consume_depth_groups_in_turn<K>(p, memory, shared, rank, warp);
+        } else {
+            eg_consume_depth_groups<K>(p, memory, shared, rank, warp);
+        }
     }
     eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
 }
 
-#define EG_HOPPER_DEPTH_GROUPS_KERNEL(type, bf16)                                                            \
+#define EG_HOPPER_DEPTH_GROUPS_KERNEL(name, ...)                                                             \
     extern "C" __global__ void __cluster_dims__(EG_CUDA_CLUSTER, 1, 1)                                       \
-        __launch_bounds__(EG_HOPPER_THREADS, 1)                                                              \
-            eg_hopper_##type##_grouped_tn_128x128(const __grid_constant__ eg_cuda_hopper p) {                \
-        eg_hopper_depth_groups<eg_depth_groups<bf16>>(p);                                                    \
+        __launch_bounds__(EG_HOPPER_THREADS, 1) eg_##name(const __grid_constant__ eg_cuda_hopper p) {        \
+        eg_hopper_depth_groups<eg_depth_groups<__VA_ARGS__>>(p);                                             \
     }
+#define EG_HOPPER_DEPTH_GROUPS_KERNELS(type, bf16)                                                           \
+    EG_HOPPER_DEPTH_GROUPS_KERNEL(hopper_##type##_grouped_tn_128x128,                                        \
+                                  eg_pingpong<bf16, true, true, 128, false>)                                 \
+    EG_HOPPER_DEPTH_GROUPS_KERNEL(hopper_##type##_grouped_tn_128x256, eg_hopper<bf16, true, true, 256, false>)
 
 #endif

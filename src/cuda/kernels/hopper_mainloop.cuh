@@ -61,7 +61,8 @@ struct eg_hopper : eg_hopper_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = STREAM_K_;
-    static constexpr bool GROUPED = GROUPED_; /* the rows of groups */
+    static constexpr bool GROUPED = GROUPED_;  /* the rows of groups */
+    static constexpr bool SHARES_LEFT = false; /* the blocks of a cluster lie one below the other */
 };
 
 /* k-blocks in the depth of a tile, for each item that is summed. */
@@ -120,7 +121,7 @@ template <class S> EG_DEVICE void eg_ring_barriers(uint32_t shared) {
 
 /* ---- The producer: a stage -------------------------------------------------------------------------- */
 
-/* The block's rows of left, and for both blocks its half of right. */
+/* The block's rows of left, and for both blocks its half of right; or the other way round. */
 template <class K>
 EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &ring, const eg_hopper_tile &tile,
                                int depth, int item, uint32_t rank) {
@@ -128,6 +129,18 @@ EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &rin
     const int left_item = p.gemm.left.item_stride == 0 ? 0 : item;
     const int right_item = p.gemm.right.item_stride == 0 ? 0 : item;
     eg_barrier_expect(ring.full(), K::STAGE_BYTES);
+    if constexpr (K::SHARES_LEFT) {
+        static_assert(!K::LEFT_MN_MAJOR, "half of its rows");
+        eg_load_box_all(left + rank * K::LEFT_BYTES / 2, p.left, ring.full(), depth,
+                        tile.row + rank * K::ROWS / 2, left_item, 3);
+#pragma unroll
+        for (int i = 0; i < (K::RIGHT_MN_MAJOR ? K::COLS / 64 : 1); i++) {
+            const int col = tile.col + i * 64;
+            eg_load_box(right + i * 64 * 128, p.right, ring.full(), K::RIGHT_MN_MAJOR ? col : depth,
+                        K::RIGHT_MN_MAJOR ? depth : col, right_item);
+        }
+        return;
+    }
     if (K::LEFT_MN_MAJOR) {
         eg_load_box(left, p.left, ring.full(), tile.row, depth, left_item);
         eg_load_box(left + K::LEFT_BYTES / 2, p.left, ring.full(), tile.row + 64, depth, left_item);

@@ -48,6 +48,7 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
+    static constexpr bool SHARES_LEFT = GROUPED; /* a group's last tile loses fewer rows */
 };
 
 template <class K, int EPILOGUE>

@@ -42,7 +42,8 @@ template <class K, bool GROUPED = K::GROUPED> struct eg_hopper_tiles {
 
 /* Of groups: one after the other. A warp asks for its tiles in their order. */
 template <class K> struct eg_hopper_tiles<K, true> {
-    enum { HEIGHT = 2 * K::ROWS };
+    enum { BLOCKS_DOWN = K::SHARES_LEFT ? 1 : 2, BLOCKS_RIGHT = 3 - BLOCKS_DOWN }; /* of a cluster */
+    enum { HEIGHT = BLOCKS_DOWN * K::ROWS, WIDTH = BLOCKS_RIGHT * K::COLS };
     const eg_cuda_hopper &p;
     const uint32_t total;
     eg_cuda_walk walk = {0, 0};
@@ -52,15 +53,15 @@ template <class K> struct eg_hopper_tiles<K, true> {
     __device__ eg_cuda_ends ends() const {
         return {(const int32_t *)p.gemm.ends, (uint32_t)p.gemm.rows, (uint32_t)p.gemm.items};
     }
-    __device__ uint32_t across() const { return ((uint32_t)p.gemm.cols + K::COLS - 1) / K::COLS; }
+    __device__ uint32_t across() const { return ((uint32_t)p.gemm.cols + WIDTH - 1) / WIDTH; }
 
     __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) {
         const uint32_t tiles = eg_cuda_walk_to(ends(), HEIGHT, across(), index, &walk);
         const eg_cuda_group_rows rows = eg_cuda_rows_of_group(ends(), walk.group);
         const eg_raster_place place =
             eg_raster(index - walk.before, tiles / across(), across(), (uint32_t)p.raster);
-        return {(int)walk.group, (int)(rows.first + (2 * place.row + rank) * K::ROWS),
-                (int)(place.col * K::COLS), (int)rows.end};
+        return {(int)walk.group, (int)(rows.first + (BLOCKS_DOWN * place.row + rank % BLOCKS_DOWN) * K::ROWS),
+                (int)((BLOCKS_RIGHT * place.col + rank % BLOCKS_RIGHT) * K::COLS), (int)rows.end};
     }
 };
 
