@@ -26,11 +26,14 @@ import statistics
 import sys
 import time
 
-import torch
-from torch.nn import functional as F
+# NumPy's threads, before it is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", dict(zip(sys.argv, sys.argv[1:])).get("--threads", "1"))
 
-import epigrad
-import epigrad.torch
+import torch  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import epigrad  # noqa: E402
+import epigrad.torch  # noqa: E402
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cpu"))
 import sweep  # noqa: E402

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "contexts.h"
 
@@ -97,8 +98,26 @@ static bool make(const eg_torch_call *call, const int64_t *sizes, const int64_t 
            eg_py_fail(EG_ERR_OUT_OF_MEMORY, "torch has no memory for a result, or for the workspace");
 }
 
+/* Large results in new memory cost more page faults than arithmetic. As NumPy does for its arrays, the system
+ * is asked for huge pages there; where it gives none, or the pages are there already, nothing changes. */
+static void ask_huge_pages(const eg_py_view *view) {
+    const uintptr_t huge = (uintptr_t)2 << 20;
+    size_t bytes = eg_dtype_size(view->dtype);
+    if (view->backend != EG_BACKEND_CPU) return;
+    for (int i = 0; i < view->dims; i++) bytes *= (size_t)view->shape[i];
+    const uintptr_t begin = ((uintptr_t)view->data + huge - 1) & ~(huge - 1),
+                    end = ((uintptr_t)view->data + bytes) & ~(huge - 1);
+#ifdef MADV_HUGEPAGE
+    if (bytes >= 2 * huge && begin < end) madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#else
+    (void)begin, (void)end;
+#endif
+}
+
 static bool make_result(eg_torch_call *call, int i, const int64_t *sizes, const int64_t *strides, int dims) {
-    return make(call, sizes, strides, dims, call->dtype, &call->tensor[i]) && look_at(call, i);
+    if (!make(call, sizes, strides, dims, call->dtype, &call->tensor[i]) || !look_at(call, i)) return false;
+    ask_huge_pages(&call->view[i]);
+    return true;
 }
 
 /* Where strides are no layout of the library, on contiguous copies, as torch's own operators do. */
