@@ -29,13 +29,13 @@ enum {
     AMX = BF16 | EG_CPU_AMX
 };
 static const level levels[] = {
-    {XEON, "portable", 0, 1.4, 6, 1.8},     {XEON, "avx2", AVX2, 1.5, 7.5, 1.3},
+    {XEON, "portable", 0, 1.3, 5, 1.8},     {XEON, "avx2", AVX2, 1.4, 7, 1.2},
     {XEON, "avx512", AVX512, 3.7, 21, 2.8}, {XEON, "amx", AMX, 4.7, 25, 3.8},
-    {EPYC, "portable", 0, 2.7, 9.5, 3.3},   {EPYC, "avx2", AVX2, 1.8, 7.3, 1.9},
+    {EPYC, "portable", 0, 2.3, 8.7, 2.5},   {EPYC, "avx2", AVX2, 1.3, 6.5, 1.1},
     {EPYC, "avx512", AVX512, 3.5, 19, 2.6}, {EPYC, "avx512_bf16", BF16, 4.5, 19, 4.6},
 };
 #else
-static const level levels[] = {{XEON, "portable", 0, 1.4, 6, 1.8}, {EPYC, "portable", 0, 2.7, 9.5, 3.3}};
+static const level levels[] = {{XEON, "portable", 0, 1.3, 5, 1.8}, {EPYC, "portable", 0, 2.3, 8.7, 2.5}};
 #endif
 
 typedef struct judged {

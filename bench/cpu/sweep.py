@@ -3,7 +3,7 @@
 """Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
-             [--only SUBSTRING] [--kernel ROW] [--output build/sweep.jsonl] [--plan]
+             [--shapes MxKxN,...] [--only SUBSTRING] [--kernel ROW] [--output build/sweep.jsonl] [--plan]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
 4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
@@ -54,7 +54,10 @@ ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS, REST = 96 << 20, 16, 5, 0.012, 0.
 
 
 def draw(options):
-    """Layers of the seed: (family, M, K, N, dtype, activation, weight)."""
+    """Layers of the seed, or those of --shapes with GELU: (family, M, K, N, dtype, activation, weight)."""
+    if options.shapes:
+        shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
+        return [("given", *shape, dtype, "gelu", "nk") for dtype in options.dtypes for shape in shapes]
     chance, layers = random.Random(options.seed), []
     while len(layers) < options.layers:
         family = chance.choice(list(SIZES))
@@ -333,6 +336,7 @@ def parse():
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--gflop", type=float, default=8, help="of one product: larger layers are left out")
+    parser.add_argument("--shapes", default="", help="MxKxN,...: these layers, rather than drawn ones")
     parser.add_argument("--only", default="", help="layers whose name has this")
     parser.add_argument("--kernel", help="only this row of epigrad's kernels, rather than its choice")
     parser.add_argument("--output", default="build/sweep.jsonl")

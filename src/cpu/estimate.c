@@ -106,13 +106,25 @@ static double width_of_rest(const eg_cpu_kernel *row, int64_t cols) {
     return (1 + vectors) / (1 + all);
 }
 
-/* Lines that are multiples of 4 KiB apart are in few sets of L1 and L2. Of many such lines, what was
- * prefetched is evicted before it is read. */
-static bool is_evicted(const eg_view *x, int where) {
-    enum { PAGE = 4096, MANY = 256 };
+enum { PAGE = 4096 };
+
+/* Whether lines of an operand in place are multiples of `apart` bytes from each other. Those a page apart
+ * share a set of L1, and a few of L2: of `many` such lines, what was read or prefetched is evicted before it
+ * is read again. */
+static bool is_evicted(const eg_view *x, int where, int64_t many, int64_t apart) {
     const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride,
                   lines = x->col_stride == 1 ? x->rows : x->cols;
-    return where == EG_CPU_IN_PLACE && lines >= MANY && (line * (int64_t)eg_size_of(x->dtype)) % PAGE == 0;
+    return where == EG_CPU_IN_PLACE && lines >= many && (line * (int64_t)eg_size_of(x->dtype)) % apart == 0;
+}
+
+/* A tile of a transposed left operand takes a piece of as many lines as it has k, and the next tile takes the
+ * next piece. Two sets of L1 have room for some of them. */
+static double left_evicted(const eg_view *x, int where) {
+    enum { L1_WAYS = 16 };
+    const double of_two_sets = 0.2;
+    if (x->col_stride == 1) return 0;
+    if (is_evicted(x, where, L1_WAYS, PAGE)) return 1;
+    return is_evicted(x, where, 2 * L1_WAYS, PAGE / 2) ? of_two_sets : 0;
 }
 
 /* Of so many numbers of the operand. */
@@ -133,6 +145,7 @@ static double whole_lines(const eg_cpu_kernel *row, const eg_view *x) {
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts) {
+    enum { MANY = 256 };
     const int64_t mr = row->micro.mr, nr = row->micro.nr;
     const double summed = (double)greatest(1, (double)op->summed), products = (double)op->items * summed;
     const double passes = greatest(1, (double)eg_ceil_div(op->depth, blocks->kc)) * products;
@@ -171,8 +184,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
         of_right * of_lines * row_blocks * far;
     counts->of[EG_CPU_COST_FAR] += of_left * col_blocks * far;
     counts->of[EG_CPU_COST_WRITTEN] += of_result * far;
-    if (is_evicted(&op->left, left)) counts->of[EG_CPU_COST_EVICTED] += of_left * far;
-    if (is_evicted(&op->right, right)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
+    counts->of[EG_CPU_COST_LEFT_EVICTED] += left_evicted(&op->left, left) * k;
+    if (is_evicted(&op->right, right, MANY, PAGE)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
 }
 
 void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,

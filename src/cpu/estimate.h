@@ -9,13 +9,14 @@
 
 /* What is counted, and costs nanoseconds. A number is an element of a matrix. */
 #define EG_CPU_COST_TABLE(X)                                                                                 \
-    X(STEP, step)             /* each step of a program */                                                   \
-    X(BLOCK, block)           /* a cache block in each pass */                                               \
-    X(TILE, tile)             /* a tile of a micro-kernel in each pass */                                    \
-    X(K, k)                   /* one k of a whole tile */                                                    \
-    X(LEFT_NEAR, left_near)   /* the same with the left operand in place, on lines near each other, */       \
-    X(LEFT_FAR, left_far)     /* and on lines in other pages */                                              \
-    X(RIGHT_NEAR, right_near) /* and with the right operand in place */                                      \
+    X(STEP, step)                 /* each step of a program */                                               \
+    X(BLOCK, block)               /* a cache block in each pass */                                           \
+    X(TILE, tile)                 /* a tile of a micro-kernel in each pass */                                \
+    X(K, k)                       /* one k of a whole tile */                                                \
+    X(LEFT_NEAR, left_near)       /* the same with the left operand in place, on lines near each other, */   \
+    X(LEFT_FAR, left_far)         /* and on lines in other pages, */                                         \
+    X(LEFT_EVICTED, left_evicted) /* and of a transposed one, on lines of one set of L1 */                   \
+    X(RIGHT_NEAR, right_near)     /* and with the right operand in place */                                  \
     X(RIGHT_FAR, right_far)                                                                                  \
     X(FEW, few)                   /* few rows: one k of nr columns, loaded, */                               \
     X(FEW_ROW, few_row)           /* multiplied for each row, */                                             \
@@ -44,7 +45,7 @@
     X(FAR, far)                   /* a byte that comes from beyond L2, or goes there, */                     \
     X(WRITTEN, written)           /* the same of a result, tile by tile, */                                  \
     X(SCATTERED, scattered)       /* the same of a right operand that blocks read as it is, pages apart, */  \
-    X(EVICTED, evicted)           /* and more for one that its set of L2 has no room for; */                 \
+    X(EVICTED, evicted)           /* and more where its sets of L2 have no room for it; */                   \
     X(WIDEN, widen)               /* a number of 16 bits that vector units convert */
 
 #define EG_CPU_COST(NAME, name) EG_CPU_COST_##NAME,
