@@ -325,7 +325,7 @@ static bool add_scratch(eg_cpu_compiler *c) {
         }
         if (need > most) most = need;
     }
-    most += EG_CPU_SPARE_TILES * (int64_t)kernel->micro.mr * kernel->micro.nr;
+    most += eg_cpu_spare_numbers(kernel);
     const eg_cpu_program detail = {.scratch = (size_t)most * eg_size_of(kernel->compute)};
     memcpy(c->program->detail, &detail, sizeof detail);
     return eg_add_region(c->program, EG_CPU_SCRATCH, "scratch", threads, most, eg_size_of(kernel->compute),

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The element-wise epilogues of eg_elementwise. Part of tile_template.h.
  *
- * One goes down a column of vectors after the other, two rows at once: act' is a long chain of operations,
+ * One goes down a column of vectors after the other, some rows at once: act' is a long chain of operations,
  * and a processor does not look far enough ahead to overlap it with the next one by itself. */
+#if EG_VECTOR_BYTES == 32
+#define EG_AT_ONCE 4
+#else
 #define EG_AT_ONCE 2
+#endif
 
 /* Rows [row, row + EG_AT_ONCE) of column j of vectors; or `row` alone, computed as often. */
 typedef struct EG_V(group) {

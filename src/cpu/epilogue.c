@@ -240,8 +240,9 @@ char *eg_cpu_epilogue_panel(const eg_epilogue *e, const eg_tile *tile) {
 static char *panel_part(const eg_epilogue *e, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
     char *part = eg_cpu_epilogue_panel(e, tile);
-    if (tile->rows < kernel->micro.mr || tile->cols < kernel->micro.nr)
-        memset(part, 0, size_of(e, kernel->micro.mr * kernel->micro.nr));
+    const int64_t rows = eg_ceil_div(tile->rows, kernel->micro.mr) * kernel->micro.mr;
+    if (tile->rows < rows || tile->cols < kernel->micro.nr)
+        memset(part, 0, size_of(e, rows * kernel->micro.nr));
     return part;
 }
 
@@ -326,7 +327,8 @@ static void take_steps(eg_tile_epilogue *t, void (*take)(eg_tile_epilogue *t), i
 
 /* Filled in field by field: clearing the whole struct first would take longer than the rest. */
 static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const eg_tile *tile) {
-    char *spare = tile->spare, *other_spare = spare + size_of(e, e->kernel->micro.mr * e->kernel->micro.nr);
+    char *spare = tile->spare;
+    char *other_spare = spare + size_of(e, eg_cpu_epilogue_rows(e->kernel) * e->kernel->micro.nr);
     eg_elementwise *s = &t->elementwise;
     s->row = 0, s->end = tile->rows, s->cols = tile->cols;
     source(&s->x, e, e->x, tile, spare); /* the tile itself where `pre` is wanted: `spare` is free */

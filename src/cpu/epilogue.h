@@ -9,8 +9,8 @@
 /* A tile of the matrix that an epilogue writes: rows x cols of it are real, the rest is padding. */
 typedef struct eg_tile {
     int64_t item, row, col, rows, cols;
-    void *values; /* mr x nr of the compute type */
-    char *spare;  /* room for two more tiles */
+    void *values; /* rows of nr of the compute type: mr, or as many as an epilogue has */
+    char *spare;  /* room for two more epilogues */
 } eg_tile;
 
 /* The epilogue of a step: all that is the same for each of its tiles. NULL: absent. */

@@ -200,11 +200,12 @@ static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int
                          char *spare) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, row_bytes = nr * (int64_t)eg_size_of(kernel->compute);
+    const int64_t rows = eg_cpu_epilogue_rows(kernel);
     for (int64_t end = col + cols; col < end; col += nr) {
         eg_tile tile = {.item = item, .col = col, .cols = eg_least(nr, end - col), .spare = spare};
-        for (; tile.row < job->op->rows; tile.row += kernel->micro.mr, totals += tile.rows * row_bytes) {
+        for (; tile.row < job->op->rows; tile.row += rows, totals += tile.rows * row_bytes) {
             eg_tile_epilogue t;
-            tile.rows = eg_least(kernel->micro.mr, job->op->rows - tile.row);
+            tile.rows = eg_least(rows, job->op->rows - tile.row);
             tile.values = totals;
             eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
             eg_cpu_epilogue_finish(&t);
@@ -224,11 +225,12 @@ static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t
 
 static void run_turned_epilogue(const few_rows_job *job, int64_t item, int64_t row, int64_t rows,
                                 const char *totals, char *spare) {
-    enum { OF_EPILOGUE = 2 }; /* spare tiles */
+    enum { OF_EPILOGUE = 2 }; /* spare tiles of it */
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t mr = kernel->micro.mr;
     eg_tile tile = {.item = item, .cols = job->op->cols, .spare = spare};
-    tile.values = spare + (size_t)(OF_EPILOGUE * mr * kernel->micro.nr) * eg_size_of(kernel->compute);
+    tile.values = spare + (size_t)(OF_EPILOGUE * eg_cpu_epilogue_rows(kernel) * kernel->micro.nr) *
+                              eg_size_of(kernel->compute);
     for (tile.row = row; tile.row < row + rows; tile.row += mr) {
         eg_tile_epilogue t;
         tile.rows = eg_least(mr, row + rows - tile.row);
@@ -247,7 +249,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                   cols = eg_least(job->nc, product->cols - col);
     eg_few_rows x = job->part;
     char *spare = eg_cpu_scratch(job->run, thread);
-    char *totals = spare + (size_t)(EG_CPU_SPARE_TILES * kernel->micro.mr * kernel->micro.nr) * number;
+    char *totals = spare + (size_t)eg_cpu_spare_numbers(kernel) * number;
     char *sums = totals + (size_t)(product->rows * job->nc) * number;
     char *gathered = sums + (size_t)(product->rows * job->nc) * number;
     if (kernel->micro.enter != NULL) kernel->micro.enter();

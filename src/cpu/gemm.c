@@ -31,6 +31,7 @@ typedef struct product {
     const eg_cpu_kernel *kernel;
     size_t size; /* bytes of a number of the tile */
     int64_t mr, nr, mc, nc, kc;
+    int64_t epilogue_rows;            /* a power of two */
     int64_t first, rows, cols, depth; /* rows from `first` on, up to `rows` */
     int64_t items, summed;            /* results, and products summed into each */
     int64_t row_blocks, col_blocks;   /* of each result */
@@ -137,7 +138,7 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->kernel = kernel;
     x->epilogue = epilogue;
     x->size = eg_size_of(kernel->compute);
-    x->mr = kernel->micro.mr, x->nr = kernel->micro.nr;
+    x->mr = kernel->micro.mr, x->nr = kernel->micro.nr, x->epilogue_rows = eg_cpu_epilogue_rows(kernel);
     x->mc = step->tile_rows, x->nc = step->tile_cols, x->kc = step->k_block;
     x->first = step->rows.first, x->rows = step->rows.count > 0 ? x->first + step->rows.count : op->rows;
     x->cols = op->cols, x->depth = op->depth;
@@ -171,7 +172,7 @@ static const char *side_at(const side *s, int64_t item, int64_t at, int64_t k) {
 
 typedef struct block {
     int64_t item, row, col, rows, cols;
-    char *tiles; /* down each micro-panel and then across; or two that take turns */
+    char *tiles; /* down each micro-panel and then across; or those that take turns */
     char *spare; /* scratch for the epilogue */
     char *panel; /* the right operand's micro-panel: of fused packing, or a narrow one */
     char *tail;  /* the left operand's last rows, where they are no whole tile */
@@ -189,6 +190,17 @@ typedef struct pass {
 /* The micro-kernel stores to the caller's memory: no epilogue, and a tile of whole rows and vectors. */
 static bool is_stored_directly(const product *x, const eg_tile *tile) {
     return x->stores_result && tile->rows == x->mr && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
+}
+
+/* Whether the tile is the last one of an epilogue, which has all of `finished`. */
+static bool ends_epilogue(const product *x, const block *b, const eg_tile *tile, eg_tile *finished) {
+    const int64_t end = tile->row + tile->rows, above = tile->row & (x->epilogue_rows - 1);
+    if ((end & (x->epilogue_rows - 1)) != 0 && end < b->row + b->rows && !x->stores_result) return false;
+    const int64_t before = x->stores_result ? 0 : eg_least(above, tile->row - b->row);
+    *finished = *tile;
+    finished->row -= before, finished->rows += before;
+    finished->values = (char *)tile->values - (size_t)(before * x->nr) * x->size;
+    return true;
 }
 
 /* One tile of one pass. After the last pass comes the epilogue: at once, or in steps during the next tile. */
@@ -209,8 +221,10 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
                                 .deferred = b->deferred};
     x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
     if (!pass->last || direct) return;
+    eg_tile finished;
+    if (!ends_epilogue(x, b, tile, &finished)) return;
     eg_cpu_epilogue_finish(b->epilogue);
-    eg_cpu_epilogue_begin(b->epilogue, x->epilogue, tile);
+    eg_cpu_epilogue_begin(b->epilogue, x->epilogue, &finished);
     if (!eg_cpu_has_tiles(x->kernel)) eg_cpu_epilogue_finish(b->epilogue);
 }
 
@@ -464,10 +478,11 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     }
     if (pass->last) plan_epilogue_rows(&plan, x, pass, &tile);
     const int64_t to_next_pass = (pass->last ? -pass->k : pass->depth) * x->left.k;
-    int64_t place = panel * tiles_down;
+    const int64_t in_turn = eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1;
+    int64_t place = x->single_pass && !eg_cpu_is_amx(x->kernel) ? eg_div(b->row, mr) : panel * tiles_down;
     for (; tile.row < b->row + b->rows; tile.row += mr) {
         tile.rows = eg_least(mr, x->rows - tile.row);
-        tile.values = b->tiles + (size_t)(x->single_pass ? place & 1 : place) * tile_bytes;
+        tile.values = b->tiles + (size_t)(x->single_pass ? place & in_turn : place) * tile_bytes;
         place++;
         plan.left_blocks = rows.at + to_next_pass + panel * (int64_t)plan.left_bytes;
         take_prefetch(&plan.next_right, &next_right);
@@ -511,7 +526,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                .epilogue = &epilogue};
     b.rows = eg_least(x->mc, x->rows - b.row);
     b.cols = eg_least(x->nc, x->cols - b.col);
-    b.tiles = b.spare + EG_CPU_SPARE_TILES * tile;
+    b.tiles = b.spare + (size_t)eg_cpu_spare_numbers(kernel) * x->size;
     b.panel = b.tiles + (size_t)eg_cpu_block_tiles(kernel, x->mc, x->nc, x->single_pass) * tile;
     b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * x->size : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);

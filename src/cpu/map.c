@@ -19,16 +19,16 @@ typedef struct map_job {
 static void map_segment(void *arg, int64_t index, int thread) {
     const map_job *job = arg;
     const eg_cpu_kernel *kernel = job->kernel;
-    const int64_t mr = kernel->micro.mr, nr = kernel->micro.nr;
+    const int64_t rows = eg_cpu_epilogue_rows(kernel), nr = kernel->micro.nr;
     char *scratch = eg_cpu_scratch(job->run, thread);
     eg_tile tile = {.item = index / (job->chunks * job->segments),
                     .values = scratch,
-                    .spare = scratch + (size_t)(mr * nr) * eg_dtype_size(kernel->compute)};
+                    .spare = scratch + (size_t)(rows * nr) * eg_dtype_size(kernel->compute)};
     const int64_t col = index % job->segments * job->segment, cols = eg_least(job->segment, job->cols - col);
     const int64_t first = index / job->segments % job->chunks * EG_CPU_CHUNK;
     const int64_t end = eg_least(first + EG_CPU_CHUNK, job->rows);
-    for (tile.row = first; tile.row < end; tile.row += mr) {
-        tile.rows = eg_least(mr, end - tile.row);
+    for (tile.row = first; tile.row < end; tile.row += rows) {
+        tile.rows = eg_least(rows, end - tile.row);
         for (tile.col = col; tile.col < col + cols; tile.col += nr) {
             eg_tile_epilogue t;
             tile.cols = eg_least(nr, col + cols - tile.col);

@@ -135,7 +135,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                      .spare = eg_cpu_scratch(job->run, thread)};
     x.rows = eg_least(EG_CPU_CHUNK, job->op->rows - x.row);
     x.cols = eg_least(job->nc, job->op->cols - x.col);
-    x.tile = x.spare + EG_CPU_SPARE_TILES * tile;
+    x.tile = x.spare + (size_t)eg_cpu_spare_numbers(job->kernel) * eg_size_of(job->kernel->compute);
     x.scratch = x.tile + tile;
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
     char *to = x.scratch;

@@ -99,14 +99,31 @@ static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows,
 enum { EG_CPU_CHUNK = 64 };
 static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK - 1) / EG_CPU_CHUNK; }
 
-/* Tiles of each thread's scratch before those of a block: room for an epilogue. */
-enum { EG_CPU_SPARE_TILES = 4 };
+/* Rows of an epilogue that is run at once. On vector units those of some tiles, one below the other, as many
+ * as are short in L1: an activation is a long chain of operations, which overlaps with the next one and not
+ * with a multiplication. A power of two, so that chunks are whole ones. They fit into a row of a tile, as
+ * transposed ones have to. */
+static inline int64_t eg_cpu_epilogue_rows(const eg_cpu_kernel *kernel) {
+    enum { BYTES = 2048 };
+    const int64_t nr = kernel->micro.nr, most = BYTES / (nr * (int64_t)eg_size_of(kernel->compute));
+    int64_t rows = kernel->micro.mr;
+    while (!eg_cpu_is_amx(kernel) && 2 * rows <= eg_least(most, nr)) rows *= 2;
+    return rows;
+}
 
-/* After those, the block's. With several passes all tiles of the block are kept. With one, two tiles take
- * turns and stay in L1: one is summed while the epilogue of the other runs. */
+/* Numbers of each thread's scratch before the tiles of a block: room for an epilogue. */
+static inline int64_t eg_cpu_spare_numbers(const eg_cpu_kernel *kernel) {
+    enum { SPARE_TILES = 4 };
+    return SPARE_TILES * eg_cpu_epilogue_rows(kernel) * kernel->micro.nr;
+}
+
+/* After those, the block's. With several passes all tiles of the block are kept. With one, they stay in L1:
+ * those of an epilogue; of the matrix unit two that take turns, as one is summed while the epilogue of the
+ * other runs. */
 static inline int64_t eg_cpu_block_tiles(const eg_cpu_kernel *kernel, int64_t mc, int64_t nc,
                                          bool single_pass) {
-    return single_pass ? 2 : mc / kernel->micro.mr * (nc / kernel->micro.nr);
+    if (single_pass) return eg_cpu_is_amx(kernel) ? 2 : eg_cpu_epilogue_rows(kernel) / kernel->micro.mr;
+    return mc / kernel->micro.mr * (nc / kernel->micro.nr);
 }
 
 #endif

@@ -68,8 +68,15 @@ EG_INLINE void EG_V(stream)(EG_R *to, EG_T x) {
 }
 EG_INLINE EG_T EG_V(splat)(EG_R x) { return x - (EG_T){0}; }
 
+/* Lanes of a mask are all ones or zeros. */
 EG_INLINE EG_T EG_V(select)(EG_I mask, EG_T yes, EG_T no) {
+#if defined(__AVX__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 64
+    return (EG_T)_mm256_blendv_pd((__m256d)no, (__m256d)yes, (__m256d)mask);
+#elif defined(__AVX__) && EG_VECTOR_BYTES == 32
+    return (EG_T)_mm256_blendv_ps((__m256)no, (__m256)yes, (__m256)mask);
+#else
     return (EG_T)((mask & (EG_I)yes) | (~mask & (EG_I)no));
+#endif
 }
 
 EG_INLINE EG_T EG_V(fma)(EG_T a, EG_T b, EG_T c) {

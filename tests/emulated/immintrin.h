@@ -151,6 +151,19 @@ EMU_EXTREMES(256, pd, __m256d, 4)
 EMU_EXTREMES(512, ps, __m512, 16)
 EMU_EXTREMES(512, pd, __m512d, 8)
 
+/* The sign of each lane of the mask says which of two numbers it is. */
+#define EMU_BLEND_BY_SIGN(suffix, type, word, lanes)                                                         \
+    EMU_FN type _mm256_blendv_##suffix(type no, type yes, type mask) {                                       \
+        EMU_EACH(i, lanes) {                                                                                 \
+            word wanted;                                                                                     \
+            memcpy(&wanted, (const char *)&mask + (size_t)i * sizeof wanted, sizeof wanted);                 \
+            if (wanted < 0) no[i] = yes[i];                                                                  \
+        }                                                                                                    \
+        return no;                                                                                           \
+    }
+EMU_BLEND_BY_SIGN(ps, __m256, int32_t, 8)
+EMU_BLEND_BY_SIGN(pd, __m256d, int64_t, 4)
+
 /* Of eight f32, without the processor's: the product is exact in f64, and a sum whose last bit is odd where
  * it is inexact rounds to f32 as the exact one would. */
 EMU_FN __m256 _mm256_fmadd_ps(__m256 a, __m256 b, __m256 c) {
