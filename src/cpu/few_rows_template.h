@@ -32,12 +32,45 @@ EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char 
     }
 }
 
+/* Whether the rows of the right operand follow each other, as in a pack. */
+EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
+    return x->k_bytes == EG_NR * (int64_t)eg_dtype_size(dtype);
+}
+
+/* The same for a single row, whose numbers `left` stay in registers too, and a pack. */
+EG_INLINE void EG_V(add_one)(const EG_T left[EG_V(at_once)], const char *right, const eg_dtype dtype,
+                             const int64_t k_bytes, const int count, int64_t cols, EG_R *sums,
+                             const int64_t ahead) {
+    const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
+        const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
+        const bool begins_line = ahead != 0 && j * vector % 64 == 0;
+        EG_T sum = EG_V(load)(sums);
+        EG_UNROLL(8)
+        for (int u = 0; u < count; u++) {
+            sum = EG_V(fma)(left[u], EG_V(load_numbers)(right + u * k_bytes, dtype, some), sum);
+            if (begins_line) __builtin_prefetch(right + u * k_bytes + ahead, 0, 2);
+        }
+        EG_V(store)(sums, sum);
+    }
+}
+
 /* The same for all columns, by micro-panels of the sums. */
 EG_INLINE void EG_V(add_panels)(const eg_few_rows *x, int64_t k, const char *right, const eg_dtype dtype,
                                 const int64_t k_bytes, const int count, const int64_t ahead) {
     const int64_t group = eg_div(k, EG_NR);
     const EG_R *left = (const EG_R *)x->left + group * x->left_group + (k - group * EG_NR);
     EG_R *sums = x->sums;
+    if (x->rows == 1 && EG_V(is_pack)(x, dtype)) {
+        EG_T one[EG_V(at_once)];
+        EG_UNROLL(8)
+        for (int u = 0; u < count; u++) one[u] = EG_V(splat)(left[u]);
+        for (int64_t col = 0; col < x->cols; col += EG_NR, sums += EG_NR, right += x->panel_bytes) {
+            const int64_t cols = x->cols - col < EG_NR ? x->cols - col : EG_NR;
+            EG_V(add_one)(one, right, dtype, k_bytes, count, cols, sums, ahead);
+        }
+        return;
+    }
     for (int64_t col = 0; col < x->cols; col += EG_NR, sums += x->rows * EG_NR, right += x->panel_bytes) {
         const int64_t cols = x->cols - col < EG_NR ? x->cols - col : EG_NR;
         EG_V(add_few)(x, left, right, dtype, k_bytes, count, cols, sums, ahead);
@@ -54,9 +87,13 @@ EG_INLINE void EG_V(add_rows_of)(const eg_few_rows *x, int64_t k, int64_t depth,
 }
 
 /* The columns of the right operand are neighbours. The rows that come next are prefetched: they are in other
- * pages, where the hardware does not look ahead. */
+ * pages, where the hardware does not look ahead. Those of a pack are short, and are prefetched earlier. */
 static void EG_V(few_by_rows)(const eg_few_rows *x) {
-#define EG_FEW(type) EG_V(add_rows_of)(x, 0, x->depth, x->right, type, x->k_bytes, EG_V(at_once) * x->k_bytes)
+    enum { OF_PACK = 4 };
+#define EG_FEW(type)                                                                                         \
+    EG_V(add_rows_of)                                                                                        \
+    (x, 0, x->depth, x->right, type, x->k_bytes,                                                             \
+     (EG_V(is_pack)(x, type) ? OF_PACK : 1) * EG_V(at_once) * x->k_bytes)
     EG_BY_STORAGE(x->dtype, EG_FEW);
 #undef EG_FEW
 }
