@@ -59,7 +59,7 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin
         COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
                 -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/kernels.h ${from}/layout.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin)
@@ -68,7 +68,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend calibration choose compile device driver estimate graphs hopper kernels lt parameters partition peak run table takes)
+  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels lt parameters partition peak run table takes)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "gated_maps.h"
 #include "layout.h"
 #include "parameters.h"
 #include "partition.h"
@@ -159,11 +160,42 @@ static bool prefers_parts(const eg_cuda_compiler *c, double whole, double parts)
     return false;
 }
 
+/* Sums are made at once: there are few chunks. */
+static bool has_room_for_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index) {
+    const eg_op *op = &c->list->op[index];
+    const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+    return sums == NULL || eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items,
+                                               eg_cuda_map_chunks(c->multiprocessors, row, op), 1)
+                                   .total == 0;
+}
+
+/* Where an operation is one of three maps that a kernel makes at once, it is always faster. */
+static bool choose_gated(eg_cuda_compiler *c, int index) {
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = c->aligned};
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    const eg_cuda_kernel *row;
+    eg_cuda_gated_ops ops;
+    int first = index - 2;
+    while (first <= index && !eg_cuda_find_gated(c->list, first, &ops)) first++;
+    if (first > index) return false;
+    const eg_cuda_gated x = eg_cuda_gated_of(&nowhere, &ops);
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (row->family != EG_CUDA_GATED || !allows(c, row, EG_MAP) ||
+            !is_named(c->caps, row, &c->list->op[index]) || !eg_cuda_takes_gated(row, &x))
+            continue;
+        if (!has_room_for_sums(c, row, ops.up) || !has_room_for_sums(c, row, ops.gate)) continue;
+        c->row[index] = row;
+        if (first == index) c->microseconds += eg_cuda_estimate_gated(&machine, row, &x);
+        return true;
+    }
+    return false;
+}
+
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     double whole, product, finish;
     c->row[index] = c->product[index] = NULL;
-    if (op->kind == EG_COLLECTIVE) return EG_OK;
+    if (op->kind == EG_COLLECTIVE || choose_gated(c, index)) return EG_OK;
     c->row[index] = least_of(c, index, EG_CUDA_WHOLE, &whole);
     if (may_be_split(c, op)) {
         const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_PRODUCT, &product),

@@ -8,6 +8,7 @@
 
 #include "choose.h"
 #include "core/error.h"
+#include "gated_maps.h"
 #include "parameters.h"
 #include "partition.h"
 #include "takes.h"
@@ -222,7 +223,7 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
     const eg_cuda_kernel *row = c->row[index];
     int64_t rows = op->rows, chunk_rows = eg_cuda_sum_rows(row);
-    if (row->family == EG_CUDA_VECTORS)
+    if (row->family == EG_CUDA_VECTORS || row->family == EG_CUDA_GATED)
         rows = eg_cuda_map_chunks(c->multiprocessors, row, op), chunk_rows = 1;
     eg_cuda_portions portions = {op->items, rows, 0};
     *sum_rows = 0;
@@ -339,6 +340,23 @@ static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
     add_portions(c, op, step, &detail);
 }
 
+/* Three maps at once, the first of which is `first`. Chunks are those of an operation with sums. */
+static void add_gated(const eg_cuda_compiler *c, int first) {
+    const eg_cuda_binding nowhere = {.program = c->program};
+    eg_cuda_gated_ops ops;
+    eg_cuda_find_gated(c->list, first, &ops);
+    const eg_cuda_gated x = eg_cuda_gated_of(&nowhere, &ops);
+    const int chunked = x.sums_up != 0 ? ops.up : ops.gate;
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    const eg_cuda_step detail = {
+        .kernel = c->row[first],
+        .op = (int8_t)first,
+        .map_chunks = eg_cuda_map_chunks(c->multiprocessors, c->row[first], &c->list->op[chunked])};
+    eg_step *step = add_step(c, ops.up, &detail);
+    step->also |= 1U << ops.gate;
+    step->microseconds = eg_cuda_estimate_gated(&machine, c->row[first], &x);
+}
+
 static void add_pads(const eg_cuda_compiler *c) {
     static const char *const what[EG_OPERANDS] = {[EG_OP_A] = "pad a",
                                                   [EG_OP_B] = "pad b",
@@ -449,7 +467,7 @@ static bool sums_aside(const eg_cuda_compiler *c) {
     int64_t sum_rows;
     return list->ops > 0 && !has_collectives(list) && list->op[0].kind == EG_MAP &&
            !eg_is_present(&list->op[0].out) && has_product_after(list, 0) && reduce_of(list, 0) != EG_NO_OP &&
-           portions_of(c, 0, &sum_rows).total == 0;
+           c->row[0]->family != EG_CUDA_GATED && portions_of(c, 0, &sum_rows).total == 0;
 }
 
 /* The products have the device first: blocks of a map would hold up theirs, while the sums find room where a
@@ -463,6 +481,7 @@ static void add_sums_aside(const eg_cuda_compiler *c) {
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     bool aside = !counting && sums_aside(c), added[EG_MAX_OPS] = {false};
+    int gated_end = 0;
     if (aside) added[0] = true, added[reduce_of(c->list, 0)] = true;
     if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
@@ -475,7 +494,12 @@ static void add_steps(const eg_cuda_compiler *c) {
             if (c->product[i] != NULL) add_product(c, i, EG_CUDA_FINISH, false);
             break;
         case EG_MAP:
-            add_map(c, i, counting && i == 0);
+            if (c->row[i]->family != EG_CUDA_GATED) {
+                add_map(c, i, counting && i == 0);
+            } else if (i >= gated_end) {
+                add_gated(c, i);
+                gated_end = i + 3;
+            }
             break;
         case EG_REDUCE:
             if (!is_made(c, i)) add_reduce(c, i);

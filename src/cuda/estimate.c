@@ -44,6 +44,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_TMA_TILES:
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
     case EG_CUDA_VECTORS:
+    case EG_CUDA_GATED:
         return EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
         return EG_CUDA_KIND_SUMS;

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "device.h"
 #include "distributed/collectives.h"
+#include "gated_maps.h"
 #include "hopper.h"
 #include "parameters.h"
 #include "partition.h"
@@ -162,6 +163,18 @@ static eg_status run_vectors(const eg_cuda_run *run, const eg_step *step) {
     return EG_OK;
 }
 
+/* Both gradients of a gated unit. */
+static eg_status run_gated(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    eg_cuda_gated_ops ops;
+    eg_cuda_find_gated(&run->binding.program->list, detail->op, &ops);
+    eg_cuda_gated x = eg_cuda_gated_of(&run->binding, &ops);
+    x.wrong = run->device->wrong_at;
+    x.chunks = detail->map_chunks;
+    const int64_t blocks = x.items * x.chunks * eg_ceil_div(x.cols, detail->kernel->tile_cols);
+    return enqueue(run, run->stream, detail->kernel, blocks, &x);
+}
+
 /* ---- A call --------------------------------------------------------------------------------------- */
 
 /* The stream `later` continues when what is on `earlier` now is done. Events are captured like kernels. */
@@ -211,6 +224,8 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
         return run_gemm(run, step);
     case EG_CUDA_VECTORS:
         return run_vectors(run, step);
+    case EG_CUDA_GATED:
+        return run_gated(run, step);
     case EG_CUDA_SUMS:
         return run_reduce(run, step);
     }

@@ -23,6 +23,7 @@ typedef enum eg_cuda_family {
                           depth */
     EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
     EG_CUDA_VECTORS,   /* eg_cuda_act_grad: rows of 16-byte vectors */
+    EG_CUDA_GATED,     /* eg_cuda_gated: three maps, rows of 16-byte vectors */
     EG_CUDA_SUMS       /* eg_cuda_column_sum */
 } eg_cuda_family;
 

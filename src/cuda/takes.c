@@ -146,9 +146,10 @@ static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 bool eg_cuda_takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
     switch (row->kind) {
     case EG_MAP:
-        return takes_map(row, x) && (row->family == EG_CUDA_STRIDED ||
-                                     (part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD &&
-                                      (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
+        return takes_map(row, x) &&
+               (row->family == EG_CUDA_STRIDED ||
+                (row->family == EG_CUDA_VECTORS && part != EG_CUDA_FINISH &&
+                 x->epilogue == EG_CUDA_ACT_GRAD && (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
     case EG_GEMM:
         return takes_product(row, x);
     case EG_REDUCE:

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/gated.h"
 #include "fake_driver.h"
 
 #include <stdio.h>
@@ -251,7 +252,9 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute whi
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                  void **extra) {
-    (void)parameters, (void)extra;
+    (void)extra;
+    if (strncmp((const char *)function, "eg_gated_grad_", sizeof "eg_gated_grad_" - 1) == 0)
+        memcpy(eg_fake_cuda.parameter, parameters[0], sizeof(eg_cuda_gated));
     eg_fake_cuda.last_blocks = config->gridDimX;
     eg_fake_cuda.last_cluster = 1;
     for (unsigned i = 0; i < config->numAttrs; i++) {
