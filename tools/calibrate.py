@@ -23,7 +23,8 @@ import statistics
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DTYPES = {"f32": (1, 4), "f64": (2, 8), "f16": (3, 2), "bf16": (4, 2)}
 KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG "
-         "GROUPED GROUPED_WIDE TMA_SPLIT_16 TMA_SPLIT_64 TMA_SPLIT_128 TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 "
+         "GROUPED GROUPED_WIDE TMA_SPLIT_16 TMA_SPLIT_64 TMA_SPLIT_128 TMA_F32 TMA_F64 FEW_16 FEW_F32 FEW_F64 "
+         "SMALL_16 SMALL_F32 "
          "MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_ROWS PAD MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 GELU = 4  # any activation
@@ -44,9 +45,11 @@ class Matrix(c.Structure):
 
 class Gemm(c.Structure):
     _fields_ = [(name, Matrix) for name in ("left", "right", "out", "second", "in_", "bias", "total")] + \
-        [(name, c.c_int64) for name in ("sums", "rows", "cols", "depth", "items", "summed", "chunks", "tiles")] + \
+        [(name, c.c_int64) for name in ("sums", "ends", "wrong", "rows", "cols", "depth", "items", "summed",
+                                        "chunks", "tiles")] + \
         [(name, c.c_int32) for name in ("epilogue", "activation", "source", "propagate", "accumulate",
-                                        "multiprocessors", "splits", "add_to_total")] + [("scale", c.c_double)]
+                                        "multiprocessors", "splits", "add_to_total", "ragged", "unused")] + \
+        [("scale", c.c_double)]
 
 
 class Costs(c.Structure):
