@@ -145,7 +145,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const double result = (double)x->rows * (double)x->cols * (double)x->items;
     const double full = is_odd(x) ? costs->odd : costs->k_block;
     const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
-    const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* its kernels for outer products */
+    const double slow = narrow && x->depth * x->summed == 1 && x->accumulate ? 2 : 1; /* outer products */
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || is_odd(x)); /* it is not split: lt.c */
     const int most_splits = whole ? 1 : 16;

@@ -72,7 +72,7 @@ typedef struct lt_key {
     int64_t scratch;
     int32_t dtype, result_dtype, math;
     uint8_t transposed[2], accumulate, alignment; /* of all addresses: 256 bytes, or log2 of less */
-    uint64_t has_bias;                            /* 0 or 1 */
+    uint64_t epilogue;                            /* cublasLtEpilogue_t */
 } lt_key;
 
 typedef struct lt_product {
@@ -152,8 +152,8 @@ static bool lt_describe(lt_product *product) {
                                                         &operation[0], sizeof operation[0]) == 0;
     good = good && lt_table.cublasLtMatmulDescSetAttribute(product->multiply, CUBLASLT_MATMUL_DESC_TRANSB,
                                                            &operation[1], sizeof operation[1]) == 0;
-    if (key->has_bias != 0) {
-        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    if (key->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+        const cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)key->epilogue;
         good = good && lt_table.cublasLtMatmulDescSetAttribute(
                            product->multiply, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) == 0;
     }
@@ -185,27 +185,82 @@ static uint32_t lt_config(const cublasLtMatmulHeuristicResult_t *found,
     return value;
 }
 
-/* The heuristics' first choice; but tiles of 128 x 128 where they fill a few waves of multiprocessors, since
- * they were measured to be faster there. */
+/* Internal numbers of the library's kernels. */
+enum {
+    LT_OUTER = 12, /* outer products */
+    LT_SLOW = 42,  /* and 41: tiles of 256 x 64, of any alignment */
+    LT_HOPPER = 66
+};
+
+static bool lt_is_split(const cublasLtMatmulHeuristicResult_t *found) {
+    return lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1;
+}
+
+/* Splits parts of few terms, or is a kernel that is up to ten times as slow as others of any alignment. */
+static bool lt_is_bad(const lt_key *key, const cublasLtMatmulHeuristicResult_t *found) {
+    const uint32_t least_terms = 16, id = lt_config(found, CUBLASLT_ALGO_CONFIG_ID);
+    return id == LT_SLOW || id == LT_SLOW - 1 ||
+           (uint64_t)key->depth < (uint64_t)least_terms * lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+}
+
+/* The first candidate of a kernel or tile, not split; NULL where there is none. */
+static const cublasLtMatmulHeuristicResult_t *lt_first_with(cublasLtMatmulAlgoConfigAttributes_t name,
+                                                            uint32_t value, int count,
+                                                            const cublasLtMatmulHeuristicResult_t *found) {
+    for (int i = 0; i < count; i++) {
+        if (lt_config(&found[i], name) == value && !lt_is_split(&found[i])) return &found[i];
+    }
+    return NULL;
+}
+
+/* Tiles that were measured to be better than one of the heuristics' choice: those of 128 columns hide the
+ * stores of one tile under the products of the next, and those that are low are for few columns. */
+static const cublasLtMatmulHeuristicResult_t *lt_better_tile(const lt_key *key,
+                                                             const cublasLtMatmulHeuristicResult_t *first,
+                                                             int count,
+                                                             const cublasLtMatmulHeuristicResult_t *found) {
+    static const uint32_t large[] = {CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_MATMUL_TILE_256x128,
+                                     CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_128x192,
+                                     CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_320x128};
+    const uint32_t tile = lt_config(first, CUBLASLT_ALGO_CONFIG_TILE_ID);
+    const cublasLtMatmulHeuristicResult_t *other = NULL;
+    const int64_t most_depth = 8192;
+    bool is_large = false;
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) is_large = is_large || tile == large[i];
+    if (tile == CUBLASLT_MATMUL_TILE_8x64)
+        return lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_64x8, count, found);
+    if (!is_large || lt_is_split(first) || key->depth > most_depth) return NULL;
+    other = lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x128, count, found);
+    if (other != NULL) return other;
+    return lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x160, count, found);
+}
+
+/* Of the heuristics' candidates the first, but for what was measured of all candidates of 360 layers. */
 static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *product, int count,
                                                         const cublasLtMatmulHeuristicResult_t *found) {
-    const float most_waves = 8, least_fill = 0.95F;
-    const bool narrow = product->key.dtype == EG_F16 || product->key.dtype == EG_BF16;
-    for (int i = 0; narrow && i < count; i++) {
-        const float waves = found[i].wavesCount, whole = (float)(int)(waves + 0.999F);
-        if (found[i].state != CUBLAS_STATUS_SUCCESS || waves > most_waves || waves < least_fill * whole)
-            continue;
-        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_TILE_ID) == CUBLASLT_MATMUL_TILE_128x128)
-            return &found[i];
+    const lt_key *key = &product->key;
+    const bool narrow = key->dtype == EG_F16 || key->dtype == EG_BF16;
+    const cublasLtMatmulHeuristicResult_t *first = found, *other = NULL;
+    if (key->depth == 1 && !key->accumulate)
+        other = lt_first_with(CUBLASLT_ALGO_CONFIG_ID, LT_OUTER, count, found);
+    if (other != NULL) return other;
+    for (int i = 0; i < count; i++) {
+        if (lt_is_bad(key, &found[i])) continue;
+        first = &found[i];
+        break;
     }
-    return &found[0];
+    if (narrow) other = lt_better_tile(key, first, count, found);
+    return other != NULL ? other : first;
 }
 
 /* Without the algorithms that split the depth: they round a sum to 16 bits before they add a bias to it.
- * Asked for none of them, the heuristics name kernels that are up to 300 times as slow. */
-static int lt_keep_whole(int count, cublasLtMatmulHeuristicResult_t *found) {
+ * Asked for none of them, the heuristics name kernels that are up to 300 times as slow. Of kernels with ReLU
+ * those that pass a NaN on. */
+static int lt_keep_whole(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t *found) {
+    const bool relu = (key->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
     int kept = 0;
     for (int i = 0; i < count; i++) {
+        if (relu && lt_config(&found[i], CUBLASLT_ALGO_CONFIG_ID) != LT_HOPPER) continue;
         if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
             lt_config(&found[i], CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) == CUBLASLT_REDUCTION_SCHEME_NONE)
             found[kept++] = found[i];
@@ -241,7 +296,8 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
-    if (good && narrow && key->has_bias != 0) count = lt_keep_whole(count, found);
+    if (good && narrow && key->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        count = lt_keep_whole(key, count, found);
     if (!good || count == 0) return false;
     const cublasLtMatmulHeuristicResult_t *taken = lt_prefer(product, count, found);
     product->algorithm = taken->algo;
@@ -301,6 +357,12 @@ typedef struct lt_view {
     eg_cuda_matrix x, y, out;
 } lt_view;
 
+static uint64_t lt_epilogue_of(const eg_cuda_gemm *gemm) {
+    if (gemm->epilogue != EG_CUDA_FORWARD || gemm->activation != EG_ACT_RELU)
+        return gemm->bias.data != 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    return gemm->bias.data != 0 ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+}
+
 /* The library is column-major: a row-major result is the transpose, rightᵀ · leftᵀ. */
 static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) {
     lt_view view = {.x = flipped(gemm->right), .y = flipped(gemm->left), .out = flipped(gemm->out)};
@@ -321,7 +383,7 @@ static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) 
     key->scratch = bytes > LT_LOST ? (int64_t)bytes - LT_LOST : 0;
     key->dtype = x->dtype, key->result_dtype = out->dtype, key->math = (int32_t)math;
     key->accumulate = gemm->accumulate != 0;
-    key->has_bias = gemm->bias.data != 0;
+    key->epilogue = lt_epilogue_of(gemm);
     key->alignment = alignment_of(x, y, out);
     return view;
 }

@@ -143,40 +143,25 @@
     HOPPER_GROUPED_WIDE(type, storage, nt)                                                                   \
     HOPPER_DEPTH_GROUPS(type, storage)
 
+/* Products by the vendor's library, with a bias or nothing; of 16 bits on Hopper also with a ReLU. */
+#define LIBRARY_ROW(label, storage, accumulated, must, terms, also)                                          \
+    {.name = "cublaslt_" label,                                                                              \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_LIBRARY,                                                                              \
+     .compute = accumulated,                                                                                 \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_LT | (must),                                                                           \
+     .epilogues = 1U << EG_CUDA_FORWARD | (terms),                                                           \
+     .takes = EG_CUDA_NO_REDUCTION | (also)},
+#define LIBRARY(type, storage, accumulated, also) LIBRARY_ROW(#type, storage, accumulated, 0, STORES, also)
+#define LIBRARY_RELU(type, storage)                                                                          \
+    LIBRARY_ROW("relu_" #type, storage, EG_F32, EG_CUDA_SM90A, 0,                                            \
+                EG_CUDA_MATRIX_UNIT | EG_CUDA_ALIGNED | EG_CUDA_RELU)
+
 static const eg_cuda_kernel rows[] = {
-    /* Products by the vendor's library, with a bias or nothing. */
-    {.name = "cublaslt_bf16",
-     .kind = EG_GEMM,
-     .family = EG_CUDA_LIBRARY,
-     .compute = EG_F32,
-     .dtype = EG_BF16,
-     .needs = EG_CUDA_LT,
-     .epilogues = STORES | 1U << EG_CUDA_FORWARD,
-     .takes = EG_CUDA_NO_REDUCTION | EG_CUDA_MATRIX_UNIT},
-    {.name = "cublaslt_f16",
-     .kind = EG_GEMM,
-     .family = EG_CUDA_LIBRARY,
-     .compute = EG_F32,
-     .dtype = EG_F16,
-     .needs = EG_CUDA_LT,
-     .epilogues = STORES | 1U << EG_CUDA_FORWARD,
-     .takes = EG_CUDA_NO_REDUCTION | EG_CUDA_MATRIX_UNIT},
-    {.name = "cublaslt_f32",
-     .kind = EG_GEMM,
-     .family = EG_CUDA_LIBRARY,
-     .compute = EG_F32,
-     .dtype = EG_F32,
-     .needs = EG_CUDA_LT,
-     .epilogues = STORES | 1U << EG_CUDA_FORWARD,
-     .takes = EG_CUDA_NO_REDUCTION},
-    {.name = "cublaslt_f64",
-     .kind = EG_GEMM,
-     .family = EG_CUDA_LIBRARY,
-     .compute = EG_F64,
-     .dtype = EG_F64,
-     .needs = EG_CUDA_LT,
-     .epilogues = STORES | 1U << EG_CUDA_FORWARD,
-     .takes = EG_CUDA_NO_REDUCTION},
+    LIBRARY(bf16, EG_BF16, EG_F32, EG_CUDA_MATRIX_UNIT) LIBRARY(f16, EG_F16, EG_F32, EG_CUDA_MATRIX_UNIT)
+        LIBRARY(f32, EG_F32, EG_F32, 0) LIBRARY(f64, EG_F64, EG_F64, 0) LIBRARY_RELU(bf16, EG_BF16)
+            LIBRARY_RELU(f16, EG_F16)
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
@@ -276,9 +261,9 @@ static const eg_cuda_kernel rows[] = {
      .compute = EG_F32,
      .epilogues = EVERYTHING,
      .takes = GROUPS,
-     .tile_rows = 64,
-     .tile_cols = 64,
-     .k_block = 16,
+     .tile_rows = 32,
+     .tile_cols = 128,
+     .k_block = 32,
      .threads = 256},
     {.name = "ref_f64",
      .kind = EG_GEMM,
@@ -286,8 +271,8 @@ static const eg_cuda_kernel rows[] = {
      .compute = EG_F64,
      .epilogues = EVERYTHING,
      .takes = GROUPS,
-     .tile_rows = 64,
-     .tile_cols = 64,
+     .tile_rows = 32,
+     .tile_cols = 128,
      .k_block = 16,
      .threads = 256},
     /* grad_pre from a saved pre or y; tile_cols is what a warp reads at once. */

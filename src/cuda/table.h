@@ -47,7 +47,8 @@ enum {
     EG_CUDA_ROW_GROUPS = 1U << 14,   /* takes the rows of groups */
     EG_CUDA_DEPTH_GROUPS = 1U << 15, /* sums over the rows of each group */
     EG_CUDA_GROUPS_ALONE = 1U << 16, /* takes nothing else */
-    EG_CUDA_SHARES_LEFT = 1U << 17   /* the blocks of a cluster lie side by side, else one below the other */
+    EG_CUDA_SHARES_LEFT = 1U << 17,  /* the blocks of a cluster lie side by side, else one below the other */
+    EG_CUDA_RELU = 1U << 18          /* takes no other activation, and not none */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

@@ -51,13 +51,23 @@ static bool has_lines_apart(const eg_cuda_matrix *x, int64_t rows, int64_t cols)
     return x->col_stride == 1 ? x->row_stride >= cols : x->col_stride >= rows;
 }
 
+/* Its GELU is wrong by 1e-5, and NaN at -infinity; ReLU makes 0 of a NaN, but not in the 16-bit kernels for
+ * Hopper, which take whole vectors. */
+static bool has_library_activation(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const int64_t each = 8;
+    if ((row->takes & EG_CUDA_RELU) == 0) return x->activation == EG_ACT_NONE;
+    return x->activation == EG_ACT_RELU && x->out.dtype == (int32_t)row->dtype && x->cols % each == 0 &&
+           x->depth % each == 0;
+}
+
 /* The library rounds some products of 16 bits before it adds them to what is there, and reads a bias as
- * numbers of the result's type. Its activations are not held to our errors, nor to what we say of NaN. */
-static bool suits_library(const eg_cuda_gemm *x) {
+ * numbers of the result's type. */
+static bool suits_library(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (x->bias.data != 0 && x->bias.dtype != x->out.dtype) return false;
     if (x->epilogue == EG_CUDA_FORWARD &&
-        (x->activation != EG_ACT_NONE || x->second.data != 0 || x->in.data != 0 || x->bias.col_stride != 1 ||
-         x->bias.data % 16 != 0 || x->out.col_stride != 1 || x->out.dtype == EG_F64))
+        (!has_library_activation(row, x) || x->second.data != 0 || x->in.data != 0 ||
+         x->bias.col_stride != 1 || x->bias.data % 16 != 0 || x->out.col_stride != 1 ||
+         x->out.dtype == EG_F64))
         return false;
     if (x->accumulate && eg_dtype_size((eg_dtype)x->out.dtype) == 2) return false;
     return has_lines_apart(&x->left, x->rows, x->depth) && has_lines_apart(&x->right, x->depth, x->cols);
@@ -107,7 +117,7 @@ static bool takes_groups(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
     if (!takes_groups(row, x)) return false;
-    if (row->family == EG_CUDA_LIBRARY && !suits_library(x)) return false;
+    if (row->family == EG_CUDA_LIBRARY && !suits_library(row, x)) return false;
     if ((row->epilogues >> x->epilogue & 1U) == 0) return false;
     if (row->family != EG_CUDA_STRIDED && x->depth == 0) return false;
     if ((takes & EG_CUDA_ALIGNED) != 0 && !is_aligned(row, x)) return false;

@@ -3,6 +3,7 @@
  */
 #include <cublasLt.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "fake_driver.h"
 
@@ -29,20 +30,23 @@ EXPORT cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 EXPORT cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *multiply, cublasComputeType_t compute,
                                                cudaDataType_t scale) {
+    uint32_t *epilogue = malloc(sizeof *epilogue);
     (void)compute, (void)scale;
-    *multiply = (cublasLtMatmulDesc_t)&thing;
+    *multiply = (cublasLtMatmulDesc_t)epilogue;
+    if (epilogue == NULL) return CUBLAS_STATUS_ALLOC_FAILED;
+    *epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t multiply) {
-    (void)multiply;
+    free(multiply);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t multiply,
                                                      cublasLtMatmulDescAttributes_t which, const void *value,
                                                      size_t bytes) {
-    (void)multiply, (void)which, (void)value, (void)bytes;
+    if (which == CUBLASLT_MATMUL_DESC_EPILOGUE) memcpy(multiply, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -88,8 +92,11 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                                            cublasLtMatmulAlgoConfigAttributes_t which,
                                                            void *value, size_t bytes, size_t *written) {
-    (void)algorithm, (void)which, (void)value, (void)bytes, (void)written;
-    return CUBLAS_STATUS_NOT_SUPPORTED;
+    const uint32_t hopper = 66; /* its kernels for 16 bits */
+    (void)algorithm, (void)written;
+    if (which != CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_NOT_SUPPORTED;
+    memcpy(value, &hopper, bytes);
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t multiply,
@@ -117,11 +124,12 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
                                      const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t bytes,
                                      cudaStream_t stream) {
     const cudaDataType type = ((const layout *)of_left)->type;
-    (void)handle, (void)multiply, (void)scale, (void)left, (void)right, (void)of_right, (void)scale_of_in;
+    const bool relu = (*(const uint32_t *)multiply & CUBLASLT_EPILOGUE_RELU) != 0;
+    (void)handle, (void)scale, (void)left, (void)right, (void)of_right, (void)scale_of_in;
     (void)in, (void)of_in, (void)out, (void)of_out, (void)algorithm, (void)workspace, (void)bytes;
     (void)stream;
-    fake_launch(type == CUDA_R_16BF  ? "cublaslt_bf16"
-                : type == CUDA_R_16F ? "cublaslt_f16"
+    fake_launch(type == CUDA_R_16BF  ? (relu ? "cublaslt_relu_bf16" : "cublaslt_bf16")
+                : type == CUDA_R_16F ? (relu ? "cublaslt_relu_f16" : "cublaslt_f16")
                 : type == CUDA_R_64F ? "cublaslt_f64"
                                      : "cublaslt_f32");
     return CUBLAS_STATUS_SUCCESS;

@@ -133,7 +133,9 @@ static void judge_line(recording *r, eg_context *context, const char *line) {
                             .n = n,
                             .batch = 1,
                             .dtype = dtype_of(dtype),
-                            .activation = plain ? EG_ACT_NONE : EG_ACT_GELU};
+                            .activation = plain                             ? EG_ACT_NONE
+                                          : strcmp(activation, "relu") == 0 ? EG_ACT_RELU
+                                                                            : EG_ACT_GELU};
     const bool nk = strcmp(weight, "nk") == 0;
     const bool bias = strcmp(operation, "bias") == 0;
     const bool planned = operation[0] == 'y' || bias
@@ -190,7 +192,7 @@ static void the_chosen_rows_are_nearly_the_best(void **state) {
            "15%%: %d. The worst:\n",
            r.operations, r.unjudged, 100 * sum / r.operations, above_2, above_5, above_15);
     for (int i = 0; i < WORST; i++) printf("%s\n", r.operation[i].text);
-    assert_true(sum <= 0.022 * r.operations);
+    assert_true(sum <= 0.02 * r.operations);
     assert_true(100 * above_2 <= 13 * r.operations);
     assert_true(100 * above_5 <= 9 * r.operations);
     assert_true(100 * above_15 <= 4 * r.operations);
