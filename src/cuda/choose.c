@@ -151,11 +151,11 @@ static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
 
 /* Whether parts are better than the whole. A row that is asked for by name is used wherever it is possible:
  * one for maps in parts, one for products as a whole. */
-static bool prefers_parts(const eg_cuda_compiler *c, double whole, double parts) {
+static bool prefers_parts(const eg_cuda_compiler *c, eg_op_kind kind, double whole, double parts) {
     const eg_cuda_kernel *row;
     if (c->caps->only_kernel == NULL) return parts < whole;
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (strcmp(c->caps->only_kernel, row->name) == 0) return row->kind == EG_MAP;
+        if (strcmp(c->caps->only_kernel, row->name) == 0) return row->kind == kind;
     }
     return false;
 }
@@ -191,6 +191,35 @@ static bool choose_gated(eg_cuda_compiler *c, int index) {
     return false;
 }
 
+int64_t eg_cuda_chunk_bytes(const eg_cuda_compiler *c, int index) {
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = c->aligned};
+    const eg_cuda_gemm x = eg_cuda_gemm_of_part(&nowhere, index, EG_CUDA_WHOLE);
+    return eg_cuda_depth_chunks(&x) * x.rows * x.cols * (int64_t)eg_size_of(c->list->compute);
+}
+
+static const eg_cuda_kernel *sums_row(const eg_cuda_compiler *c) {
+    const eg_cuda_kernel *row = NULL;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL && !allows(c, row, EG_REDUCE);) i++;
+    return row;
+}
+
+/* A product of each chunk of the depth, and their sum: where the depth is long and the result small. */
+static void choose_chunks(eg_cuda_compiler *c, int index, double *whole) {
+    const eg_op *op = &c->list->op[index];
+    const int64_t bytes = op->kind == EG_GEMM && c->list->groups == 0 ? eg_cuda_chunk_bytes(c, index) : 0;
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    const eg_cuda_kernel *sums = sums_row(c);
+    double product;
+    if (bytes == 0 || sums == NULL) return;
+    if (!c->aligned && (size_t)bytes > c->program->region[EG_CUDA_UNFINISHED].bytes) return;
+    const int64_t each = op->rows * op->cols;
+    const int64_t chunks = bytes / (each * (int64_t)eg_size_of(c->list->compute));
+    const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_CHUNKS, &product);
+    const double parts = product + eg_cuda_estimate_sums(&machine, sums, chunks, each);
+    if (alone == NULL || (c->row[index] != NULL && !prefers_parts(c, EG_REDUCE, *whole, parts))) return;
+    c->product[index] = alone, c->row[index] = sums, *whole = parts;
+}
+
 eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     double whole, product, finish;
@@ -200,10 +229,11 @@ eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
     if (may_be_split(c, op)) {
         const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_PRODUCT, &product),
                              *map = least_of(c, index, EG_CUDA_FINISH, &finish);
-        const bool wins = c->row[index] == NULL || prefers_parts(c, whole, product + finish);
+        const bool wins = c->row[index] == NULL || prefers_parts(c, EG_MAP, whole, product + finish);
         if (alone != NULL && map != NULL && wins)
             c->product[index] = alone, c->row[index] = map, whole = product + finish;
     }
+    choose_chunks(c, index, &whole);
     c->microseconds += whole;
     if (c->row[index] != NULL) return EG_OK;
     return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",

@@ -65,6 +65,11 @@ static void promise_tails(const eg_cuda_compiler *c) {
 
 static bool is_of_library(const eg_cuda_kernel *row) { return row != NULL && row->family == EG_CUDA_LIBRARY; }
 
+/* Of a product that is not made as a whole, whether it is one of each chunk of its depth. */
+static bool is_in_chunks(const eg_cuda_compiler *c, int op) {
+    return c->product[op] != NULL && c->row[op]->kind == EG_REDUCE;
+}
+
 /* The scratch memory of kernels that are chosen, products that wait to be finished, and padded copies. */
 static bool add_scratch(const eg_cuda_compiler *c) {
     const eg_op_list *list = c->list;
@@ -77,7 +82,8 @@ static bool add_scratch(const eg_cuda_compiler *c) {
         const int64_t wanted = library ? library_scratch(list) : 0;
         if (wanted > scratch) scratch = wanted;
         if (c->product[i] == NULL) continue;
-        const int64_t bytes = (int64_t)eg_cuda_unfinished_bytes(list, &list->op[i]);
+        const int64_t bytes = is_in_chunks(c, i) ? eg_cuda_chunk_bytes(c, i)
+                                                 : (int64_t)eg_cuda_unfinished_bytes(list, &list->op[i]);
         if (bytes > unfinished) unfinished = bytes;
     }
     for (int i = 0; i < detail->pads; i++) {
@@ -237,6 +243,7 @@ static const eg_cuda_kernel *product_row(const eg_cuda_compiler *c, int op) {
     return c->product[op] != NULL ? c->product[op] : c->row[op];
 }
 static eg_cuda_part product_part(const eg_cuda_compiler *c, int op) {
+    if (is_in_chunks(c, op)) return EG_CUDA_CHUNKS;
     return c->product[op] != NULL ? EG_CUDA_PRODUCT : EG_CUDA_WHOLE;
 }
 
@@ -301,11 +308,12 @@ enum { RASTER = 8 };
 
 /* All of a product, or a part of it: what finishes a product is a map that takes any strides. */
 static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bool clears) {
-    const eg_cuda_kernel *row = part == EG_CUDA_PRODUCT ? c->product[op] : c->row[op];
+    const bool alone = part == EG_CUDA_PRODUCT || part == EG_CUDA_CHUNKS;
+    const eg_cuda_kernel *row = alone ? c->product[op] : c->row[op];
     const eg_cuda_gemm x = gemm_of(c, op, part);
     eg_cuda_step detail = {.kernel = row, .part = (uint8_t)part, .op = (int8_t)op};
     int64_t sum_rows;
-    if (part != EG_CUDA_PRODUCT) detail.portions = portions_of(c, op, &sum_rows);
+    if (!alone) detail.portions = portions_of(c, op, &sum_rows);
     if (row->family == EG_CUDA_TMA) {
         detail.tail = tail_of(c, op, &x);
         detail.raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / eg_cuda_cluster_rows(row);
@@ -316,14 +324,26 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
         detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
     }
-    eg_step *step = add_step(c, part == EG_CUDA_PRODUCT ? EG_NO_OP : op, &detail);
-    if (part == EG_CUDA_PRODUCT) step->what = "product alone", step->kind = EG_GEMM;
+    eg_step *step = add_step(c, alone ? EG_NO_OP : op, &detail);
+    if (alone) step->kind = EG_GEMM;
+    if (part == EG_CUDA_PRODUCT) step->what = "product alone";
+    if (part == EG_CUDA_CHUNKS) step->what = "products of chunks";
     if (part == EG_CUDA_FINISH) step->kind = EG_MAP;
     step->tail = detail.tail.tiles;
     if (detail.splits > 1) step->splits = detail.splits;
     step->microseconds = eg_cuda_time_of(c, row, &x, op);
     if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
-    if (part != EG_CUDA_PRODUCT) add_portions(c, op, step, &detail);
+    if (!alone) add_portions(c, op, step, &detail);
+}
+
+static void add_sum_of_chunks(const eg_cuda_compiler *c, int op) {
+    const eg_cuda_step detail = {.kernel = c->row[op], .part = EG_CUDA_ADD_UP, .op = (int8_t)op};
+    const eg_cuda_gemm x = gemm_of(c, op, EG_CUDA_WHOLE);
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    eg_step *step = add_step(c, op, &detail);
+    step->kind = EG_REDUCE;
+    step->microseconds =
+        eg_cuda_estimate_sums(&machine, c->row[op], eg_cuda_depth_chunks(&x), x.rows * x.cols);
 }
 
 static void add_map(const eg_cuda_compiler *c, int op, bool clears) {
@@ -491,7 +511,11 @@ static void add_steps(const eg_cuda_compiler *c) {
         case EG_GEMM:
         case EG_COPY:
             add_product(c, i, product_part(c, i), counting && i == 0);
-            if (c->product[i] != NULL) add_product(c, i, EG_CUDA_FINISH, false);
+            if (is_in_chunks(c, i)) {
+                add_sum_of_chunks(c, i);
+            } else if (c->product[i] != NULL) {
+                add_product(c, i, EG_CUDA_FINISH, false);
+            }
             break;
         case EG_MAP:
             if (c->row[i]->family != EG_CUDA_GATED) {

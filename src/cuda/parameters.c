@@ -329,11 +329,40 @@ static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
                           .out = turned(padded_of(binding, &x), turns)};
 }
 
+/* As many as fill a large device where tiles of 64 x 64 are few, and of one length, so that every kernel can
+ * take them for items of a batch; 0: the depth is not cut. */
+int64_t eg_cuda_depth_chunks(const eg_cuda_gemm *x) {
+    const int64_t least_depth = 64, most_tiles = 32, blocks = 256;
+    const int64_t tiles = eg_ceil_div(x->rows, 64) * eg_ceil_div(x->cols, 64);
+    const bool one = x->ragged == EG_CUDA_DENSE && x->items == 1 && x->summed == 1,
+               dense = x->out.col_stride == 1 && (x->rows == 1 || x->out.row_stride == x->cols);
+    if (x->epilogue != EG_CUDA_STORE || !one || !dense || tiles == 0 || tiles > most_tiles) return 0;
+    int64_t chunks = eg_least(blocks / tiles, x->depth / least_depth);
+    while (chunks > 1 && x->depth % chunks != 0) chunks--;
+    return chunks > 1 ? chunks : 0;
+}
+
+static eg_cuda_gemm in_chunks(const eg_cuda_binding *binding, eg_cuda_gemm x) {
+    const int64_t chunks = eg_cuda_depth_chunks(&x);
+    x.items = chunks > 0 ? chunks : 1;
+    x.depth /= x.items;
+    x.left.item_stride = x.depth * x.left.col_stride;
+    x.right.item_stride = x.depth * x.right.row_stride;
+    x.accumulate = 0;
+    x.out = (eg_cuda_matrix){.data = eg_cuda_region_of(binding, EG_CUDA_UNFINISHED),
+                             .row_stride = x.cols,
+                             .col_stride = 1,
+                             .item_stride = x.rows * x.cols,
+                             .dtype = (int32_t)binding->program->list.compute};
+    return x;
+}
+
 eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cuda_part part) {
     const eg_cuda_matrix absent = {0};
     if (part == EG_CUDA_PAD) return pad_of_operand(binding, op);
     eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
     if (part == EG_CUDA_WHOLE) return x;
+    if (part == EG_CUDA_CHUNKS) return in_chunks(binding, x);
     const eg_cuda_matrix product = unfinished_of(binding, op, &x);
     if (part == EG_CUDA_FINISH) {
         x.left = product, x.right = absent;
@@ -427,6 +456,15 @@ eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int ind
     sum.all_rows = op->depth;
     sum.chunk_rows = detail->chunk_rows;
     return sum;
+}
+
+eg_cuda_column_sum eg_cuda_chunk_sum_of(const eg_cuda_binding *binding, int op) {
+    const eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
+    return (eg_cuda_column_sum){.sums = eg_cuda_region_of(binding, EG_CUDA_UNFINISHED),
+                                .out = x.out, /* whose rows follow each other */
+                                .rows = eg_cuda_depth_chunks(&x),
+                                .cols = x.rows * x.cols,
+                                .accumulate = x.accumulate};
 }
 
 eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute) {

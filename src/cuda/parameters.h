@@ -28,6 +28,9 @@ eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cud
 bool eg_cuda_has_unfinished(const eg_op_list *list, const eg_op *op);
 /* Bytes of that region for an operation, SIZE_MAX where memory could not hold them. */
 size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op);
+
+/* In how many chunks of its depth a product with a small result can be made. */
+int64_t eg_cuda_depth_chunks(const eg_cuda_gemm *x);
 /* Elements from row to row there, and of a padded copy: its rows of the operand's contiguous dimension. */
 int64_t eg_cuda_unfinished_ld(int64_t cols);
 void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, int64_t *pitch,
@@ -44,6 +47,9 @@ eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, con
 eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
 
 /* The sums of portions, `cols` wide, to row `total`: `rows` is not set. */
+/* Of the products of chunks. */
+eg_cuda_column_sum eg_cuda_chunk_sum_of(const eg_cuda_binding *binding, int op);
+
 eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute);
 
 /* Some items and rows of either; the counts of tiles are set again for the row. */

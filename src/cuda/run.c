@@ -187,6 +187,8 @@ static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later
 /* A sum that runs beside the next steps has a stream of its own. */
 static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
+    if (detail->part == EG_CUDA_ADD_UP)
+        return sum_columns(run, run->stream, detail->kernel, eg_cuda_chunk_sum_of(&run->binding, step->op));
     if (detail->waits) EG_TRY(follow(run, run->main, run->stream, run->device->fork));
     return sum_columns(run, run->stream, detail->kernel,
                        eg_cuda_column_sum_of(&run->binding, step->op, detail));

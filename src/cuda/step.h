@@ -22,7 +22,7 @@ enum { EG_CUDA_PADS = 4 };
 enum {
     EG_CUDA_SCRATCH = EG_MAX_TEMPORARIES,
     EG_CUDA_COUNTERS,
-    EG_CUDA_UNFINISHED, /* a product before its epilogue, in the compute type */
+    EG_CUDA_UNFINISHED, /* a product before its epilogue, or of chunks of its depth, in the compute type */
     EG_CUDA_PADDED,     /* copies of operands, one region each */
     EG_CUDA_REGIONS = EG_CUDA_PADDED + EG_CUDA_PADS
 };
@@ -33,7 +33,9 @@ typedef enum eg_cuda_part {
     EG_CUDA_WHOLE,   /* all of it */
     EG_CUDA_PRODUCT, /* its product alone, which a step that finishes it reads */
     EG_CUDA_FINISH,  /* the terms of its epilogue, from that product */
-    EG_CUDA_PAD      /* a copy of an operand, in rows that begin on 16 bytes */
+    EG_CUDA_PAD,     /* a copy of an operand, in rows that begin on 16 bytes */
+    EG_CUDA_CHUNKS,  /* a product of each chunk of its depth, */
+    EG_CUDA_ADD_UP   /* and their sum */
 } eg_cuda_part;
 
 /* Items and rows that a kernel takes at once which makes column sums. Where that is not all of them, the sums

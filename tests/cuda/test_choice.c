@@ -46,7 +46,7 @@ static void the_workspace_is_bounded(void **state) {
 }
 
 /* 2^23 rows in sums of 128 rows each, 256 wide, are 64 MiB: three portions in 30, each with its sum of
- * columns. */
+ * columns. Their sum, d_a, and d_b in chunks of so many rows follow. */
 static void sums_are_made_in_portions(void **state) {
     (void)state;
     session s;
@@ -56,7 +56,36 @@ static void sums_are_made_in_portions(void **state) {
     const eg_backward_args args = far_away();
     driver->kernels = 0;
     assert_ok(eg_backward(s.context, &s.layer, &args));
-    assert_int_equal(driver->kernels, 3 * 2 + 2 + 1);
+    assert_int_equal(driver->kernels, 3 * 2 + 1 + 1 + 2);
+    close_session(&s);
+}
+
+static bool has_chunks(session *s, int64_t ld) {
+    char text[2048];
+    const eg_backward_args args = {.size = sizeof args,
+                                   .a = {.data = s->memory[0]},
+                                   .grad = {.data = s->memory[3]},
+                                   .d_b = {.data = s->memory[6], .ld = ld},
+                                   .workspace = {s->memory[9], 0, 1 << 20}};
+    assert_ok(eg_backward_plan(s->context, &s->layer, &args, text, sizeof text));
+    return strstr(text, "products of chunks") != NULL;
+}
+
+/* A small d_b of many rows; not where they have no common length, nor where d_b has gaps. */
+static void a_long_depth_is_cut_into_chunks(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.activation = EG_ACT_NONE;
+    s.layer.m = 1 << 15, s.layer.k = 30, s.layer.n = 50;
+    assert_true(has_chunks(&s, 0));
+    assert_false(has_chunks(&s, 64));
+    s.layer.m = 32749; /* a prime */
+    assert_false(has_chunks(&s, 0));
+    s.layer.m = 100;
+    assert_false(has_chunks(&s, 0));
+    s.layer.m = s.layer.k = s.layer.n = 4096;
+    assert_false(has_chunks(&s, 0));
     close_session(&s);
 }
 
@@ -396,6 +425,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_workspace_is_bounded),
         cmocka_unit_test(sums_are_made_in_portions),
+        cmocka_unit_test(a_long_depth_is_cut_into_chunks),
         cmocka_unit_test(the_copy_engine_takes_what_lies_on_16_bytes),
         cmocka_unit_test(a_row_fits_the_shared_memory_of_the_device),
         cmocka_unit_test(a_result_without_a_product_is_a_copy),
