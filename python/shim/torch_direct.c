@@ -10,11 +10,12 @@ static struct {
     PyObject *tensor, *parameter; /* the types that nobody has derived */
     PyObject *apply, *other_backward;
     PyObject *linear, *linear_backward; /* the operators */
+    PyObject *forward_ad;               /* the module */
     PyObject *listeners[LISTENERS];
     int listener_count;
     /* Names of attributes. */
     PyObject *requires_grad, *is_neg, *main_grad, *to_save, *materialize_grads, *number, *saved_tensors,
-        *needs_input_grad;
+        *needs_input_grad, *_current_level;
     PyObject *no;
 } direct;
 
@@ -70,8 +71,20 @@ static bool is_plain(PyObject *object) {
     return plain;
 }
 
+/* Forward-mode differentiation: its level is below 0 while there is none. */
+static bool has_tangents(void) {
+    PyObject *level = PyObject_GetAttr(direct.forward_ad, direct._current_level);
+    const bool inside = level == NULL || PyLong_AsLongLong(level) >= 0;
+    if (level == NULL)
+        PyErr_Clear();
+    else
+        Py_DecRef(level);
+    return inside;
+}
+
 /* Autocast is the last of them: it concerns calls whose operands are not cast yet. */
 static bool nobody_listens(int count) {
+    if (has_tangents()) return false;
     for (int i = 0; i < count; i++) {
         PyObject *answer = PyObject_CallNoArgs(direct.listeners[i]);
         const int truth = answer != NULL ? PyObject_IsTrue(answer) : 1;
@@ -346,8 +359,8 @@ static PyObject *held(PyObject *object) {
 
 PyObject *eg_py_torch_direct(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    if (count != 7) return eg_py_fail(EG_PY_TYPE_ERROR, "torch_direct takes 7 arguments"), NULL;
-    const Py_ssize_t listeners = PyTuple_Size(args[6]);
+    if (count != 8) return eg_py_fail(EG_PY_TYPE_ERROR, "torch_direct takes 8 arguments"), NULL;
+    const Py_ssize_t listeners = PyTuple_Size(args[7]);
     if (PyErr_Occurred() != NULL) return NULL;
     if (!eg_torch.has_objects || listeners < 1 || listeners > LISTENERS) return PyLong_FromLongLong(0);
     direct.tensor = held(args[0]);
@@ -356,8 +369,9 @@ PyObject *eg_py_torch_direct(PyObject *self, PyObject *const *args, Py_ssize_t c
     direct.other_backward = held(args[3]);
     direct.linear = held(args[4]);
     direct.linear_backward = held(args[5]);
+    direct.forward_ad = held(args[6]);
     direct.listener_count = (int)listeners;
-    for (int i = 0; i < (int)listeners; i++) direct.listeners[i] = held(PyTuple_GetItem(args[6], i));
+    for (int i = 0; i < (int)listeners; i++) direct.listeners[i] = held(PyTuple_GetItem(args[7], i));
 #define EG_NAME(name) direct.name = PyUnicode_InternFromString(#name)
     EG_NAME(requires_grad);
     EG_NAME(is_neg);
@@ -367,6 +381,7 @@ PyObject *eg_py_torch_direct(PyObject *self, PyObject *const *args, Py_ssize_t c
     EG_NAME(number);
     EG_NAME(saved_tensors);
     EG_NAME(needs_input_grad);
+    EG_NAME(_current_level);
 #undef EG_NAME
     direct.no = PyBool_FromLong(0);
     return PyLong_FromLongLong(PyErr_Occurred() == NULL);

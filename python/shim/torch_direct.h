@@ -6,11 +6,11 @@
 
 #include "python_abi.h"
 
-/* torch_direct(Tensor, Parameter, apply, other backward, linear, linear_backward, who might listen): keeps
- * them; whether this version of torch has what the others need. `apply` is that of an autograd.Function whose
- * forward and backward are torch_forward and torch_backward; the other backward and the two operators take
- * what theirs cannot. Each of the last, a tuple of functions without arguments, is false while nobody
- * listens. */
+/* torch_direct(Tensor, Parameter, apply, other backward, linear, linear_backward, torch.autograd.forward_ad,
+ * who might listen): keeps them; whether this version of torch has what the others need. `apply` is that of
+ * an autograd.Function whose forward and backward are torch_forward and torch_backward; the other backward
+ * and the two operators take what theirs cannot. Each of the last, a tuple of functions without arguments, is
+ * false while nobody listens. */
 PyObject *eg_py_torch_direct(PyObject *self, PyObject *const *args, Py_ssize_t count);
 
 /* torch_linear(x, w, bias, activation, save, math): y, with a gradient where one is asked for; or None, and

@@ -51,6 +51,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
             y = _direct(x, w, bias, activation, save, math)
             if y is not None:
                 return y
+        _ops.refuse_tangents(x, w, bias)
         compiling = torch.compiler.is_compiling()
         if activation not in _ACTIVATION or save != "auto" or math != "default":
             _ops.check_options(activation, save, math)
@@ -99,6 +100,8 @@ def gated_linear(x: torch.Tensor, w: torch.Tensor, w_up: torch.Tensor, bias: Opt
     _ops.check_options(activation, save, math)
     tensors = x, w, bias, w_up, bias_up
     compiling = torch.compiler.is_compiling()
+    if not _is_tracing():
+        _ops.refuse_tangents(*tensors)
     device = x.device.type
     if (compiling or _ops.any_autocast()) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

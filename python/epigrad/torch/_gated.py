@@ -6,7 +6,7 @@ import torch
 
 from .. import _library
 from .._options import ACTIVATION, MATH
-from ._ops import _HAS_VMAP, _each, _operators, call, gradient_of, nobody_listens
+from ._ops import _HAS_VMAP, _each, _operators, call, gradient_of, nobody_listens, once_differentiable
 
 _operators.define("gated_linear(Tensor x, Tensor w, Tensor? bias, Tensor w_up, Tensor? bias_up, str activation, "
                   "bool save, str math) -> (Tensor, Tensor, Tensor)")
@@ -118,7 +118,7 @@ class Direct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, grad):
         return _run_backward(ctx, grad)
 

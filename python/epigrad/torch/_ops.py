@@ -6,6 +6,7 @@ import os
 import sys
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _library
 from .._options import ACTIVATION, INTO, MATH, number
@@ -152,6 +153,18 @@ torch.library.register_autograd("epigrad::linear", _backward, setup_context=_set
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Whether any device has autocast on; asking for one costs four times as much.
 any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+
+def refuse_tangents(*tensors):
+    """The operators would lose them without a word."""
+    if forward_ad._current_level < 0:
+        return
+    for tensor in tensors:
+        if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise NotImplementedError("epigrad.torch has no forward-mode differentiation; expected torch's own "
+                                      "operators for tensors with tangents")
+
+
 try:
     from torch._C import _get_tracing_state, _len_torch_dispatch_stack
     from torch._C._autograd import _profiler_enabled
@@ -168,7 +181,17 @@ else:
     def nobody_listens(x, w):
         return (type(x) in _PLAIN and type(w) in _PLAIN and peek_interpreter_stack() is None
                 and not _len_torch_dispatch_stack() and _get_tracing_state() is None and not _profiler_enabled()
+                and forward_ad._current_level < 0
                 and not x.is_neg() and not w.is_neg())
+
+
+def once_differentiable(backward):
+    """torch's, without the microseconds it takes where no gradient of the gradient is asked for."""
+    checked = torch.autograd.function.once_differentiable(backward)
+
+    def run(ctx, grad):
+        return checked(ctx, grad) if torch.is_grad_enabled() else backward(ctx, grad)
+    return run
 
 
 class Direct(torch.autograd.Function):
@@ -183,7 +206,7 @@ class Direct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx, grad):
         if grad is None:
             return (None,) * 6
@@ -238,7 +261,7 @@ class InC(torch.autograd.Function):
     backward = staticmethod(_library.torch_backward)
 
 
-@torch.autograd.function.once_differentiable
+@once_differentiable
 def _other_backward(ctx, grad):
     """What torch_backward does not take."""
     if grad is None:
@@ -265,7 +288,7 @@ def _register_direct():
     # Function.apply itself asks for transforms first; a listener has answered for them.
     apply = super(torch.autograd.Function, InC).apply
     operators = torch.ops.epigrad.linear.default, torch.ops.epigrad.linear_backward.default
-    ready = _library.torch_direct(*_PLAIN, apply, _other_backward, *operators, _LISTENERS)
+    ready = _library.torch_direct(*_PLAIN, apply, _other_backward, *operators, forward_ad, _LISTENERS)
     return _library.torch_linear if ready else None
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 import epigrad
@@ -84,6 +85,22 @@ def test_the_profiler_sees_operators():
     with torch.profiler.profile() as profile:
         epigrad.torch.linear(x, w, bias, "gelu").sum().backward()
     assert {"epigrad::linear", "epigrad::linear_backward"} <= {event.key for event in profile.key_averages()}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_tangents_are_not_lost(grad):
+    """Forward-mode differentiation is not there, and says so."""
+    x, w, bias = tensors(grad=grad)
+    for layer in (lambda x: epigrad.torch.linear(x, w, bias, "gelu"),
+                  lambda x: epigrad.torch.gated_linear(x, w, w)):
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward"):
+            layer(forward_ad.make_dual(x.detach(), torch.ones_like(x)))
+        with pytest.raises((NotImplementedError, RuntimeError), match="forward|jvp"):
+            torch.func.jvp(layer, (x.detach(),), (torch.ones_like(x),))
+        with forward_ad.dual_level():
+            layer(x)  # none has any
+        with torch.inference_mode():
+            assert layer(x).is_inference()
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
