@@ -188,7 +188,7 @@ static uint32_t lt_config(const cublasLtMatmulHeuristicResult_t *found,
 /* Internal numbers of the library's kernels. */
 enum {
     LT_OUTER = 12, /* outer products */
-    LT_SLOW = 42,  /* and 41: tiles of 256 x 64, of any alignment */
+    LT_SMALL = 23, /* small tiles, of any alignment */
     LT_HOPPER = 66
 };
 
@@ -196,11 +196,15 @@ static bool lt_is_split(const cublasLtMatmulHeuristicResult_t *found) {
     return lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1;
 }
 
-/* Splits parts of few terms, or is a kernel that is up to ten times as slow as others of any alignment. */
+/* Splits parts of few terms, or is a kernel that is up to 13 times as slow as others of any alignment. */
 static bool lt_is_bad(const lt_key *key, const cublasLtMatmulHeuristicResult_t *found) {
+    static const uint32_t slow[] = {41, 42, 56};
     const uint32_t least_terms = 16, id = lt_config(found, CUBLASLT_ALGO_CONFIG_ID);
-    return id == LT_SLOW || id == LT_SLOW - 1 ||
-           (uint64_t)key->depth < (uint64_t)least_terms * lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
+        if (id == slow[i]) return true;
+    }
+    return lt_is_split(found) &&
+           (uint64_t)key->depth / least_terms < (uint64_t)lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
 }
 
 /* The first candidate of a kernel or tile, not split; NULL where there is none. */
@@ -221,7 +225,8 @@ static const cublasLtMatmulHeuristicResult_t *lt_better_tile(const lt_key *key,
                                                              const cublasLtMatmulHeuristicResult_t *found) {
     static const uint32_t large[] = {CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_MATMUL_TILE_256x128,
                                      CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_128x192,
-                                     CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_320x128};
+                                     CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_320x128,
+                                     CUBLASLT_MATMUL_TILE_448x64};
     const uint32_t tile = lt_config(first, CUBLASLT_ALGO_CONFIG_TILE_ID);
     const cublasLtMatmulHeuristicResult_t *other = NULL;
     const int64_t most_depth = 8192;
@@ -233,6 +238,25 @@ static const cublasLtMatmulHeuristicResult_t *lt_better_tile(const lt_key *key,
     other = lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x128, count, found);
     if (other != NULL) return other;
     return lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x160, count, found);
+}
+
+/* A short depth has no use for many stages. */
+static const cublasLtMatmulHeuristicResult_t *lt_fewest_stages(const lt_key *key,
+                                                               const cublasLtMatmulHeuristicResult_t *first,
+                                                               int count,
+                                                               const cublasLtMatmulHeuristicResult_t *found) {
+    const cublasLtMatmulHeuristicResult_t *fewest = first;
+    const int64_t most_depth = 256;
+    if (key->depth > most_depth || lt_config(first, CUBLASLT_ALGO_CONFIG_ID) != LT_SMALL ||
+        lt_is_split(first))
+        return first;
+    for (int i = 0; i < count; i++) {
+        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_ID) == LT_SMALL && !lt_is_split(&found[i]) &&
+            lt_config(&found[i], CUBLASLT_ALGO_CONFIG_STAGES_ID) <
+                lt_config(fewest, CUBLASLT_ALGO_CONFIG_STAGES_ID))
+            fewest = &found[i];
+    }
+    return fewest;
 }
 
 /* Of the heuristics' candidates the first, but for what was measured of all candidates of 360 layers. */
@@ -250,7 +274,15 @@ static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *produc
         break;
     }
     if (narrow) other = lt_better_tile(key, first, count, found);
-    return other != NULL ? other : first;
+    return other != NULL ? other : lt_fewest_stages(key, first, count, found);
+}
+
+static int lt_keep_possible(int count, cublasLtMatmulHeuristicResult_t *found) {
+    int kept = 0;
+    for (int i = 0; i < count; i++) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) found[kept++] = found[i];
+    }
+    return kept;
 }
 
 /* Without the algorithms that split the depth: they round a sum to 16 bits before they add a bias to it.
@@ -296,12 +328,12 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
+    if (good) count = lt_keep_possible(count, found);
     if (good && narrow && key->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         count = lt_keep_whole(key, count, found);
     if (!good || count == 0) return false;
-    const cublasLtMatmulHeuristicResult_t *taken = lt_prefer(product, count, found);
-    product->algorithm = taken->algo;
-    return taken->state == CUBLAS_STATUS_SUCCESS;
+    product->algorithm = lt_prefer(product, count, found)->algo;
+    return true;
 }
 
 static lt_product *lt_find(eg_cuda_lt *lt, const lt_key *key) {
