@@ -37,14 +37,21 @@ static bool is_gate(const eg_op *op, const eg_op *up, const eg_view *product) {
            is_same(&at->view, &up->left) && is_same(&op->left, product);
 }
 
+/* A product over d_y has to come after d_up, which reads that. */
+static bool are_gated(const eg_op_list *list, const eg_cuda_gated_ops *ops) {
+    const eg_op *product = &list->op[ops->product], *up = &list->op[ops->up];
+    if (!is_product(product)) return false;
+    const bool over = is_same(&product->out, &product->term[0].view);
+    return !(over && ops->product < ops->up) && is_up(up, &product->term[0].view) &&
+           is_gate(&list->op[ops->gate], up, &product->out);
+}
+
 bool eg_cuda_find_gated(const eg_op_list *list, int first, eg_cuda_gated_ops *ops) {
     if (first < 0 || first + 2 >= list->ops) return false;
-    const bool product_first = is_product(&list->op[first]);
-    *ops = (eg_cuda_gated_ops){
-        .product = first + !product_first, .up = first + product_first, .gate = first + 2};
-    const eg_op *product = &list->op[ops->product], *up = &list->op[ops->up];
-    return is_product(product) && is_up(up, &product->term[0].view) &&
-           is_gate(&list->op[ops->gate], up, &product->out);
+    *ops = (eg_cuda_gated_ops){.product = first, .up = first + 1, .gate = first + 2};
+    if (are_gated(list, ops)) return true;
+    ops->product = first + 1, ops->up = first;
+    return are_gated(list, ops);
 }
 
 eg_cuda_gated eg_cuda_gated_of(const eg_cuda_binding *binding, const eg_cuda_gated_ops *ops) {
