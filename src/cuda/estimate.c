@@ -130,7 +130,8 @@ static bool is_odd(const eg_cuda_gemm *x) {
         eg_cuda_is_aligned(&x->left) && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&x->out);
     const int64_t size = (int64_t)eg_size_of((eg_dtype)x->left.dtype), each = size > 0 ? 16 / size : 1;
     const bool deep = x->left.col_stride == 1 || x->right.row_stride == 1,
-               down = x->left.col_stride != 1 && size == 2, across = x->right.row_stride != 1 && size == 2;
+               down = x->left.col_stride != 1 && size == 2,
+               across = (x->right.row_stride != 1 || x->out.col_stride == 1) && size == 2;
     if (size == 2 && !begins) return true;
     return (deep && x->depth % each != 0) || (down && x->rows % each != 0) || (across && x->cols % each != 0);
 }
@@ -141,17 +142,20 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                                const eg_cuda_gemm *x) {
     static const int tiles[][2] = {{128, 256}, {256, 128}, {128, 208}, {128, 192}, {192, 128},
                                    {128, 128}, {64, 256},  {64, 128},  {128, 64},  {64, 64}};
-    const double k_blocks = (double)eg_ceil_div(x->depth, 64) * (double)x->summed;
+    const double k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed;
     const double result = (double)x->rows * (double)x->cols * (double)x->items;
-    const double full = is_odd(x) ? costs->odd : costs->k_block;
+    const bool odd = is_odd(x);
+    const double full = odd ? costs->odd : costs->k_block;
+    const double parts = odd ? 4 : 1; /* kernels of any alignment take 16 terms at once */
     const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
-    const double slow = narrow && x->depth * x->summed == 1 && x->accumulate ? 2 : 1; /* outer products */
+    const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* outer products that are added */
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
-    const bool whole = rounds && (x->bias.data != 0 || is_odd(x)); /* it is not split: lt.c */
+    const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
     const int most_splits = whole ? 1 : 16;
     double least = 0;
-    if (x->rows == 1 || x->cols == 1) /* and for a matrix and a vector, at the rate of memory */
-        return costs->launch + beside(costs->second, memory_time(machine, costs, x));
+    const bool outer = x->depth * x->summed == 1 && !x->accumulate;
+    if (x->rows == 1 || x->cols == 1 || outer) /* and for vectors, which takes what memory takes */
+        return costs->launch + memory_time(machine, costs, x);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
         const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
@@ -160,7 +164,8 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
         for (int splits = 1; splits <= most_splits && (splits == 1 || k_blocks >= 4 * splits); splits *= 2) {
             const double waves = ceil_of(count * splits / machine->multiprocessors);
             const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
-            const double products = ceil_of(k_blocks / splits) * greatest(waves * k_block, alone);
+            const double products =
+                ceil_of(k_blocks * parts / splits) / parts * greatest(waves * k_block, alone);
             const double time = products + waves * costs->tile * area + split;
             if (least == 0 || time < least) least = time;
         }
