@@ -20,7 +20,12 @@ __all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "ColumnParalle
 
 
 _direct = _ops.direct
-_is_tracing = torch.compiler.is_dynamo_compiling  # constantly true for torch.compile: what follows costs it no guards
+_is_tracing = torch.compiler.is_dynamo_compiling  # constantly true for torch.compile
+# Every name that a traced call looks up is a guard of its graph, and every dot one more.
+_is_grad_enabled, _is_autocast_enabled, _operator = (torch.is_grad_enabled, torch.is_autocast_enabled,
+                                                     torch.ops.epigrad.linear)
+_COMPILES_WITHOUT_ATTRIBUTES = _ops.COMPILES_WITHOUT_ATTRIBUTES
+_SAVES_PRE = {name: name not in _FROM_Y for name in _ACTIVATION}
 
 
 def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None, activation: str = "none", *,
@@ -59,19 +64,19 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
         _ops.check_options(activation, save, math)
     if compiling or _ops.any_autocast():
         device = x.device.type
-        if torch.is_autocast_enabled(device):
+        if _is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             x, w, bias = x.to(dtype), w.to(dtype), None if bias is None else bias.to(dtype)
-    grad = torch.is_grad_enabled() and (x.requires_grad or w.requires_grad or
-                                        (bias is not None and bias.requires_grad))
-    keep = grad and save == "auto" and activation not in _FROM_Y
-    if grad and not (compiling and _ops.COMPILES_WITHOUT_ATTRIBUTES) and hasattr(w, "main_grad"):
+    grad = _is_grad_enabled() and (x.requires_grad or w.requires_grad or
+                                   (bias is not None and bias.requires_grad))
+    keep = grad and save == "auto" and _SAVES_PRE.get(activation, False)
+    if grad and not (compiling and _COMPILES_WITHOUT_ATTRIBUTES) and hasattr(w, "main_grad"):
         return _ops.apply_eagerly(_ops.Direct, x, w, bias, activation, keep, math)
     if not compiling and _ops.nobody_listens(x, w):
         if grad:
             return _ops.Direct.apply(x, w, bias, activation, keep, math)
         return _ops.forward(x, w, bias, activation, False, math)[0]
-    return torch.ops.epigrad.linear(x, w, bias, activation, keep, math)[0]
+    return _operator(x, w, bias, activation, keep, math)[0]
 
 
 def gated_linear(x: torch.Tensor, w: torch.Tensor, w_up: torch.Tensor, bias: Optional[torch.Tensor] = None,
