@@ -490,8 +490,8 @@ static bool sums_aside(const eg_cuda_compiler *c) {
            c->row[0]->family != EG_CUDA_GATED && portions_of(c, 0, &sum_rows).total == 0;
 }
 
-/* The products have the device first: blocks of a map would hold up theirs, while the sums find room where a
- * product has few tiles left. */
+/* The products have the device first: blocks of a map would hold up theirs, while the sums find room where
+ * the first product has few tiles left. So they come before what waits for it. */
 static void add_sums_aside(const eg_cuda_compiler *c) {
     add_map(c, 0, false);
     c->program->step[c->program->steps - 1].beside = true;
@@ -533,9 +533,9 @@ static void add_steps(const eg_cuda_compiler *c) {
             break;
         }
         if (c->list->op[i].kind == EG_REDUCE || c->list->op[i].kind == EG_COLLECTIVE) continue;
+        if (aside && c->list->op[i].kind == EG_GEMM) add_sums_aside(c), aside = false;
         const int reduce = add_reduce_beside(c, i, true);
         if (reduce != EG_NO_OP) added[reduce] = true;
-        if (aside && c->list->op[i].kind == EG_GEMM) add_sums_aside(c), aside = false;
     }
 }
 
