@@ -13,10 +13,9 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *
  *     stages of left and right                  STAGES
  *     TMA boxes of the epilogue                 for each consumer warp one for every 64 columns
- *     column sums of each consumer warp
- *     bias of each consumer
+ *     bias of each consumer, later column sums of two of its warps
  *     barriers of the stages                    full, empty, read
- *     barriers of the boxes                     full
+ *     barriers of the boxes                     full, of each consumer warp
  */
 enum {
     EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128 or 256 */
@@ -34,29 +33,26 @@ enum {
 #define EG_HOPPER_BOXES(cols)  ((cols) / 64)
 
 #define EG_HOPPER_BOXES_AT(cols) (EG_HOPPER_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
-#define EG_HOPPER_SUMS_AT(cols)                                                                              \
+#define EG_HOPPER_EXCHANGE_AT(cols)                                                                          \
     (EG_HOPPER_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_HOPPER_BOX_BYTES)
-#define EG_HOPPER_BIAS_AT(cols)     (EG_HOPPER_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
-#define EG_HOPPER_BARRIERS_AT(cols) (EG_HOPPER_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
+#define EG_HOPPER_EXCHANGE_BYTES(cols) (EG_HOPPER_CONSUMERS * 2 * (cols)*4)
+#define EG_HOPPER_BARRIERS_AT(cols)    (EG_HOPPER_EXCHANGE_AT(cols) + EG_HOPPER_EXCHANGE_BYTES(cols))
 #define EG_HOPPER_BOX_BARRIERS_AT(cols)                                                                      \
     (EG_HOPPER_BARRIERS_AT(cols) + 3 * EG_HOPPER_STAGES(cols) * EG_BARRIER_BYTES)
-#define EG_HOPPER_SHARED(cols)                                                                               \
-    (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_HOPPER_BOXES(cols) * EG_BARRIER_BYTES)
+#define EG_HOPPER_SHARED(cols) (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
 
 /* ---- And with a tile for each consumer (kernels/hopper_pingpong.cuh): the same parts ------------------ */
 
 #define EG_PINGPONG_STAGES(cols)   5
-#define EG_PINGPONG_BOXES(cols)    3 /* of each warp */
+#define EG_PINGPONG_BOXES(cols)    ((cols) / 32) /* of each warp */
 #define EG_PINGPONG_BOXES_AT(cols) (EG_PINGPONG_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
-#define EG_PINGPONG_SUMS_AT(cols)                                                                            \
+#define EG_PINGPONG_EXCHANGE_AT(cols)                                                                        \
     (EG_PINGPONG_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES(cols) * EG_HOPPER_BOX_BYTES)
-#define EG_PINGPONG_BIAS_AT(cols)     (EG_PINGPONG_SUMS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * (cols)*4)
-#define EG_PINGPONG_BARRIERS_AT(cols) (EG_PINGPONG_BIAS_AT(cols) + EG_HOPPER_CONSUMERS * (cols)*4)
+#define EG_PINGPONG_BARRIERS_AT(cols) (EG_PINGPONG_EXCHANGE_AT(cols) + EG_HOPPER_EXCHANGE_BYTES(cols))
 #define EG_PINGPONG_BOX_BARRIERS_AT(cols)                                                                    \
     (EG_PINGPONG_BARRIERS_AT(cols) + 3 * EG_PINGPONG_STAGES(cols) * EG_BARRIER_BYTES)
 #define EG_PINGPONG_SHARED(cols)                                                                             \
-    (EG_PINGPONG_BOX_BARRIERS_AT(cols) +                                                                     \
-     EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES(cols) * EG_BARRIER_BYTES)
+    (EG_PINGPONG_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
 
 /* ---- f32 and f64 on Hopper (kernels/hopper_f32.cu, hopper_f64.cu): stages, two barriers of each ------ */
 

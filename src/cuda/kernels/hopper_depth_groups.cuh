@@ -21,10 +21,10 @@
 #include "hopper_pingpong.cuh"
 
 template <class K_> struct eg_depth_groups : K_ {
-    /* No epilogue here has column sums. In their place is the order of the groups, of so many. */
+    /* No epilogue here has a bias or column sums. In their place is the order of the groups, of so many. */
     enum { ORDERED = 512 };
-    static constexpr int ORDER = K_::SUMS;
-    static_assert(ORDERED * 2 <= K_::BIAS - ORDER, "the order of the groups");
+    static constexpr int ORDER = K_::EXCHANGE;
+    static_assert(ORDERED * 2 <= EG_HOPPER_EXCHANGE_BYTES(K_::COLS), "the order of the groups");
 };
 
 EG_DEVICE eg_cuda_ends eg_depth_ends(const eg_cuda_gemm &p) {
@@ -149,7 +149,7 @@ EG_DEVICE void eg_finish_group(const eg_cuda_hopper &p, const eg_depth_tiles<K> 
 #pragma unroll
         for (int i = 0; i < K::PRODUCTS * K::COLS / 2; i++) acc[i / (K::COLS / 2)][i % (K::COLS / 2)] = 0;
     }
-    epilogue.finish_tile(acc, {});
+    epilogue.finish_tile(acc);
 }
 
 /* Two consumers share a tile. */
@@ -163,12 +163,12 @@ EG_DEVICE void eg_consume_depth_groups(const eg_cuda_hopper &p, const uint8_t *m
         epilogue.boxes.start_tile(work.tile);
         if (work.k_blocks > 0) {
             eg_multiply_group<K>(acc, ring, work, warp / 4 * 64, [&](int k_block) {
-                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p);
+                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
             });
         }
         eg_finish_group<K>(p, work, acc, epilogue);
     }
-    if (eg_boxes<K>::elected()) eg_stores_have_written();
+    if (eg_boxes<K>::elected()) eg_stores_have_read<0>(); /* boxes go with the block */
 }
 
 /* Or they work in turn, as in hopper_pingpong.cuh. */
@@ -189,7 +189,7 @@ EG_DEVICE void eg_consume_depth_groups_in_turn(const eg_cuda_hopper &p, const ui
         epilogue.boxes.start_tile(work.tile);
         if (work.k_blocks > 0) {
             eg_multiply_group<K>(acc, ring, work, 0, [&](int k_block) {
-                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p);
+                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
                 if (k_block == work.k_blocks - 1 && passes)
                     eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
             });
@@ -199,7 +199,7 @@ EG_DEVICE void eg_consume_depth_groups_in_turn(const eg_cuda_hopper &p, const ui
         eg_finish_group<K>(p, work, acc, epilogue);
         if (work.next()) ring.skip(work.k_blocks);
     }
-    if (eg_boxes<K>::elected()) eg_stores_have_written();
+    if (eg_boxes<K>::elected()) eg_stores_have_read<0>(); /* boxes go with the block */
 }
 
 /* ---- The kernel --------------------------------------------------------------------------------------- */

@@ -6,115 +6,99 @@
  *     lane l:  rows l / 4 and l / 4 + 8     columns 8 i + 2 (l % 4) and the next
  *
  * which is also that of ldmatrix and stmatrix. So `in` and `out` are combined with them in registers. TMA
- * moves boxes of 16 rows of 128 bytes between shared and device memory, and a warp works on 32 columns at a
- * time. */
+ * moves boxes of 16 rows of 128 bytes between shared and device memory, and a warp finishes a box at a time,
+ * 32 numbers of each thread. */
 #ifndef EG_CUDA_HOPPER_EPILOGUE_CUH
 #define EG_CUDA_HOPPER_EPILOGUE_CUH
 
-template <bool BF16> EG_DEVICE void eg_widen_pair(uint32_t bits, float &low, float &high) {
-    if (BF16) {
-        low = __uint_as_float(bits << 16), high = __uint_as_float(bits & 0xffff0000U);
-    } else {
-        low = eg_widen_f16((uint16_t)bits), high = eg_widen_f16((uint16_t)(bits >> 16));
-    }
-}
-template <bool BF16> EG_DEVICE uint32_t eg_round_pair(float low, float high) {
-    return BF16 ? eg_round_bf16x2(low, high) : eg_round_f16x2(low, high);
-}
+#include "hopper_boxes.cuh"
 
-/* v = the V accumulators from V * group on. Accumulators are registers, and a register cannot be indexed at
- * run time. So this jumps to the moves of the group. They are volatile, or the compiler makes of the jump as
- * many selections as there are accumulators. */
-template <int V, int PRODUCTS, int N>
-EG_DEVICE void eg_read_accumulators(const float (&acc)[PRODUCTS][N], int group, float (&v)[V]) {
-    static_assert(PRODUCTS * N / V <= 16 && N % V == 0, "the cases below");
-#define EG_CASE(g)                                                                                           \
-    case g:                                                                                                  \
-        if constexpr (g * V < PRODUCTS * N) {                                                                \
-            _Pragma("unroll") for (int i = 0; i < V; i++) asm volatile("mov.b32 %0, %1;" : "=f"(v[i]) :      \
-                                                                       "f"(acc[g * V / N][g * V % N + i]));  \
-        }                                                                                                    \
-        return;
-    switch (group) {
-        EG_CASE(0)
-        EG_CASE(1)
-        EG_CASE(2)
-        EG_CASE(3)
-        EG_CASE(4)
-        EG_CASE(5)
-        EG_CASE(6)
-        EG_CASE(7)
-        EG_CASE(8) EG_CASE(9) EG_CASE(10) EG_CASE(11) EG_CASE(12) EG_CASE(13) EG_CASE(14) EG_CASE(15)
-    }
-#undef EG_CASE
-}
-
-/* ---- Numbers in a TMA box ------------------------------------------------------------------------------ */
-
-/* Where this thread finds its numbers in a box: lines of 128 bytes, whose 16-byte vectors are swizzled by
- * line. */
-struct eg_box_address {
-    uint32_t box;
-
-    /* For ldmatrix and stmatrix: lane l names line l % 8 of block l / 8; blocks go down, then right. Boxes
-     * are aligned to their size, so that a step of two vectors is an exclusive or. */
-    __device__ static uint32_t line() {
-        const uint32_t lane = threadIdx.x % 32, of = lane % 16;
-        return of * 128 + ((lane / 16 ^ (of & 7)) << 4);
-    }
-    __device__ uint32_t blocks(uint32_t line, int vector) const {
-        return (box + line) ^ (uint32_t)vector << 4;
-    }
-    /* f32: the pair of columns 8 i + 2 (l % 4) in the upper or lower eight rows. */
-    __device__ uint32_t pair(int i, int lower) const {
-        const int lane = threadIdx.x % 32, line = lane / 4 + lower * 8, vector = 2 * i + lane % 4 / 2;
-        return box + line * 128 + ((vector ^ (line & 7)) << 4) + lane % 2 * 8;
+/* v = a + v or a * v, where a are a part's accumulators, 32 for each thread. Accumulators are registers, and
+ * a register cannot be indexed at run time. So this jumps to the part's instructions. They are volatile, or
+ * the compiler makes of the jump as many selections as there are accumulators. */
+struct eg_plus {
+    __device__ static void apply(float a, float &v) {
+        asm volatile("add.ftz.f32 %0, %1, %0;" : "+f"(v) : "f"(a));
     }
 };
-
-/* The 64 columns of a box. Pairs of neighbours stay packed until they are used. */
-EG_DEVICE void eg_load_pairs(eg_box_address address, uint32_t line, uint32_t (&pairs)[16]) {
+struct eg_times {
+    __device__ static void apply(float a, float &v) {
+        asm volatile("mul.ftz.f32 %0, %1, %0;" : "+f"(v) : "f"(a));
+    }
+};
+template <int I> struct eg_constant { static constexpr int value = I; };
+template <class F, int PRODUCTS, int N>
+EG_DEVICE void eg_take_accumulators(const float (&acc)[PRODUCTS][N], uint32_t part, float (&v)[32]) {
+    static_assert(PRODUCTS * N / 32 <= 4, "the cases below");
+    const auto take = [&](auto number) {
+        constexpr int PART = decltype(number)::value;
+        if constexpr (PART * 32 < PRODUCTS * N) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) eg_load_blocks(address.blocks(line, i * 2), (uint32_t(&)[4])pairs[i * 4]);
+            for (int i = 0; i < 32; i++) F::apply(acc[PART % PRODUCTS][PART / PRODUCTS * 32 + i], v[i]);
+        }
+    };
+    if (part < 2) {
+        if (part == 0) {
+            take(eg_constant<0>());
+        } else {
+            take(eg_constant<1>());
+        }
+    } else {
+        if (part == 2) {
+            take(eg_constant<2>());
+        } else {
+            take(eg_constant<3>());
+        }
+    }
 }
-template <bool BF16>
-EG_DEVICE void eg_store_numbers(eg_box_address address, uint32_t line, const float (&v)[32]) {
+
+/* The same of accumulators that the block's other consumer has lent (hopper_pingpong.cuh): those of a tile's
+ * right half, in shared memory. Vectors of four lie in the order of the threads. */
+template <int PRODUCTS, int N>
+EG_DEVICE void eg_lend_accumulators(float4 *to, const float (&acc)[PRODUCTS][N]) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t r[4];
+    for (int i = 0; i < PRODUCTS * 8; i++) {
+        const float *const a = acc[i / 8] + N / 2 + i % 8 * 4;
+        to[i * 128 + threadIdx.x % 128] = make_float4(a[0], a[1], a[2], a[3]);
+    }
+}
+template <class F, int PRODUCTS>
+EG_DEVICE void eg_take_lent_accumulators(const float4 *from, uint32_t part, float (&v)[32]) {
+    const float4 *const of = from + part % PRODUCTS * (8 * 128) + threadIdx.x % 128;
 #pragma unroll
-        for (int j = 0; j < 4; j++) r[j] = eg_round_pair<BF16>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-        eg_store_blocks(address.blocks(line, i * 2), r);
+    for (int i = 0; i < 8; i++) {
+        const float4 a = of[i * 128];
+        F::apply(a.x, v[i * 4]), F::apply(a.y, v[i * 4 + 1]);
+        F::apply(a.z, v[i * 4 + 2]), F::apply(a.w, v[i * 4 + 3]);
     }
 }
 
 /* ---- The arithmetic ------------------------------------------------------------------------------------ */
 
-/* `bias`: from the first of these columns on. */
-template <int V> EG_DEVICE void eg_add_bias(const float *bias, float (&v)[V]) {
+/* v = the bias of this thread's columns; `bias`: of the first of the part's. */
+EG_DEVICE void eg_load_bias(const float *bias, float (&v)[32]) {
 #pragma unroll
-    for (int i = 0; i < V / 4; i++) {
+    for (int i = 0; i < 8; i++) {
         const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
-        v[i * 4] += b.x, v[i * 4 + 1] += b.y, v[i * 4 + 2] += b.x, v[i * 4 + 3] += b.y;
+        v[i * 4] = v[i * 4 + 2] = b.x, v[i * 4 + 1] = v[i * 4 + 3] = b.y;
     }
 }
-
-/* v, with `in` in `pairs`, becomes the gradient; eg_cuda_gemm has the formulas. */
-template <bool BF16, int EPILOGUE, int V>
-EG_DEVICE void eg_apply_grad(const eg_cuda_gemm &p, float (&v)[V], const uint32_t (&pairs)[V / 2]) {
-    float other[V];
-    if constexpr (EPILOGUE == EG_CUDA_ACT_GRAD) {
-        eg_act_derivatives(p.activation, false, p.propagate != 0, v, other);
+template <bool BF16> EG_DEVICE void eg_widen_pairs(const uint32_t (&pairs)[16], float (&v)[32]) {
 #pragma unroll
-        for (int i = 0; i < V / 2; i++) {
-            eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
-            v[i * 2] *= other[i * 2], v[i * 2 + 1] *= other[i * 2 + 1];
+    for (int i = 0; i < 16; i++) eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
+}
+/* Whether one of them is NaN or an infinity, from 0 * x. */
+template <bool BF16> EG_DEVICE bool eg_maybe_nan_pairs(const uint32_t (&pairs)[16]) {
+    uint32_t sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        if (BF16) {
+            asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sums[i % 4]) : "r"(pairs[i]), "r"(0));
+        } else {
+            asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sums[i % 4]) : "r"(pairs[i]), "r"(0));
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < V / 2; i++) eg_widen_pair<BF16>(pairs[i], other[i * 2], other[i * 2 + 1]);
-        eg_act_grad(p.activation, p.source == EG_SOURCE_Y, p.propagate != 0, v, other);
     }
+    return ((sums[0] | sums[1] | sums[2] | sums[3]) & 0x7fff7fffU) != 0; /* else zeros of either sign */
 }
 template <bool BF16, int V> EG_DEVICE void eg_add_pairs(const uint32_t (&pairs)[V / 2], float (&v)[V]) {
 #pragma unroll
@@ -125,8 +109,8 @@ template <bool BF16, int V> EG_DEVICE void eg_add_pairs(const uint32_t (&pairs)[
     }
 }
 
-/* The bias of a tile: a consumer loads it before the tile's products, and puts it in shared memory after
- * them. */
+/* The bias of a tile: a consumer loads it long before the tile's products, and puts it in shared memory under
+ * them. Zeros, where there is none. */
 template <class K> struct eg_bias {
     uint16_t bits[(K::COLS + 127) / 128];
 
@@ -149,23 +133,31 @@ template <class K> struct eg_bias {
     }
 };
 
-/* The sum over the warp's 16 rows of one of 32 columns, in a fixed order: lane l has that of column
- * 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. v: of these columns. */
-EG_DEVICE float eg_sum_rows(const float *v) {
-    const int lane = threadIdx.x % 32;
-    float s[8];
+/* Sums of a thread's two rows are added to those of the parts above: two columns of each eight. */
+EG_DEVICE void eg_add_rows(const float (&v)[32], bool first, float (&sums)[16]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) s[i] = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+    for (int i = 0; i < 16; i++) {
+        const float two = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
+        sums[i] = first ? two : sums[i] + two;
+    }
+}
+/* The sum over the warp's rows of one of 32 columns, in a fixed order: lane l has that of column
+ * 8 (l / 8) + 2 (l % 4) + l / 4 % 2. Each exchange halves what a lane has to add. s: of these columns. */
+EG_DEVICE float eg_sum_lanes(const float *s) {
+    const int lane = threadIdx.x % 32;
+    float t[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) t[i] = s[i];
 #pragma unroll
     for (int left = 4; left >= 1; left /= 2) {
         const bool upper = lane & (left * 4);
 #pragma unroll
         for (int i = 0; i < left; i++) {
-            const float mine = upper ? s[i + left] : s[i], other = upper ? s[i] : s[i + left];
-            s[i] = mine + __shfl_xor_sync(0xffffffffU, other, left * 4);
+            const float mine = upper ? t[i + left] : t[i], other = upper ? t[i] : t[i + left];
+            t[i] = mine + __shfl_xor_sync(0xffffffffU, other, left * 4);
         }
     }
-    return s[0];
+    return t[0];
 }
 /* Of the 16 rows only the first `rows` are the result's. The others were multiplied as zeros, which is NaN
  * where right has an infinity, and must not be summed. */
@@ -181,171 +173,11 @@ EG_DEVICE int eg_sum_column() {
     return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
 }
 
-/* ---- The ends of rows ---------------------------------------------------------------------------------- */
-
-/* No other thread adds to a number, so that the order of additions is fixed. */
-EG_DEVICE void eg_store_or_add(float *to, float x, bool adds) {
-    if (adds) {
-        atomicAdd(to, x);
-    } else {
-        *to = x;
-    }
-}
-EG_DEVICE void eg_store_or_add(uint16_t *to, uint16_t x, bool) { *to = x; }
-
-/* Stores what TMA cannot store of a box, its columns from `first` on: rows that end inside a vector of 16
- * bytes, or that do not begin on one; of the first of 16 rows, up to row `rows`. By a warp, row by row, so
- * that what it writes at once is dense. */
-template <typename T>
-EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to, uint32_t box, int first,
-                                int item, int row, int rows, int col, bool adds) {
-    constexpr int WIDE = 128 / (int)sizeof(T), VECTOR = 16 / (int)sizeof(T);
-    const int end = min((int)p.cols - col, WIDE), lines = min(rows - row, 16);
-#pragma unroll 1
-    for (int line = 0; line < lines; line++) {
-        T *const out = (T *)to.data + eg_index(to, item, row + line, col);
-#pragma unroll 1
-        for (int i = first + threadIdx.x % 32; i < end; i += 32) {
-            T x;
-            eg_load_shared(box + line * 128 + ((i / VECTOR ^ (line & 7)) << 4) + i % VECTOR * (int)sizeof(T),
-                           x);
-            eg_store_or_add(out + i, x, adds);
-        }
-    }
-    __syncwarp(); /* the box has been read */
-}
-
-/* ---- The TMA boxes of a warp --------------------------------------------------------------------------- */
-
-/* A number that is kept in a register, where the compiler would rather make it again for each use: a warp has
- * its scheduler to itself in the epilogue, and waits for every step of such a chain. */
-EG_DEVICE uint32_t eg_keep(uint32_t x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
-/* A warp finishes its rows of a tile in parts of 16 rows and 64 columns, a TMA box each: the parts of a box's
- * columns, one below the other, then those of the next. It has a ring of BOXES boxes in shared memory. A part
- * takes one box, or two where two results are stored: `second`, then `out`. Where the epilogue reads `in`,
- * TMA fills the box of `out` with it, for as many parts ahead as there are boxes, and the result is written
- * over it. One elected lane issues the copies. */
-template <class K> struct eg_boxes {
-    static constexpr int PARTS = K::PRODUCTS * K::COLS / 64;
-    static_assert(K::BOXES >= 2 && K::BOXES <= 4, "two for a part, and no more than two such parts");
-
-    const uint32_t warp; /* of the consumers' */
-    const uint32_t boxes, barriers, line;
-    const bool reads, two;
-    const bool by_threads;            /* some columns of results, which TMA cannot store */
-    uint32_t place = 0;               /* of the present part's first box */
-    uint32_t phases = 0;              /* of each box: the parity in which `in` arrives */
-    int first = 0, col = 0, item = 0; /* of the warp's part of the tile: its first row */
-    int end = 0;                      /* K::GROUPED: of the rows of its group, which is `item` */
-
-    __device__ eg_boxes(const eg_cuda_hopper &p, uint32_t shared, int of, bool in, bool second)
-        : warp(of), boxes(shared + K::STAGING + of * (K::BOXES * K::BOX_BYTES)),
-          barriers(shared + K::IN_FULL + of * (K::BOXES * 8)), line(eg_keep(eg_box_address::line())),
-          reads(in), two(second), by_threads(eg_keep(p.tma_cols < p.gemm.cols)) {}
-    __device__ static bool elected() { return eg_elect(); }
-    /* `ahead` boxes after the present part's first. */
-    __device__ uint32_t place_at(uint32_t ahead) const {
-        const uint32_t at = place + ahead;
-        return at >= K::BOXES ? at - K::BOXES : at;
-    }
-    __device__ uint32_t box(uint32_t at) const { return boxes + at * K::BOX_BYTES; }
-    __device__ uint32_t full(uint32_t at) const { return barriers + at * 8; }
-    __device__ eg_box_address second() const { return {box(place)}; }
-    __device__ eg_box_address out() const { return {box(place_at(two))}; }
-    __device__ int row(int part) const { return first + part % K::PRODUCTS * 64; }
-    __device__ static int right(int part) { return part / K::PRODUCTS * 64; }
-
-    __device__ void start_tile(const eg_hopper_tile &tile) {
-        first = tile.row + (K::PRODUCTS == 1 ? warp : warp % 4) * 16, col = tile.col, item = tile.item;
-        if (K::GROUPED) end = tile.end;
-    }
-    __device__ int group() const { return K::GROUPED ? item : 0; }
-    /* What has the rows of groups is one matrix. */
-    __device__ int matrix() const { return K::GROUPED ? 0 : item; }
-    __device__ int rows(const eg_cuda_gemm &p) const { return K::GROUPED ? end : (int)p.rows; }
-    /* Loads `in` of a part, into the box that is `ahead` boxes after the present part's first. By one lane.
-     */
-    __device__ void load(const eg_cuda_hopper &p, int part, uint32_t ahead) const {
-        const bool reads_out = p.gemm.in.data == 0; /* STORE accumulates */
-        const int from = !reads_out && p.gemm.in.item_stride == 0 ? 0 : matrix();
-        const uint32_t at = place_at(ahead);
-        eg_barrier_expect(full(at), K::BOX_BYTES);
-        eg_load_box(box(at), p.in, full(at), col + right(part), row(part), from);
-    }
-    /* Loads the first parts' of a tile, once TMA has read the last tile's results. */
-    __device__ void fetch(const eg_cuda_hopper &p) const {
-        constexpr int MOST = PARTS < K::BOXES ? PARTS : K::BOXES;
-        if (!reads || !elected()) return;
-        eg_stores_have_read<0>();
-        for (int i = 0; i < (two ? K::BOXES / 2 : MOST); i++) load(p, i, two ? 2 * i + 1 : i);
-    }
-    /* Loads that of a part to come, in a box whose results have been read by then. */
-    __device__ void fetch_after(const eg_cuda_hopper &p, int part) const {
-        constexpr int LAST = K::BOXES - 1;
-        if (!reads || !elected()) return;
-        if (two && part + 1 < PARTS && part + 1 >= K::BOXES / 2) {
-            eg_stores_have_read<K::BOXES - 2>();
-            load(p, part + 1, 3);
-        }
-        if (!two && part + LAST < PARTS && part > 0) {
-            eg_stores_have_read<1>();
-            load(p, part + LAST, LAST);
-        }
-    }
-    /* Waits until the present part's results may be written: `in` has arrived there, or what was stored from
-     * there before has been read. In a rehearsal nothing arrives. */
-    __device__ void acquire(bool rehearsal = false) {
-        if (reads && !rehearsal) {
-            const uint32_t at = place_at(two);
-            eg_barrier_wait(full(at), phases >> at & 1);
-            phases ^= 1U << at;
-            return;
-        }
-        if (two) {
-            eg_stores_have_read<K::BOXES - 2>(); /* those of the elected lane: the others have none */
-        } else {
-            eg_stores_have_read<K::BOXES - 1>();
-        }
-        __syncwarp();
-    }
-    /* To the next part's boxes. */
-    __device__ void advance() { place = place_at(1 + two); }
-    /* What has been written in the boxes can be stored. */
-    __device__ static void finish_writing() {
-        eg_fence_async();
-        __syncwarp();
-    }
-    /* Stores a box of results, numbers of type T, which begins `right` columns into the tile. */
-    template <typename T>
-    __device__ void store(const eg_cuda_hopper &p, const eg_cuda_tensor_map &tensor_map,
-                          const eg_cuda_matrix &to, eg_box_address from, int row, int right,
-                          bool adds) const {
-        const bool partial = K::GROUPED && row + 16 > end; /* the rows after it are of the next group */
-        if (__builtin_expect(by_threads || partial, 0)) {
-            const int by_tma = partial ? 0 : p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
-            if (by_tma < wide)
-                eg_store_columns<T>(p.gemm, to, from.box, max(by_tma, 0), matrix(), row, rows(p.gemm),
-                                    col + right, adds);
-        }
-        if (!elected()) return;
-        if ((by_threads && p.tma_cols == 0) || partial) {
-            /* there is no tensor map, or nothing left to store */
-        } else if (adds) {
-            eg_add_box(tensor_map, from.box, col + right, row, matrix());
-        } else {
-            eg_store_box(tensor_map, from.box, col + right, row, matrix());
-        }
-        eg_stores_commit(); /* an empty group, too: groups are counted */
-    }
-};
-
-/* The product's scale, on accumulators that nothing else has read: without one, a tile costs a branch. */
+/* The product's scale, on accumulators that nothing else has read: without one, a tile costs a branch. The
+ * bits are compared, since f64 waits for the matrix unit. */
 template <class K> EG_DEVICE void eg_scale_tile(const eg_cuda_gemm &p, eg_accumulators<K> &acc) {
-    if (__builtin_expect(p.scale == 1, 1)) return;
+    const uint2 bits = *(const uint2 *)&p.scale;
+    if (__builtin_expect(bits.x == 0 && bits.y == 0x3ff00000U, 1)) return; /* 1 */
     const float scale = (float)p.scale;
 #pragma unroll
     for (int i = 0; i < K::PRODUCTS * K::COLS / 2; i++) acc[i / (K::COLS / 2)][i % (K::COLS / 2)] *= scale;
@@ -357,41 +189,54 @@ template <class K> EG_DEVICE void eg_scale_tile(const eg_cuda_gemm &p, eg_accumu
  * unrolled and registers are named. */
 template <class K>
 EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
+    boxes.acquire_tile(false);
 #pragma unroll
     for (int i = 0; i < eg_boxes<K>::PARTS; i++) {
-        boxes.acquire();
         float v[32];
 #pragma unroll
         for (int j = 0; j < 32; j++) v[j] = acc[i % K::PRODUCTS][i / K::PRODUCTS * 32 + j];
         if (boxes.reads) {
             uint32_t old[16];
-            eg_load_pairs(boxes.out(), boxes.line, old);
+            eg_load_pairs(boxes.box(i), boxes.line, old);
             eg_add_pairs<K::BF16>(old, v);
         }
-        eg_store_numbers<K::BF16>(boxes.out(), boxes.line, v);
+        eg_store_numbers<K::BF16>(boxes.box(i), boxes.line, v);
+        if (i % 2 == 0) continue;
         boxes.finish_writing();
-        boxes.template store<uint16_t>(p, p.out, p.gemm.out, boxes.out(), boxes.row(i), boxes.right(i),
-                                       false);
-        boxes.fetch_after(p, i);
-        boxes.advance();
+#pragma unroll
+        for (uint32_t part = i - 1; part <= i; part++) {
+            if (__builtin_expect(!boxes.whole(part), 0)) {
+                boxes.template store_any<uint16_t>(p, p.out, p.gemm.out, boxes.box(part), boxes.row(part),
+                                                   boxes.right(part), false);
+            } else if (boxes.elected()) {
+                boxes.template store<uint16_t>(p.out, boxes.box(part), boxes.row(part), boxes.right(part),
+                                               false);
+            }
+        }
+        if (boxes.elected()) eg_stores_commit();
     }
 }
 
 /* In f32, with 32 columns in a box. TMA adds. */
 template <class K>
 EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
+    const bool adds = p.gemm.accumulate != 0;
 #pragma unroll
     for (int i = 0; i < 2 * eg_boxes<K>::PARTS; i++) {
-        const int product = i % K::PRODUCTS, from = i / K::PRODUCTS * 16;
-        boxes.acquire();
+        const int product = i % K::PRODUCTS, from = i / K::PRODUCTS * 16, row = boxes.row(i);
+        const eg_box_address box = boxes.box(i % K::BOXES);
+        eg_stores_have_read<K::BOXES - 1>();
+        __syncwarp();
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            eg_store_pair(boxes.out().pair(j / 2, j % 2), acc[product][from + j * 2],
-                          acc[product][from + j * 2 + 1]);
+            eg_store_pair(box.pair(j / 2, j % 2), acc[product][from + j * 2], acc[product][from + j * 2 + 1]);
         boxes.finish_writing();
-        boxes.template store<float>(p, p.out, p.gemm.out, boxes.out(), boxes.row(i), from * 2,
-                                    p.gemm.accumulate != 0);
-        boxes.advance();
+        if (__builtin_expect(!boxes.whole(i), 0)) {
+            boxes.template store_any<float>(p, p.out, p.gemm.out, box, row, from * 2, adds);
+        } else if (boxes.elected()) {
+            boxes.template store<float>(p.out, box, row, from * 2, adds);
+        }
+        if (boxes.elected()) eg_stores_commit();
     }
 }
 
@@ -400,68 +245,132 @@ EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<
 /* The epilogue of one warp, part by part: 32 numbers of each thread at once, which is work enough to hide the
  * latencies of each other, with few branches between. */
 template <class K, int EPILOGUE> struct eg_epilogue {
-    static constexpr bool FORWARD = EPILOGUE == EG_CUDA_FORWARD;
-    static constexpr int V = 32;
+    static constexpr bool FORWARD = EPILOGUE == EG_CUDA_FORWARD, CHAIN = EPILOGUE == EG_CUDA_CHAIN;
+    static constexpr int PARTS = eg_boxes<K>::PARTS, RIGHT = K::COLS / 64 /* parts side by side */;
+    static constexpr bool LENDS = K::CONSUMERS == 1; /* hopper_pingpong.cuh */
 
     const eg_cuda_hopper &p;
     eg_boxes<K> boxes;
     uint8_t *memory;
-    const uint32_t has_bias, has_sums;
+    const uint32_t has_sums, has_out;
+    const int activation;
+    float row_sums[16];    /* of this thread's columns of the present part, down to its row */
+    float sums[2 * RIGHT]; /* of two columns in each 64, the last 64 first */
 
     __device__ eg_epilogue(const eg_cuda_hopper &hopper, uint8_t *from, uint32_t shared, int warp)
         : p(hopper), boxes(hopper, shared, warp, !FORWARD || eg_keep(hopper.gemm.in.data != 0),
                            FORWARD && eg_keep(hopper.gemm.second.data != 0)),
-          memory(from), has_bias(EPILOGUE == EG_CUDA_CHAIN ? 0 : eg_keep(hopper.gemm.bias.data != 0)),
-          has_sums(FORWARD ? 0 : eg_keep(hopper.gemm.sums != 0)) {}
-    __device__ float *bias() const { return (float *)(memory + K::BIAS) + boxes.warp / 4 * K::COLS; }
-    __device__ float *sums(int warp) const { return (float *)(memory + K::SUMS) + warp * K::COLS; }
+          memory(from), has_sums(FORWARD ? 0 : eg_keep(hopper.gemm.sums != 0)),
+          has_out(eg_keep(hopper.gemm.out.data != 0)), activation((int)eg_keep(hopper.gemm.activation)) {}
+    /* Of the consumer: the bias of a tile, then the column sums of two warps. */
+    __device__ float *exchange() const {
+        return (float *)(memory + K::EXCHANGE) + boxes.warp / 4 * (2 * K::COLS);
+    }
     __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + boxes.warp / 4); }
 
-    /* Adds the sums of a part's columns to those of the part above. */
-    __device__ void add_sums(int part, float (&v)[V]) const {
-        const int row = boxes.row(part);
-        if (row + 16 > boxes.rows(p.gemm)) eg_clear_rows(boxes.rows(p.gemm) - row, v);
-        float *const sum = sums(boxes.warp) + boxes.right(part) + eg_sum_column();
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float above = part % K::PRODUCTS == 0 ? 0.0F : sum[i * 32];
-            sum[i * 32] = above + eg_sum_rows(v + i * 16);
-        }
+    /* Under the products, when every warp of the consumer has left the last tile. */
+    __device__ void put(const eg_bias<K> &bias) const {
+        if (!CHAIN) bias.put(exchange());
     }
 
-    __device__ void finish(int part, float (&v)[V]) const {
-        uint32_t pairs[V / 2];
-        if (!FORWARD) eg_load_pairs(boxes.out(), boxes.line, pairs);
-        if (has_bias) eg_add_bias(bias() + boxes.right(part), v);
-        if (FORWARD) {
-            if (boxes.two) eg_store_numbers<K::BF16>(boxes.second(), boxes.line, v);
-            eg_act(p.gemm.activation, v);
-            if (__builtin_expect(boxes.reads, 0)) { /* the residual */
-                eg_load_pairs(boxes.out(), boxes.line, pairs);
-                eg_add_pairs<K::BF16>(pairs, v);
-            }
+    __device__ void start_tile(const eg_hopper_tile &tile, eg_parts parts) {
+        boxes.start_tile(tile);
+        boxes.fetch(p, parts);
+    }
+    template <class F>
+    __device__ void take(const eg_accumulators<K> &acc, uint32_t part, bool lent, float (&v)[32]) const {
+        if (LENDS && lent) {
+            eg_take_lent_accumulators<F, K::PRODUCTS>((const float4 *)memory, part, v);
         } else {
-            eg_apply_grad<K::BF16, EPILOGUE>(p.gemm, v, pairs);
+            eg_take_accumulators<F>(acc, part, v);
         }
-        eg_store_numbers<K::BF16>(boxes.out(), boxes.line, v);
+    }
+    /* `skips`: all up to the activation, in a rehearsal. */
+    __device__ void finish(const eg_accumulators<K> &acc, uint32_t part, bool lent, bool skips) {
+        const eg_box_address out = boxes.out(part);
+        float v[32];
+        uint32_t pairs[16];
+        if (!skips) {
+            if (CHAIN) {
+                eg_load_pairs(out, boxes.line, pairs);
+                eg_widen_pairs<K::BF16>(pairs, v);
+                eg_act_derivatives_many(activation, p.gemm.source == EG_SOURCE_Y, p.gemm.propagate != 0,
+                                        eg_maybe_nan_pairs<K::BF16>(pairs), v);
+            } else {
+                eg_load_bias(exchange() + boxes.right(part), v);
+                take<eg_plus>(acc, part, lent, v);
+                if (FORWARD && boxes.two) eg_store_numbers<K::BF16>(boxes.second(part), boxes.line, v);
+                if (FORWARD) {
+                    eg_act_many(activation, v);
+                } else {
+                    eg_act_derivatives_many(activation, false, p.gemm.propagate != 0, eg_maybe_nan(v), v);
+                }
+            }
+        }
+        if (CHAIN) {
+            take<eg_times>(acc, part, lent, v);
+        } else if (!FORWARD) {
+            eg_load_pairs(out, boxes.line, pairs);
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                float low, high;
+                eg_widen_pair<K::BF16>(pairs[i], low, high);
+                v[i * 2] *= low, v[i * 2 + 1] *= high;
+            }
+        } else if (__builtin_expect(boxes.reads, 0)) { /* the residual */
+            eg_load_pairs(out, boxes.line, pairs);
+            eg_add_pairs<K::BF16>(pairs, v);
+        }
+        eg_store_numbers<K::BF16>(out, boxes.line, v);
         if (has_sums) add_sums(part, v);
     }
 
-    __device__ void store(int part, bool rehearsal) {
-        const int row = boxes.row(part), right = boxes.right(part);
-        boxes.finish_writing();
-        if (rehearsal) return;
+    /* ---- Stores ---- */
+
+    __device__ void store_by_lane(uint32_t part) const {
         if (boxes.two)
-            boxes.template store<uint16_t>(p, p.second, p.gemm.second, boxes.second(), row, right, false);
-        if (p.gemm.out.data != 0) {
-            boxes.template store<uint16_t>(p, p.out, p.gemm.out, boxes.out(), row, right, false);
-        } else if (boxes.elected()) {
-            eg_stores_commit();
+            boxes.template store<uint16_t>(p.second, boxes.second(part), boxes.row(part), boxes.right(part),
+                                           false);
+        if (has_out)
+            boxes.template store<uint16_t>(p.out, boxes.out(part), boxes.row(part), boxes.right(part), false);
+    }
+    __device__ void store_by_warp(uint32_t part) const {
+        if (boxes.two)
+            boxes.template store_any<uint16_t>(p, p.second, p.gemm.second, boxes.second(part),
+                                               boxes.row(part), boxes.right(part), false);
+        if (has_out)
+            boxes.template store_any<uint16_t>(p, p.out, p.gemm.out, boxes.out(part), boxes.row(part),
+                                               boxes.right(part), false);
+    }
+    /* The parts from `from` up to `part`, which have been written. */
+    __device__ void store(uint32_t from, uint32_t part, bool rehearsal) const {
+        boxes.finish_writing();
+        bool whole = true;
+        if (K::GROUPED || boxes.by_threads) {
+            for (uint32_t i = from; i <= part; i++) whole = whole && boxes.whole(i);
         }
-        boxes.fetch_after(p, part);
-        boxes.advance();
+        if (__builtin_expect(!whole, 0) && !rehearsal) {
+            for (uint32_t i = from; i <= part; i++) store_by_warp(i);
+        }
+        if (!boxes.elected() || rehearsal) return;
+        if (whole) {
+            if (from < part) store_by_lane(from);
+            store_by_lane(part);
+        }
+        eg_stores_commit();
     }
 
+    /* ---- Column sums ---- */
+
+    __device__ void add_sums(uint32_t part, float (&v)[32]) {
+        const int row = boxes.row(part);
+        if (__builtin_expect(row + 16 > boxes.rows(p.gemm), 0)) eg_clear_rows(boxes.rows(p.gemm) - row, v);
+        eg_add_rows(v, part % K::PRODUCTS == 0, row_sums);
+        if (part % K::PRODUCTS + 1 < K::PRODUCTS) return; /* there are more of these columns */
+#pragma unroll
+        for (int i = 2 * RIGHT - 1; i > 1; i--) sums[i] = sums[i - 2];
+        sums[0] = eg_sum_lanes(row_sums), sums[1] = eg_sum_lanes(row_sums + 8);
+    }
     /* Of the consumer's rows of the tile, -1: they are not there. */
     __device__ int64_t row_of_sums() const {
         enum { ROWS = 64 * K::PRODUCTS };
@@ -472,43 +381,63 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         const int64_t chunk = boxes.first / ROWS;
         return chunk < p.gemm.chunks ? boxes.item * p.gemm.chunks + chunk : -1;
     }
-
-    /* The column sums of four warps become those of the consumer: a row of `sums` for its rows of the
-     * tile. */
-    __device__ void store_sums() const {
-        const float *four = sums(boxes.warp & ~3);
+    /* The column sums of four warps become those of the consumer: of a row of `sums`, for its rows of the
+     * tile, the columns of these parts. */
+    __device__ void store_sums(eg_parts parts, bool rehearsal) const {
         const int64_t chunk = row_of_sums();
+        const int from = boxes.right(parts.begin), to = boxes.right(parts.end);
+        const bool lower = boxes.warp & 1;
+        float *const two = exchange();
+        float *const mine = two + boxes.warp % 4 / 2 * K::COLS + to - 64 + eg_sum_column();
+        sync(); /* the bias has been read */
+        if (lower) {
+#pragma unroll
+            for (int i = 0; i < RIGHT; i++) {
+                if (to - i * 64 > from) mine[-i * 64] = sums[i * 2], mine[-i * 64 + 32] = sums[i * 2 + 1];
+            }
+        }
         sync();
-        for (int col = threadIdx.x % 128; col < K::COLS; col += 128) {
-            const float sum =
-                (four[col] + four[K::COLS + col]) + (four[2 * K::COLS + col] + four[3 * K::COLS + col]);
-            if (chunk >= 0 && boxes.col + col < p.gemm.cols)
-                eg_put_column_sum(p.gemm, chunk, boxes.col + col, sum);
+        if (!lower) {
+#pragma unroll
+            for (int i = 0; i < RIGHT; i++) {
+                if (to - i * 64 > from) {
+                    mine[-i * 64] = sums[i * 2] + mine[-i * 64];
+                    mine[-i * 64 + 32] = sums[i * 2 + 1] + mine[-i * 64 + 32];
+                }
+            }
+        }
+        sync();
+        for (int col = from + threadIdx.x % 128; col < to; col += 128) {
+            if (chunk >= 0 && boxes.col + col < p.gemm.cols && !rehearsal)
+                eg_put_column_sum(p.gemm, chunk, boxes.col + col, two[col] + two[K::COLS + col]);
         }
     }
 
-    /* After the tile's products. A rehearsal finishes one part of no tile, and stores nothing. */
-    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &bits,
+    /* Parts of a tile, after its products. A rehearsal finishes parts of no tile, and stores nothing. */
+    __device__ void finish_tile(const eg_accumulators<K> &acc, eg_parts parts = {0, PARTS}, bool lent = false,
                                 bool rehearsal = false) {
-        if (has_bias) {
-            sync(); /* the last tile's bias has been read */
-            bits.put(bias());
-        }
-        if (has_bias || has_sums) sync(); /* the bias is there, the last sums have been read */
+        /* Instructions that two warps need at different times are fetched at the same time. */
+        const bool skips = rehearsal && boxes.warp % 4 >= 2;
+        if (!CHAIN) sync(); /* the bias is there */
+        boxes.acquire_tile(rehearsal);
 #pragma unroll 1
-        for (int part = 0; part < (rehearsal ? 1 : eg_boxes<K>::PARTS); part++) {
-            float v[V];
-            eg_read_accumulators(acc, part % K::PRODUCTS * (K::COLS / 64) + part / K::PRODUCTS, v);
-            boxes.acquire(rehearsal);
-            finish(part, v);
-            store(part, rehearsal);
+        for (uint32_t part = parts.begin; part < parts.end; part++) {
+            if (boxes.two) boxes.acquire(p, part, rehearsal);
+            finish(acc, part, lent, skips);
+            if (boxes.two) {
+                store(part, part, rehearsal);
+            } else if (part % 2 == 1) {
+                store(part - 1, part, rehearsal);
+            }
         }
-        if (has_sums && !rehearsal) store_sums();
+        if (has_sums) store_sums(parts, rehearsal);
     }
 };
 
 /* A product that is only stored. */
 template <class K> struct eg_epilogue<K, EG_CUDA_STORE> {
+    static constexpr bool LENDS = false;
+
     const eg_cuda_hopper &p;
     eg_boxes<K> boxes;
 
@@ -516,7 +445,14 @@ template <class K> struct eg_epilogue<K, EG_CUDA_STORE> {
         : p(hopper),
           boxes(hopper, shared, warp, hopper.gemm.accumulate && hopper.gemm.out.dtype != EG_F32, false) {}
 
-    __device__ void finish_tile(const eg_accumulators<K> &acc, const eg_bias<K> &, bool rehearsal = false) {
+    __device__ void put(const eg_bias<K> &) const {}
+    __device__ void sync() const {}
+    __device__ void start_tile(const eg_hopper_tile &tile, eg_parts parts) {
+        boxes.start_tile(tile);
+        boxes.fetch(p, parts);
+    }
+    __device__ void finish_tile(const eg_accumulators<K> &acc, eg_parts = {}, bool = false,
+                                bool rehearsal = false) {
         if (rehearsal) return;
         if (p.gemm.out.dtype == EG_F32) return eg_store_rows_f32<K>(p, acc, boxes);
         eg_store_rows<K>(p, acc, boxes);

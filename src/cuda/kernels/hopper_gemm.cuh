@@ -12,6 +12,8 @@
  *   hopper_scheduler.cuh    which tile comes next: static, or with a stream-K tail
  *   hopper_stream_k.cuh     the partial tiles of a tail
  *   hopper_epilogue.cuh     the epilogue: each warp of a consumer finishes its 16 rows of the tile alone
+ *   hopper_boxes.cuh        the TMA boxes through which it reads and stores
+ *   many.cuh                the activations, for eight numbers at once
  *
  * What overlaps. TMA loads k-blocks ahead, also those of the next tile. What an epilogue reads (`in`: grad,
  * saved, residual) arrives in TMA boxes of its own during the products. Results are written over it and
@@ -24,6 +26,7 @@
 
 #include "hopper_mainloop.cuh"
 #include "hopper_scheduler.cuh"
+#include "many.cuh"
 
 enum { EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */ };
 
@@ -68,7 +71,8 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         bias.load(p.gemm, epilogue.boxes.group(), epilogue.boxes.col);
         eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer * 64, [&](int i) {
             /* What the epilogue reads, late enough that the last tile's results have been stored. */
-            if (owned && i == min(2, work.last - work.first - 1)) epilogue.boxes.fetch(p);
+            if (owned && i == min(2, work.last - work.first - 1))
+                epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
         });
         if constexpr (K::STREAM_K) {
             if (!owned) eg_store_partial_tile(work, rank, acc);
@@ -76,9 +80,11 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         }
         if (!owned) continue;
         eg_scale_tile<K>(p.gemm, acc);
-        epilogue.finish_tile(acc, bias);
+        if (K::ACTIVATES) eg_sync_threads<128>(EG_HOPPER_SYNC + consumer); /* the last bias has been read */
+        epilogue.put(bias);
+        epilogue.finish_tile(acc);
     }
-    if (eg_boxes<K>::elected()) eg_stores_have_written();
+    if (eg_boxes<K>::elected()) eg_stores_have_read<0>(); /* boxes go with the block */
 }
 
 template <class K>
@@ -102,7 +108,7 @@ EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t
 /* By one thread. */
 template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
     eg_ring_barriers<S>(shared);
-    for (int i = 0; i < 8 * S::BOXES; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
+    for (int i = 0; i < EG_HOPPER_CONSUMER_WARPS; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
 }
 
 /* By a warp that has nothing else to do. */
@@ -125,7 +131,8 @@ template <class K> EG_DEVICE void eg_hopper_gemm(const eg_cuda_hopper &p) {
         eg_prefetch_tensor_map(p.left);
         eg_prefetch_tensor_map(p.right);
     }
-    eg_sync_cluster();
+    eg_cluster_arrive(); /* the fence has released the barriers */
+    eg_cluster_wait();
     eg_let_successor_start();
     eg_wait_for_predecessor();
     const int warp = eg_warp();

@@ -40,8 +40,7 @@ template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
     static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
     static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_);
     static constexpr int STAGING = EG_HOPPER_BOXES_AT(COLS_);
-    static constexpr int SUMS = EG_HOPPER_SUMS_AT(COLS_);
-    static constexpr int BIAS = EG_HOPPER_BIAS_AT(COLS_);
+    static constexpr int EXCHANGE = EG_HOPPER_EXCHANGE_AT(COLS_);
     static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_);
     static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_);
     static constexpr int SHARED_BYTES = EG_HOPPER_SHARED(COLS_);

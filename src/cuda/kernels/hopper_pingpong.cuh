@@ -5,24 +5,29 @@
  *   consumer 1                        | products of tile 1 | epilogue ....  | products of tile 3
  *
  * While one consumer is in its epilogue, the other multiplies, so that an epilogue costs nothing where it is
- * shorter than a tile's products. Only that of a block's last tile is left. A consumer holds the accumulators
- * of 128 rows, two products of 64, so a tile has 128 columns.
+ * shorter than a tile's products. Only that of a block's last tile is left, when the other consumer has
+ * nothing to do. So it is lent the accumulators of the tile's right half, through shared memory, where the
+ * ring's stages are free by then, and finishes those. A consumer holds the accumulators of 128 rows, two
+ * products of 64, so a tile has 128 columns.
  *
  * There is one ring of stages and one producer, which loads one tile after another. Each consumer skips the
  * stages of the other's tiles. A consumer begins a tile when the other has asked for the last products of the
  * tile before: by then each stage is in the phase before the one that the consumer waits for, or in that, as
  * a wait by parity needs.
  *
- * Consumer 1 has nothing to do during the first tile's products. So it rehearses: it runs a part of an
- * epilogue on numbers that mean nothing, and stores none. In a training step other kernels and their data
- * have driven this one's instructions out of the caches, and an epilogue of some 20 KB would wait for device
- * memory line by line, 5 to 7 us on an H200. */
+ * Consumer 1 has nothing to do during the first tile's products. So it rehearses: it runs half of an epilogue
+ * on numbers that mean nothing, and stores none. In a training step other kernels and their data have driven
+ * this one's instructions out of the caches, and an epilogue of some 20 KB would wait for device memory line
+ * by line, 5 to 7 us on an H200. */
 #ifndef EG_CUDA_HOPPER_PINGPONG_CUH
 #define EG_CUDA_HOPPER_PINGPONG_CUH
 
 #include "hopper_gemm.cuh"
 
-enum { EG_PINGPONG_TURN = EG_HOPPER_SYNC + 2 /* named barriers: one for each consumer */ };
+enum {
+    EG_PINGPONG_TURN = EG_HOPPER_SYNC + 2, /* named barriers: one for each consumer */
+    EG_PINGPONG_LENT = EG_PINGPONG_TURN + 2
+};
 
 template <int COLS_> struct eg_pingpong_shape {
     static constexpr int COLS = COLS_, ROWS = EG_HOPPER_ROWS, DEPTH = EG_HOPPER_DEPTH;
@@ -32,8 +37,7 @@ template <int COLS_> struct eg_pingpong_shape {
     static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
     static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES(COLS);
     static constexpr int STAGING = EG_PINGPONG_BOXES_AT(COLS);
-    static constexpr int SUMS = EG_PINGPONG_SUMS_AT(COLS);
-    static constexpr int BIAS = EG_PINGPONG_BIAS_AT(COLS);
+    static constexpr int EXCHANGE = EG_PINGPONG_EXCHANGE_AT(COLS);
     static constexpr int BARRIERS = EG_PINGPONG_BARRIERS_AT(COLS);
     static constexpr int IN_FULL = EG_PINGPONG_BOX_BARRIERS_AT(COLS);
     static_assert(EG_PINGPONG_SHARED(COLS) <= 227 * 1024, "the shared memory of a block");
@@ -54,41 +58,73 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
 template <class K, int EPILOGUE>
 EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
                                   int warp) {
+    using E = eg_epilogue<K, EPILOGUE>;
+    constexpr uint32_t PARTS = eg_boxes<K>::PARTS, HALF = PARTS / 2;
     const int consumer = warp / 4;
     bool rehearsal = consumer == 1 && !K::GROUPED; /* the ends of groups may be the predecessor's */
     if (!rehearsal) eg_wait_for_predecessor();
     eg_hopper_tiles<K> tiles(p);
     eg_ring_of<K> ring(shared, rank);
-    eg_epilogue<K, EPILOGUE> epilogue(p, memory, shared, warp);
+    E epilogue(p, memory, shared, warp);
+    epilogue.boxes.prefetch(p);
     eg_scheduler<K> work(p, tiles.total);
     eg_accumulators<K> acc;
-    bool waits = consumer == 1; /* but for the first tile of all */
-    if (consumer == 1) work.next(), ring.skip(work.last);
-    while (rehearsal || work.next()) {
-        eg_bias<K> bias = {};
-        if (!rehearsal) {
+    eg_hopper_tile tile; /* the next one, and its bias */
+    eg_bias<K> bias;
+    bool placed = false;
+    const auto place = [&](uint32_t index) {
+        tile = tiles.at(index, rank);
+        if (EPILOGUE == EG_CUDA_FORWARD || EPILOGUE == EG_CUDA_ACT_GRAD)
+            bias.load(p.gemm, K::GROUPED ? tile.item : 0, tile.col);
+    };
+    bool waits = consumer == 1, helps = false; /* waits: but for the first tile of all */
+    uint32_t other = 0;                        /* the other consumer's tile */
+    if (consumer == 1) helps = work.next(), other = work.tile, ring.skip(work.last);
+    for (;;) {
+        const bool lent = !rehearsal && !work.next();
+        eg_parts parts = {0, rehearsal ? HALF : PARTS};
+        if (lent) {
+            if (!E::LENDS || !helps) break;
+            helps = false, parts.begin = HALF;
+            place(other);
+            epilogue.start_tile(tile, parts);
+            epilogue.sync(); /* the last bias has been read */
+            epilogue.put(bias);
+            eg_sync_threads<256>(EG_PINGPONG_LENT);
+        } else if (!rehearsal) {
+            const bool last = work.is_last();
+            if (E::LENDS && last) parts.end = HALF;
+            /* Before the turn: in a launch's first tile instructions and tensor maps come from far away, and
+             * would keep the products waiting. Later, a tile is placed under the products of the one before.
+             */
+            if (!placed) place(work.tile);
+            epilogue.start_tile(tile, parts);
             if (waits) eg_sync_threads<256>(EG_PINGPONG_TURN + consumer);
             waits = true;
             eg_multiply_tile<K>(acc, ring, work.last, 0, [&](int k_block) {
-                if (k_block == 0) {
-                    epilogue.boxes.start_tile(tiles.at(work.tile, rank));
-                    bias.load(p.gemm, epilogue.boxes.group(), epilogue.boxes.col);
+                if (k_block == min(1, work.last - 1)) {
+                    epilogue.put(bias);
+                    placed = work.after_next() < tiles.total;
+                    if (placed) place(work.after_next());
                 }
-                if (k_block == min(2, work.last - 1)) epilogue.boxes.fetch(p);
-                if (k_block == work.last - 1 && !work.is_last())
+                if (k_block == work.last - 1 && !last)
                     eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
             });
             eg_scale_tile<K>(p.gemm, acc);
+            if (E::LENDS && last) {
+                eg_lend_accumulators((float4 *)memory, acc);
+                eg_arrive_threads<256>(EG_PINGPONG_LENT);
+            }
         }
-        epilogue.finish_tile(acc, bias, rehearsal);
+        epilogue.finish_tile(acc, parts, lent, rehearsal);
         if (rehearsal) {
             rehearsal = false;
             eg_wait_for_predecessor();
-            continue;
+        } else if (!lent) {
+            helps = work.next(), other = work.tile, ring.skip(work.last);
         }
-        work.next(), ring.skip(work.last);
     }
-    if (eg_boxes<K>::elected()) eg_stores_have_written();
+    if (eg_boxes<K>::elected()) eg_stores_have_read<0>(); /* boxes go with the block */
 }
 
 template <class K>
@@ -116,7 +152,8 @@ template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
         eg_prefetch_tensor_map(p.left);
         eg_prefetch_tensor_map(p.right);
     }
-    eg_sync_cluster();
+    eg_cluster_arrive(); /* the fence has released the barriers */
+    eg_cluster_wait();
     eg_let_successor_start();
     const int warp = eg_warp();
     if (warp >= 8) {

@@ -194,7 +194,6 @@ EG_DEVICE void eg_stores_commit() { asm volatile("cp.async.bulk.commit_group;" :
 template <int LEFT> EG_DEVICE void eg_stores_have_read() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 }
-EG_DEVICE void eg_stores_have_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 /* ---- Shared memory to fragments and back: four 8 x 8 blocks of 16-bit numbers ----------------------- */
 

@@ -83,6 +83,8 @@ template <class K, bool STREAM_K = K::STREAM_K> struct eg_scheduler {
         return tile < tiles;
     }
     __device__ bool is_last() const { return next_tile >= tiles; }
+    /* The tile after the next. */
+    __device__ uint32_t after_next() const { return next_tile + gridDim.x / 2; }
 };
 
 /* ---- Stream-K: a tail of split tiles --------------------------------------------------------------------
