@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The product that takes anything: any storage types, strides and alignment. It is the best one where depth
- * and columns are few, and the reference for all other kernels.
+/* The product that takes anything: any storage types, strides and alignment. The last rows of the table, and
+ * the reference for all other kernels.
  *
  *     a block makes 32 x 128 results, which its threads hold as map_tile.cuh finishes them:
  *
