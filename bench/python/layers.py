@@ -3,7 +3,7 @@
 """Times the Python face of epigrad beside what a user has: layers drawn with a seed, the host's time included.
 
     layers.py [--device cpu|cuda] [--seed 1] [--layers 200] [--calls eager,compiled,jax,numpy] [--threads 1]
-              [--seconds 0] [--gflop 4] [--output build/python-layers.jsonl]
+              [--seconds 0] [--gflop 4] [--shapes MxKxN,...] [--output build/python-layers.jsonl]
 
 Each layer of bench/cpu/sweep.py, with the weight [N, K], is called as a program of that library would call it, results
 in new memory:
@@ -220,6 +220,7 @@ def parse():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--gflop", type=float, default=4, help="of one product: larger layers are left out")
     parser.add_argument("--seconds", type=float, default=0, help="of each kind of call, after which no layer is begun")
+    parser.add_argument("--shapes", default="", help="MxKxN,...: these layers, rather than drawn ones")
     parser.add_argument("--only", default="", help="layers whose name has this")
     parser.add_argument("--output", default="build/python-layers.jsonl")
     options = parser.parse_args()
