@@ -304,8 +304,9 @@ double eg_cpu_time_on(const eg_cpu_calibration *calibration, int threads, double
 }
 
 int eg_cpu_threads_that_pay(const eg_cpu_calibration *calibration, int most, double alone, int64_t units) {
+    const double margin = 1.3; /* an estimate may be off by as much, and threads by a wake-up */
     int best = 1;
-    double least = alone;
+    double least = alone / margin;
     if (units < most) most = (int)units;
     for (int threads = 2; threads <= most; threads++) {
         const double time = eg_cpu_time_on(calibration, threads, alone, units);
