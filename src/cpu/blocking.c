@@ -300,6 +300,6 @@ static int64_t left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
 }
 
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
-    return kernel->micro.mr * kernel->micro.nr + left_numbers(kernel, step->k_block) +
+    return eg_cpu_epilogue_rows(kernel) * kernel->micro.nr + left_numbers(kernel, step->k_block) +
            step->k_block * step->tile_cols;
 }

@@ -108,13 +108,13 @@ static double width_of_rest(const eg_cpu_kernel *row, int64_t cols) {
 
 enum { PAGE = 4096 };
 
-/* Whether lines of an operand in place are multiples of `apart` bytes from each other. Those a page apart
- * share a set of L1, and a few of L2: of `many` such lines, what was read or prefetched is evicted before it
- * is read again. */
-static bool is_evicted(const eg_view *x, int where, int64_t many, int64_t apart) {
+/* Whether an operand in place has lines at multiples of `pitch` bytes. Where that is a page, they share a set
+ * of L1, and a few of L2: of `many` such lines, what was read or prefetched is evicted before it is read
+ * again. */
+static bool is_evicted(const eg_view *x, int where, int64_t many, int64_t pitch) {
     const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride,
                   lines = x->col_stride == 1 ? x->rows : x->cols;
-    return where == EG_CPU_IN_PLACE && lines >= many && (line * (int64_t)eg_size_of(x->dtype)) % apart == 0;
+    return where == EG_CPU_IN_PLACE && lines >= many && (line * (int64_t)eg_size_of(x->dtype)) % pitch == 0;
 }
 
 /* A tile of a transposed left operand takes a piece of as many lines as it has k, and the next tile takes the

@@ -87,7 +87,9 @@ static void next_left(const outer_job *job, eg_micro_operand *a, int64_t row) {
     a->at = at;
 }
 
-static void run_tile(const outer_job *job, const outer_block *x, const eg_tile *tile) {
+/* The product of a tile; false where it was stored as the result. */
+static bool multiply(const outer_job *job, const eg_micro_operand *a, const eg_micro_operand *b,
+                     const eg_tile *tile) {
     static const eg_prefetch_plan no_plan;
     const eg_cpu_kernel *kernel = job->kernel;
     const bool direct =
@@ -97,37 +99,55 @@ static void run_tile(const outer_job *job, const outer_block *x, const eg_tile *
                                 .out_stride = direct ? job->out.row_stride : kernel->micro.nr,
                                 .rows = tile->rows,
                                 .non_temporal = direct && job->epilogue.non_temporal};
-    kernel->micro.multiply(&x->a, &x->b, job->op->depth, tile->cols, &sums, &no_plan);
-    if (direct) return;
+    kernel->micro.multiply(a, b, job->op->depth, tile->cols, &sums, &no_plan);
+    return !direct;
+}
+
+/* Some tiles, one below the other, and their epilogue. */
+static void run_tiles(const outer_job *job, const outer_block *x, const eg_tile *tiles) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t mr = kernel->micro.mr, end = tiles->row + tiles->rows;
+    const size_t bytes = (size_t)(mr * kernel->micro.nr) * eg_size_of(kernel->compute);
+    eg_micro_operand a = x->a;
+    eg_tile tile = *tiles;
+    bool wanted = false;
+    for (; tile.row < end; tile.row += mr, tile.values = (char *)tile.values + bytes) {
+        tile.rows = eg_least(mr, end - tile.row);
+        wanted = multiply(job, &a, &x->b, &tile);
+        next_left(job, &a, tile.row + mr);
+    }
+    if (!wanted) return;
     eg_tile_epilogue t;
-    eg_cpu_epilogue_begin(&t, &job->epilogue, tile);
+    eg_cpu_epilogue_begin(&t, &job->epilogue, tiles);
     eg_cpu_epilogue_finish(&t);
 }
 
-/* The right operand stays in L1; each tile's rows are written on where the tile before ended. */
+/* The right operand stays in L1; each tile's rows are written on where the tile before ended. Of those that
+ * bypass the caches few at once, as parts of lines wait for the next tile. */
 static void run_rows(const outer_job *job, outer_block *x) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr;
+    const int64_t most = job->stores_result || job->epilogue.non_temporal ? mr : eg_cpu_epilogue_rows(kernel);
     const char *const right = x->b.at;
     eg_tile tile = {.item = x->item, .row = x->row, .values = x->tile, .spare = x->spare};
     while (tile.row < x->row + x->rows) {
-        tile.rows = eg_least(mr, x->row + x->rows - tile.row);
+        tile.rows = eg_least(most, x->row + x->rows - tile.row);
         x->b.at = right;
         for (int64_t col = 0; col < x->cols; col += nr) {
             tile.col = x->col + col;
             tile.cols = eg_least(nr, x->cols - col);
-            run_tile(job, x, &tile);
+            run_tiles(job, x, &tile);
             x->b.at = (const char *)x->b.at + x->right_panel;
         }
-        tile.row += mr;
-        next_left(job, &x->a, tile.row);
+        for (int64_t i = 0; i < tile.rows; i += mr) next_left(job, &x->a, tile.row + i + mr);
+        tile.row += most;
     }
 }
 
 static void run_block(void *arg, int64_t index, int thread) {
     const outer_job *job = arg;
     const int64_t nr = job->kernel->micro.nr;
-    const size_t tile = (size_t)(job->kernel->micro.mr * nr) * eg_size_of(job->kernel->compute);
+    const size_t tiles = (size_t)(eg_cpu_epilogue_rows(job->kernel) * nr) * eg_size_of(job->kernel->compute);
     const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
     outer_block x = {.item = item,
                      .row = (down - item * job->row_blocks) * EG_CPU_CHUNK,
@@ -136,7 +156,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     x.rows = eg_least(EG_CPU_CHUNK, job->op->rows - x.row);
     x.cols = eg_least(job->nc, job->op->cols - x.col);
     x.tile = x.spare + (size_t)eg_cpu_spare_numbers(job->kernel) * eg_size_of(job->kernel->compute);
-    x.scratch = x.tile + tile;
+    x.scratch = x.tile + tiles;
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
     char *to = x.scratch;
     if (job->a.panels != NULL) {
