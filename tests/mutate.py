@@ -70,7 +70,7 @@ MUTATIONS = [
     ("with several passes tiles take turns too", "src/cpu/blocking.c",
      "out.single_pass = is_single_pass(x, out.kc);", "out.single_pass = x->summed <= 1;"),
     ("a tile is summed where the epilogue of the one before it runs", "src/cpu/gemm.c",
-     "x->single_pass ? place & 1 : place", "x->single_pass ? 0 : place"),
+     "x->single_pass ? place & in_turn : place", "x->single_pass ? 0 : place"),
     ("AMX: one of the six products is left out", "src/cpu/amx_multiply.h",
      "load_left(m, 2, products), dot(m, products, wide);", ""),
     ("AMX: what is stored non-temporally is not unscaled", "src/cpu/kernel_amx.c",
@@ -104,7 +104,8 @@ MUTATIONS = [
      "EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols);",
      "EG_V(store_row)(dst + i * row_bytes, tile + i * EG_NR, dtype, 1, cols < EG_NR ? cols + 1 : cols);"),
     ("the workspace is one tile short", "src/cpu/compile.c",
-     "most += EG_CPU_SPARE_TILES *", "most += (EG_CPU_SPARE_TILES - 1) *"),
+     "most += eg_cpu_spare_numbers(kernel);",
+     "most += eg_cpu_spare_numbers(kernel) - (int64_t)kernel->micro.mr * kernel->micro.nr;"),
     ("a failed growth forgets that the workspace is gone", "src/core/api.c",
      "    context->workspace_bytes = 0;\n", ""),
     # Epilogues.

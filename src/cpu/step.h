@@ -105,9 +105,9 @@ static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK 
  * transposed ones have to. */
 static inline int64_t eg_cpu_epilogue_rows(const eg_cpu_kernel *kernel) {
     enum { BYTES = 2048 };
-    const int64_t nr = kernel->micro.nr, most = BYTES / (nr * (int64_t)eg_size_of(kernel->compute));
+    const int64_t nr = kernel->micro.nr, bytes = nr * (int64_t)eg_size_of(kernel->compute);
     int64_t rows = kernel->micro.mr;
-    while (!eg_cpu_is_amx(kernel) && 2 * rows <= eg_least(most, nr)) rows *= 2;
+    while (!eg_cpu_is_amx(kernel) && 2 * rows <= nr && 2 * rows * bytes <= BYTES) rows *= 2;
     return rows;
 }
 
