@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "gated_maps.h"
 #include "layout.h"
 #include "parameters.h"
 #include "partition.h"
@@ -21,9 +20,10 @@ static eg_op_kind kind_of(const eg_op *op, eg_cuda_part part) {
 }
 
 /* What a device and a layer allow, whatever the operands are like. */
-static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, eg_op_kind kind) {
+static bool allows_any(const eg_cuda_compiler *c, const eg_cuda_kernel *row, eg_op_kind kind, bool pairs) {
     const eg_op_list *list = c->list;
     if (row->kind != kind || row->compute != list->compute) return false;
+    if (row->family == EG_CUDA_PAIR && !pairs) return false;
     if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != list->dtype) return false;
     if ((row->needs & c->caps->features) != row->needs) return false;
     if (row->shared > ((const eg_cuda_caps *)c->caps->detail)->shared) return false;
@@ -31,16 +31,27 @@ static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, eg_op_k
     return list->math != EG_MATH_STRICT || (row->takes & EG_CUDA_MATRIX_UNIT) == 0;
 }
 
-/* A name restricts the operations that it is a row for. Where the library refuses, its name cannot. */
+static bool allows(const eg_cuda_compiler *c, const eg_cuda_kernel *row, eg_op_kind kind) {
+    return allows_any(c, row, kind, false);
+}
+
+/* The row that a call asks for by name. */
+static const eg_cuda_kernel *row_of_name(const eg_caps *caps) {
+    const eg_cuda_kernel *row = NULL;
+    for (int i = 0; caps->only_kernel != NULL && (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (strcmp(caps->only_kernel, row->name) == 0) break;
+    }
+    return row;
+}
+
+/* A name restricts the operations that it is a row for. Where the library refuses, its name cannot; that of a
+ * row for two products does not restrict those that are one. */
 static bool is_named(const eg_caps *caps, const eg_cuda_kernel *row, const eg_op *op) {
     if (caps->only_kernel == NULL || op->kind == EG_COPY || strcmp(caps->only_kernel, row->name) == 0)
         return true;
-    const eg_cuda_kernel *other;
-    for (int i = 0; (other = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (strcmp(caps->only_kernel, other->name) == 0)
-            return other->kind != row->kind || (other->family == EG_CUDA_LIBRARY && caps->refused);
-    }
-    return false;
+    const eg_cuda_kernel *other = row_of_name(caps);
+    return other != NULL && (other->kind != row->kind || other->family == EG_CUDA_PAIR ||
+                             (other->family == EG_CUDA_LIBRARY && caps->refused));
 }
 
 /* ---- Which is best -------------------------------------------------------------------------------- */
@@ -70,7 +81,7 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
                        int index) {
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     double saved;
-    const bool has_tail = row->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
+    const bool has_tail = eg_cuda_is_persistent(row) && eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
     return eg_cuda_estimate(&machine, row, x, has_tail ? saved : -1) +
            (has_tail && index == 0 ? machine.calibration->clear : 0);
 }
@@ -152,12 +163,10 @@ static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
 /* Whether parts are better than the whole. A row that is asked for by name is used wherever it is possible:
  * one for maps in parts, one for products as a whole. */
 static bool prefers_parts(const eg_cuda_compiler *c, eg_op_kind kind, double whole, double parts) {
-    const eg_cuda_kernel *row;
+    const eg_cuda_kernel *named = row_of_name(c->caps);
     if (c->caps->only_kernel == NULL) return parts < whole;
-    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (strcmp(c->caps->only_kernel, row->name) == 0) return row->kind == kind;
-    }
-    return false;
+    if (named == NULL) return false;
+    return named->family == EG_CUDA_PAIR ? parts < whole : named->kind == kind;
 }
 
 /* Sums are made at once: there are few chunks. */
@@ -185,7 +194,7 @@ static bool choose_gated(eg_cuda_compiler *c, int index) {
             continue;
         if (!has_room_for_sums(c, row, ops.up) || !has_room_for_sums(c, row, ops.gate)) continue;
         c->row[index] = row;
-        if (first == index) c->microseconds += eg_cuda_estimate_gated(&machine, row, &x);
+        if (first == index) c->cost[index] = eg_cuda_estimate_gated(&machine, row, &x);
         return true;
     }
     return false;
@@ -220,10 +229,18 @@ static void choose_chunks(eg_cuda_compiler *c, int index, double *whole) {
     c->product[index] = alone, c->row[index] = sums, *whole = parts;
 }
 
-eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
+static eg_status no_row(const eg_cuda_compiler *c) {
+    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
+                   c->caps->only_kernel != NULL ? c->caps->only_kernel : "any",
+                   eg_dtype_name(c->list->dtype));
+}
+
+/* The row of an operation, or those of its parts, those before it being decided. */
+static eg_status choose_one(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
     double whole, product, finish;
     c->row[index] = c->product[index] = NULL;
+    c->cost[index] = 0;
     if (op->kind == EG_COLLECTIVE || choose_gated(c, index)) return EG_OK;
     c->row[index] = least_of(c, index, EG_CUDA_WHOLE, &whole);
     if (may_be_split(c, op)) {
@@ -234,9 +251,69 @@ eg_status eg_cuda_choose(eg_cuda_compiler *c, int index) {
             c->product[index] = alone, c->row[index] = map, whole = product + finish;
     }
     choose_chunks(c, index, &whole);
-    c->microseconds += whole;
+    c->cost[index] = whole;
     if (c->row[index] != NULL) return EG_OK;
-    return eg_fail(EG_ERR_UNSUPPORTED, "kernel \"%s\" cannot do a step of this call in %s",
-                   c->caps->only_kernel != NULL ? c->caps->only_kernel : "any",
-                   eg_dtype_name(c->list->dtype));
+    return no_row(c);
+}
+
+/* ---- Two products by one kernel --------------------------------------------------------------------- */
+
+double eg_cuda_time_of_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_pair *x,
+                            int index) {
+    const eg_cuda_gemm like = eg_cuda_like_pair(x);
+    return eg_cuda_time_of(c, row, &like, index);
+}
+
+/* Sums of all rows are made at once. */
+static bool has_room_for_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *row,
+                              const eg_cuda_pair_ops *ops) {
+    for (int i = 0; i < c->list->ops; i++) {
+        const eg_op *op = &c->list->op[i];
+        const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+        if ((ops->ops >> i & 1U) == 0 || sums == NULL) continue;
+        if (eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, op->rows,
+                                eg_cuda_sum_rows(row))
+                .total > 0)
+            return false;
+    }
+    return true;
+}
+
+/* Of the rows that make operation `first` and some after it at once, the one of least time, if that is less
+ * than theirs, or if it is asked for by name. */
+static void choose_pair(eg_cuda_compiler *c, int first, const eg_cuda_pair_ops *ops) {
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = c->aligned};
+    const eg_cuda_pair x = eg_cuda_pair_of(&nowhere, ops);
+    const eg_cuda_gemm like = eg_cuda_like_pair(&x);
+    const eg_cuda_kernel *row, *chosen = NULL, *named = row_of_name(c->caps);
+    double apart = 0, least = 0;
+    for (int i = 0; i < c->list->ops; i++) apart += (ops->ops >> i & 1U) != 0 ? c->cost[i] : 0;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (!allows_any(c, row, EG_GEMM, true) || (named != NULL && named->kind != EG_REDUCE && row != named))
+            continue;
+        if (!eg_cuda_takes_pair(row, ops, &x) || !has_use(c, row, &like) || !has_room_for_pair(c, row, ops))
+            continue;
+        const double time = eg_cuda_time_of_pair(c, row, &x, first);
+        if (chosen == NULL || time < least) chosen = row, least = time;
+    }
+    if (chosen == NULL || (least >= apart && chosen != named)) return;
+    for (int i = 0; i < c->list->ops; i++) {
+        if ((ops->ops >> i & 1U) != 0) c->row[i] = chosen, c->product[i] = NULL, c->cost[i] = 0;
+    }
+    c->pair[first] = chosen, c->paired |= ops->ops, c->cost[first] = least;
+}
+
+eg_status eg_cuda_choose_all(eg_cuda_compiler *c) {
+    const eg_cuda_kernel *named = row_of_name(c->caps);
+    eg_cuda_pair_ops ops;
+    c->microseconds = 0, c->paired = 0;
+    memset(c->pair, 0, sizeof c->pair);
+    for (int i = 0; i < c->list->ops; i++) EG_TRY(choose_one(c, i));
+    for (int i = 0; i < c->list->ops; i++) {
+        if ((c->paired >> i & 1U) == 0 && eg_cuda_find_pair(c->list, i, &ops)) choose_pair(c, i, &ops);
+    }
+    for (int i = 0; i < c->list->ops; i++) c->microseconds += c->cost[i];
+    if (named == NULL || named->family != EG_CUDA_PAIR || c->paired != 0 || eg_first_gemm(c->list) == NULL)
+        return EG_OK;
+    return no_row(c);
 }

@@ -3,7 +3,7 @@
 #ifndef EG_CUDA_CHOOSE_H
 #define EG_CUDA_CHOOSE_H
 
-#include "step.h"
+#include "pairs.h"
 
 /* What has been decided of a program so far. */
 typedef struct eg_cuda_compiler {
@@ -13,12 +13,19 @@ typedef struct eg_cuda_compiler {
     const eg_op_list *list;
     const eg_cuda_kernel *row[EG_MAX_OPS];     /* of the operation, or of what finishes it */
     const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
+    const eg_cuda_kernel *pair[EG_MAX_OPS];    /* of the first operation of two products: their row, which */
+    uint32_t paired;                           /* makes all of these operations, a bit each */
     bool aligned;                              /* eg_cuda_binding */
+    double cost[EG_MAX_OPS];                   /* of an operation, and */
     double microseconds;                       /* of all operations that are decided */
 } eg_cuda_compiler;
 
-/* The row of an operation, or those of its parts, those before it being decided. */
-eg_status eg_cuda_choose(eg_cuda_compiler *c, int op);
+/* All operations, and which of them one kernel makes. */
+eg_status eg_cuda_choose_all(eg_cuda_compiler *c);
+
+/* Estimated microseconds of a row for two products. */
+double eg_cuda_time_of_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_pair *x,
+                            int index);
 
 /* The row that makes padded copies. */
 const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype);

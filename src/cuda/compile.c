@@ -132,11 +132,7 @@ static bool add_workspace(const eg_cuda_compiler *c) {
 
 /* ---- Kernels -------------------------------------------------------------------------------------- */
 
-static eg_status choose_rows(eg_cuda_compiler *c) {
-    c->microseconds = 0;
-    for (int i = 0; i < c->list->ops; i++) EG_TRY(eg_cuda_choose(c, i));
-    return EG_OK;
-}
+static eg_status choose_rows(eg_cuda_compiler *c) { return eg_cuda_choose_all(c); }
 
 /* Operands whose rows do not begin on 16 bytes, which kernels for vectors and TMA cannot take as they are. */
 static void pad_operands(const eg_cuda_compiler *c, eg_cuda_program *detail) {
@@ -247,15 +243,37 @@ static eg_cuda_part product_part(const eg_cuda_compiler *c, int op) {
     return c->product[op] != NULL ? EG_CUDA_PRODUCT : EG_CUDA_WHOLE;
 }
 
+static eg_cuda_pair pair_of(const eg_cuda_compiler *c, int first, eg_cuda_pair_ops *ops) {
+    const eg_cuda_binding nowhere = {.program = c->program};
+    eg_cuda_find_pair(c->list, first, ops);
+    return eg_cuda_pair_of(&nowhere, ops);
+}
+
+/* What an operation is to its persistent kernel, which makes it first of all that it makes; false: it is
+ * none. */
+static bool is_persistent(const eg_cuda_compiler *c, int op, eg_cuda_gemm *x) {
+    eg_cuda_pair_ops ops;
+    if (c->pair[op] != NULL) {
+        const eg_cuda_pair pair = pair_of(c, op, &ops);
+        *x = eg_cuda_like_pair(&pair);
+        return true;
+    }
+    if ((c->paired >> op & 1U) != 0 || c->list->op[op].kind == EG_COLLECTIVE) return false;
+    if (product_row(c, op)->family != EG_CUDA_TMA) return false;
+    *x = gemm_of(c, op, product_part(c, op));
+    return true;
+}
+
+static bool has_tail(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x) {
+    double saved;
+    return eg_cuda_choose_tail(c, product_row(c, op), x, &saved).tiles > 0;
+}
+
 /* Whether blocks of any launch tell each other something: what they count by is to begin at 0. */
 static bool counts(const eg_cuda_compiler *c) {
-    double saved;
+    eg_cuda_gemm x;
     for (int i = 0; i < c->list->ops; i++) {
-        if (c->list->op[i].kind == EG_COLLECTIVE) continue; /* which has no row */
-        const eg_cuda_kernel *row = product_row(c, i);
-        if (row->family != EG_CUDA_TMA) continue;
-        const eg_cuda_gemm x = gemm_of(c, i, product_part(c, i));
-        if (eg_cuda_choose_tail(c, row, &x, &saved).tiles > 0) return true;
+        if (is_persistent(c, i, &x) && has_tail(c, i, &x)) return true;
     }
     return false;
 }
@@ -306,6 +324,16 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
 /* Rows of tiles in a wave, two blocks high: of 8 L2 has the least to read. */
 enum { RASTER = 8 };
 
+/* What a persistent kernel is told beside its operands. */
+static void take_tiles(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x, bool clears,
+                       eg_cuda_step *detail) {
+    const eg_cuda_kernel *row = detail->kernel;
+    detail->tail = tail_of(c, op, x);
+    detail->raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / eg_cuda_cluster_rows(row);
+    detail->tma_cols = eg_cuda_tma_cols(row, x);
+    detail->clears = clears && detail->tail.tiles == 0;
+}
+
 /* All of a product, or a part of it: what finishes a product is a map that takes any strides. */
 static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bool clears) {
     const bool alone = part == EG_CUDA_PRODUCT || part == EG_CUDA_CHUNKS;
@@ -314,12 +342,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     eg_cuda_step detail = {.kernel = row, .part = (uint8_t)part, .op = (int8_t)op};
     int64_t sum_rows;
     if (!alone) detail.portions = portions_of(c, op, &sum_rows);
-    if (row->family == EG_CUDA_TMA) {
-        detail.tail = tail_of(c, op, &x);
-        detail.raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / eg_cuda_cluster_rows(row);
-        detail.tma_cols = eg_cuda_tma_cols(row, &x);
-        detail.clears = clears && detail.tail.tiles == 0;
-    }
+    if (row->family == EG_CUDA_TMA) take_tiles(c, op, &x, clears, &detail);
     if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT) {
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
         detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
@@ -375,6 +398,29 @@ static void add_gated(const eg_cuda_compiler *c, int first) {
     eg_step *step = add_step(c, ops.up, &detail);
     step->also |= 1U << ops.gate;
     step->microseconds = eg_cuda_estimate_gated(&machine, c->row[first], &x);
+}
+
+/* Two products with all that is done with them. */
+static void add_pair(const eg_cuda_compiler *c, int first, bool clears) {
+    eg_cuda_pair_ops ops;
+    const eg_cuda_pair x = pair_of(c, first, &ops);
+    const eg_cuda_gemm like = eg_cuda_like_pair(&x);
+    eg_cuda_step detail = {.kernel = c->pair[first], .part = EG_CUDA_WHOLE, .op = (int8_t)first};
+    take_tiles(c, first, &like, clears, &detail);
+    detail.tma_cols = eg_cuda_tma_cols(detail.kernel, &x.up);
+    const int named = ops.kind == EG_CUDA_PAIR_CHAIN ? ops.maps.gate : ops.up;
+    eg_step *step = add_step(c, named, &detail);
+    step->also = ops.ops & ~(1U << named);
+    step->kind = EG_GEMM;
+    step->tail = detail.tail.tiles;
+    step->microseconds = eg_cuda_time_of_pair(c, c->pair[first], &x, first);
+    if (detail.tail.tiles > 0 && first == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
+}
+
+/* Whether the maps of a gated unit are made with this one. No two units follow each other. */
+static bool is_first_of_gated(const eg_cuda_compiler *c, int op) {
+    eg_cuda_gated_ops ops;
+    return eg_cuda_find_gated(c->list, op, &ops);
 }
 
 static void add_pads(const eg_cuda_compiler *c) {
@@ -473,12 +519,9 @@ static void add_collective(const eg_cuda_compiler *c, int op) {
 
 /* Whether the first operation may clear the counters of later ones. */
 static bool first_clears(const eg_cuda_compiler *c) {
-    const eg_cuda_kernel *first = product_row(c, 0);
-    double saved;
+    eg_cuda_gemm x;
     if (c->list->op[0].kind == EG_COLLECTIVE) return false;
-    const eg_cuda_gemm x = gemm_of(c, 0, product_part(c, 0));
-    return first->family == EG_CUDA_VECTORS ||
-           (first->family == EG_CUDA_TMA && eg_cuda_choose_tail(c, first, &x, &saved).tiles == 0);
+    return product_row(c, 0)->family == EG_CUDA_VECTORS || (is_persistent(c, 0, &x) && !has_tail(c, 0, &x));
 }
 
 /* Whether the first operation only sums columns of an operand, so that no product waits for it. */
@@ -498,39 +541,47 @@ static void add_sums_aside(const eg_cuda_compiler *c) {
     add_reduce_beside(c, 0, false);
 }
 
+/* The steps of an operation that is made by itself. */
+static void add_op(const eg_cuda_compiler *c, int op, bool clears) {
+    switch (c->list->op[op].kind) {
+    case EG_GEMM:
+    case EG_COPY:
+        add_product(c, op, product_part(c, op), clears);
+        if (is_in_chunks(c, op)) {
+            add_sum_of_chunks(c, op);
+        } else if (c->product[op] != NULL) {
+            add_product(c, op, EG_CUDA_FINISH, false);
+        }
+        break;
+    case EG_MAP:
+        if (c->row[op]->family != EG_CUDA_GATED) {
+            add_map(c, op, clears);
+        } else if (is_first_of_gated(c, op)) {
+            add_gated(c, op);
+        }
+        break;
+    case EG_REDUCE:
+        if (!is_made(c, op)) add_reduce(c, op);
+        break;
+    case EG_COLLECTIVE:
+        add_collective(c, op);
+        break;
+    }
+}
+
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     bool aside = !counting && sums_aside(c), added[EG_MAX_OPS] = {false};
-    int gated_end = 0;
     if (aside) added[0] = true, added[reduce_of(c->list, 0)] = true;
     if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
     for (int i = 0; i < c->list->ops; i++) {
         if (added[i]) continue;
-        switch (c->list->op[i].kind) {
-        case EG_GEMM:
-        case EG_COPY:
-            add_product(c, i, product_part(c, i), counting && i == 0);
-            if (is_in_chunks(c, i)) {
-                add_sum_of_chunks(c, i);
-            } else if (c->product[i] != NULL) {
-                add_product(c, i, EG_CUDA_FINISH, false);
-            }
-            break;
-        case EG_MAP:
-            if (c->row[i]->family != EG_CUDA_GATED) {
-                add_map(c, i, counting && i == 0);
-            } else if (i >= gated_end) {
-                add_gated(c, i);
-                gated_end = i + 3;
-            }
-            break;
-        case EG_REDUCE:
-            if (!is_made(c, i)) add_reduce(c, i);
-            break;
-        case EG_COLLECTIVE:
-            add_collective(c, i);
-            break;
+        const bool clears = counting && i == 0;
+        if (c->pair[i] != NULL) {
+            add_pair(c, i, clears);
+        } else if ((c->paired >> i & 1U) == 0) {
+            add_op(c, i, clears);
         }
         if (c->list->op[i].kind == EG_REDUCE || c->list->op[i].kind == EG_COLLECTIVE) continue;
         if (aside && c->list->op[i].kind == EG_GEMM) add_sums_aside(c), aside = false;

@@ -15,6 +15,8 @@ static eg_cuda_kind by_type(const eg_cuda_kernel *row, eg_cuda_kind of_16, eg_cu
 }
 
 static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
+    if (row->family == EG_CUDA_PAIR && (row->epilogues & 1U << EG_CUDA_STORE) == 0)
+        return (row->epilogues & 1U << EG_CUDA_CHAIN) != 0 ? EG_CUDA_KIND_GATED_CHAIN : EG_CUDA_KIND_GATED;
     if ((row->takes & EG_CUDA_GROUPS_ALONE) != 0)
         return row->tile_cols == 256 ? EG_CUDA_KIND_GROUPED_WIDE : EG_CUDA_KIND_GROUPED;
     if ((row->takes & EG_CUDA_PINGPONG) != 0) return EG_CUDA_KIND_PINGPONG;
@@ -38,6 +40,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_LIBRARY:
         return by_type(row, EG_CUDA_KIND_LIBRARY_16, EG_CUDA_KIND_LIBRARY_F32, EG_CUDA_KIND_LIBRARY_F64);
     case EG_CUDA_TMA:
+    case EG_CUDA_PAIR:
         return kind_of_tma(row);
     case EG_CUDA_TMA_SPLIT:
         return kind_of_tma_split(row);
@@ -201,7 +204,7 @@ static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
-    const bool clusters = row->family == EG_CUDA_TMA;
+    const bool clusters = eg_cuda_is_persistent(row);
     const int blocks = clusters ? EG_CUDA_CLUSTER : 1;
     const int rows = clusters ? eg_cuda_cluster_rows(row) : row->tile_rows,
               cols = clusters ? eg_cuda_cluster_cols(row) : row->tile_cols;
@@ -211,7 +214,7 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const bool has_tail = saved >= 0;
     const double waves = ceil_of(tiles / places) - (has_tail ? saved : 0);
     const double rounds = ceil_of(tiles / (places * costs->resident));
-    const double inside = row->family == EG_CUDA_TMA ? 1 : inside_of(row, x);
+    const double inside = clusters ? 1 : inside_of(row, x);
     /* Kernels of any type wait longer for what they load one by one. */
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency * waiting);

@@ -37,6 +37,8 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_PINGPONG,
     EG_CUDA_KIND_GROUPED, /* persistent, of groups: a tile for each consumer, */
     EG_CUDA_KIND_GROUPED_WIDE,
+    EG_CUDA_KIND_GATED,        /* both products of a gated unit, */
+    EG_CUDA_KIND_GATED_CHAIN,  /* one, of which its gradients are made */
     EG_CUDA_KIND_TMA_SPLIT_16, /* small tiles: of few rows, */
     EG_CUDA_KIND_TMA_SPLIT_64, /* of 64 x 64, */
     EG_CUDA_KIND_TMA_SPLIT_128,

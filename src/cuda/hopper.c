@@ -8,7 +8,9 @@
 #include "groups.h"
 #include "takes.h"
 
-enum { LINE = 128, WARP_ROWS = 16 }; /* bytes of a swizzled line; rows that a consumer warp stores at once */
+/* Bytes of a swizzled line; rows that a consumer's warp stores at once, and those of a product of a consumer.
+ */
+enum { LINE = 128, WARP_ROWS = 16, CONSUMER_ROWS = 64 };
 
 static CUtensorMapDataType tensor_map_type(int32_t dtype) {
     switch (dtype) {
@@ -55,10 +57,10 @@ static eg_status encode_lines(const eg_cuda_device *device, const eg_cuda_kernel
 
 /* The tensor map through which results are stored; none where threads store all of them. */
 static eg_status encode_result(const eg_cuda_device *device, const eg_cuda_kernel *row,
-                               const eg_cuda_hopper *hopper, const eg_cuda_matrix *x,
+                               const eg_cuda_hopper *hopper, const eg_cuda_matrix *x, int high,
                                eg_cuda_tensor_map *tensor_map) {
     if (hopper->tma_cols == 0) return EG_OK;
-    return encode_lines(device, row, x, hopper->gemm.rows, hopper->tma_cols, hopper->gemm.items, WARP_ROWS,
+    return encode_lines(device, row, x, hopper->gemm.rows, hopper->tma_cols, hopper->gemm.items, high,
                         tensor_map);
 }
 
@@ -93,6 +95,31 @@ static void take_rows_as_items(eg_cuda_gemm *x) {
     x->right.item_stride = x->right.row_stride;
 }
 
+/* Of a persistent kernel. A cluster's blocks share one of the operands: each loads half of a box. */
+static eg_status encode_operands(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                                 const eg_cuda_gemm *x, int64_t depth, int64_t cols, int64_t sources,
+                                 eg_cuda_hopper *hopper) {
+    const bool right_cols = x->right.col_stride != 1, shares_left = (row->takes & EG_CUDA_SHARES_LEFT) != 0;
+    const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
+              right_lines = right_cols ? row->tile_cols : row->k_block;
+    EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources,
+                        shares_left ? left_lines / 2 : left_lines, &hopper->left));
+    return encode_lines(device, row, &x->right, depth, cols, sources,
+                        shares_left ? right_lines : right_lines / 2, &hopper->right);
+}
+
+/* A cluster of two blocks makes a tile. There are as many clusters as fit on the device. */
+static int64_t blocks_of(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                         const eg_cuda_hopper *hopper) {
+    const eg_cuda_gemm *x = &hopper->gemm;
+    const int64_t rows = eg_cuda_cluster_rows(row), cols = eg_cuda_cluster_cols(row),
+                  room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
+    const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, rows)
+                                                          : (x->rows + rows - 1) / rows * x->items;
+    const int64_t tiles = down * ((x->cols + cols - 1) / cols);
+    return EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
+}
+
 eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                  eg_cuda_hopper *hopper, int64_t *blocks) {
     const eg_cuda_gemm *x = &hopper->gemm;
@@ -103,25 +130,31 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     if (by_group) take_rows_as_items(&hopper->gemm);
     const int64_t depth = by_group ? row->k_block : x->depth,
                   sources = by_group ? x->depth : (x->summed > 1 ? x->summed : x->items);
-    const bool right_cols = x->right.col_stride != 1;
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
-    const bool shares_left = (row->takes & EG_CUDA_SHARES_LEFT) != 0; /* each block loads half of a box */
-    const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
-              right_lines = right_cols ? row->tile_cols : row->k_block;
-    EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources,
-                        shares_left ? left_lines / 2 : left_lines, &hopper->left));
-    EG_TRY(encode_lines(device, row, &x->right, depth, x->cols, sources,
-                        shares_left ? right_lines : right_lines / 2, &hopper->right));
+    EG_TRY(encode_operands(device, row, x, depth, x->cols, sources, hopper));
     EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
-    EG_TRY(encode_result(device, row, hopper, &x->out, &hopper->out));
-    EG_TRY(encode_result(device, row, hopper, &x->second, &hopper->second));
+    EG_TRY(encode_result(device, row, hopper, &x->out, WARP_ROWS, &hopper->out));
+    EG_TRY(encode_result(device, row, hopper, &x->second, WARP_ROWS, &hopper->second));
+    *blocks = blocks_of(device, row, hopper);
+    return EG_OK;
+}
 
-    /* A cluster of two blocks makes a tile. There are as many clusters as fit on the device. */
-    const int64_t rows = eg_cuda_cluster_rows(row), cols = eg_cuda_cluster_cols(row),
-                  room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
-    const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, rows)
-                                                          : (x->rows + rows - 1) / rows * x->items;
-    const int64_t tiles = down * ((x->cols + cols - 1) / cols);
-    *blocks = EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
+/* Of both, `up` says what one is like. */
+static eg_status encode_one(const eg_cuda_device *device, const eg_cuda_kernel *row, const eg_cuda_gemm *one,
+                            eg_cuda_hopper *hopper) {
+    const eg_cuda_gemm *x = &hopper->gemm;
+    const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
+    const int high = x->epilogue == EG_CUDA_CHAIN ? CONSUMER_ROWS : WARP_ROWS;
+    EG_TRY(encode_operands(device, row, x, x->depth, one->cols, one->items, hopper));
+    EG_TRY(encode_lines(device, row, in, x->rows, one->cols, one->items, high, &hopper->in));
+    EG_TRY(encode_result(device, row, hopper, &x->out, high, &hopper->out));
+    return encode_result(device, row, hopper, &x->second, high, &hopper->second);
+}
+
+eg_status eg_cuda_hopper_prepare_pair(const eg_cuda_device *device, const eg_cuda_kernel *row,
+                                      eg_cuda_hopper_pair *both, int64_t *blocks) {
+    EG_TRY(encode_one(device, row, &both->up.gemm, &both->gate));
+    EG_TRY(encode_one(device, row, &both->up.gemm, &both->up));
+    *blocks = blocks_of(device, row, &both->gate);
     return EG_OK;
 }

@@ -5,6 +5,7 @@
 #include "distributed/collectives.h"
 #include "gated_maps.h"
 #include "hopper.h"
+#include "pairs.h"
 #include "parameters.h"
 #include "partition.h"
 
@@ -88,19 +89,9 @@ static eg_cuda_gemm gemm_of_step(const eg_cuda_binding *binding, const eg_step *
     return x;
 }
 
-static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {
-    const eg_cuda_kernel *row = detail->kernel;
+static eg_cuda_hopper hopper_of(const eg_cuda_run *run, const eg_cuda_step *detail, const eg_cuda_gemm *x) {
     const eg_cuda_tail *tail = &detail->tail;
-    const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
-    gemm.multiprocessors = run->device->caps.multiprocessors;
-    gemm.wrong = run->device->wrong_at;
-    if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->stream, row, tiles, &gemm);
-    gemm.splits = detail->splits;
-    if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
-    if (row->family == EG_CUDA_SPLIT)
-        return enqueue_clusters(run, run->stream, row, tiles, detail->splits, &gemm);
-    eg_cuda_hopper hopper = {.gemm = gemm, .raster = detail->raster, .tma_cols = detail->tma_cols};
-    int64_t blocks = 0;
+    eg_cuda_hopper hopper = {.gemm = *x, .raster = detail->raster, .tma_cols = detail->tma_cols};
     if (tail->tiles > 0) {
         hopper.tail = (eg_cuda_stream_k){.sums = eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
                                          .counts = eg_cuda_counters_of(&run->binding).data +
@@ -110,8 +101,38 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
                                          .owner_k_blocks = tail->owner_k_blocks};
     }
     if (detail->clears) hopper.counts = eg_cuda_counters_of(&run->binding);
+    return hopper;
+}
+
+static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {
+    const eg_cuda_kernel *row = detail->kernel;
+    const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
+    gemm.multiprocessors = run->device->caps.multiprocessors;
+    gemm.wrong = run->device->wrong_at;
+    if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->stream, row, tiles, &gemm);
+    gemm.splits = detail->splits;
+    if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
+    if (row->family == EG_CUDA_SPLIT)
+        return enqueue_clusters(run, run->stream, row, tiles, detail->splits, &gemm);
+    eg_cuda_hopper hopper = hopper_of(run, detail, &gemm);
+    int64_t blocks = 0;
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1, &hopper);
+}
+
+/* Two products by one launch. */
+static eg_status run_pair(const eg_cuda_run *run, const eg_step *step) {
+    const eg_cuda_step *detail = eg_cuda_detail(step);
+    eg_cuda_pair_ops ops;
+    eg_cuda_find_pair(&run->binding.program->list, detail->op, &ops);
+    eg_cuda_pair x = eg_cuda_pair_of(&run->binding, &ops);
+    eg_cuda_hopper_pair both;
+    int64_t blocks;
+    eg_cuda_count_tiles(detail->kernel, &x.gate);
+    eg_cuda_count_tiles(detail->kernel, &x.up);
+    both.gate = hopper_of(run, detail, &x.gate), both.up = hopper_of(run, detail, &x.up);
+    EG_TRY(eg_cuda_hopper_prepare_pair(run->device, detail->kernel, &both, &blocks));
+    return enqueue(run, run->main, detail->kernel, blocks, &both);
 }
 
 /* In portions whose column sums the workspace has room for. */
@@ -224,6 +245,8 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
     case EG_CUDA_TMA_SPLIT:
     case EG_CUDA_TMA_TILES:
         return run_gemm(run, step);
+    case EG_CUDA_PAIR:
+        return run_pair(run, step);
     case EG_CUDA_VECTORS:
         return run_vectors(run, step);
     case EG_CUDA_GATED:

@@ -143,6 +143,24 @@
     HOPPER_GROUPED_WIDE(type, storage, nt)                                                                   \
     HOPPER_DEPTH_GROUPS(type, storage)
 
+/* Two products of a gated unit by one kernel (pair.h): with their epilogues, kernels/hopper_gated.cuh, and
+ * their sum, kernels/hopper_pair.cuh. */
+#define HOPPER_GATED(type, storage, layout)                                                                  \
+    HOPPER_ROW(#type "_gated", storage, layout, 128, EG_PINGPONG_SHARED(128), 1U << EG_CUDA_FORWARD,         \
+               EG_CUDA_PAIR, 0, EG_CUDA_PINGPONG)                                                            \
+    HOPPER_ROW(#type "_gated_chain", storage, layout, 128, EG_PINGPONG_SHARED(128), 1U << EG_CUDA_CHAIN,     \
+               EG_CUDA_PAIR, 0, EG_CUDA_PINGPONG)
+#define HOPPER_PAIR(type, storage, layout)                                                                   \
+    HOPPER_ROW(#type "_pair", storage, layout, 128, EG_PINGPONG_SHARED(128), STORES, EG_CUDA_PAIR, 0,        \
+               EG_CUDA_PINGPONG)                                                                             \
+    HOPPER_ROW(#type "_pair_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256), STORES, EG_CUDA_PAIR,    \
+               64, EG_CUDA_STREAM_K)
+#define HOPPER_16_PAIRS(type, storage)                                                                       \
+    HOPPER_GATED(type, storage, nn)                                                                          \
+    HOPPER_GATED(type, storage, nt)                                                                          \
+    HOPPER_PAIR(type, storage, nn)                                                                           \
+    HOPPER_PAIR(type, storage, nt)
+
 /* Products by the vendor's library, with a bias or nothing; of 16 bits on Hopper also with a ReLU. */
 #define LIBRARY_ROW(label, storage, accumulated, must, terms, also)                                          \
     {.name = "cublaslt_" label,                                                                              \
@@ -166,7 +184,7 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
             HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16) HOPPER_16_GROUPED(bf16, EG_BF16)
-                HOPPER_16_GROUPED(f16, EG_F16)
+                HOPPER_16_GROUPED(f16, EG_F16) HOPPER_16_PAIRS(bf16, EG_BF16) HOPPER_16_PAIRS(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

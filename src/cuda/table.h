@@ -19,6 +19,7 @@ typedef enum eg_cuda_family {
     EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_SPLIT,     /* eg_cuda_gemm; any strides, and a cluster of blocks may share a tile's depth */
     EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
+    EG_CUDA_PAIR,      /* eg_cuda_hopper_pair; persistent likewise */
     EG_CUDA_TMA_SPLIT, /* eg_cuda_hopper with tensor maps of left and right; a cluster may share a tile's
                           depth */
     EG_CUDA_TMA_TILES, /* eg_cuda_hopper with tensor maps of left and right; a block a tile */
@@ -66,6 +67,10 @@ typedef struct eg_cuda_kernel {
     int shared;   /* bytes of dynamic shared memory */
     int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
 } eg_cuda_kernel;
+
+static inline bool eg_cuda_is_persistent(const eg_cuda_kernel *row) {
+    return row->family == EG_CUDA_TMA || row->family == EG_CUDA_PAIR;
+}
 
 /* Of a persistent kernel: rows and columns of a cluster's tile. */
 static inline int eg_cuda_cluster_rows(const eg_cuda_kernel *row) {

@@ -3,7 +3,6 @@
  * library that run nothing. */
 #define _DEFAULT_SOURCE
 #include "cuda/depth_groups.h"
-#include "cuda/gated.h"
 #include "host.h"
 
 enum { CALLS = 600, PLAN = 16384 };
@@ -194,7 +193,7 @@ static void group(eg_layer *l, eg_forward_args *up, eg_backward_args *down) {
 
 /* What the tests have seen, so that none of it is missing. */
 typedef struct seen {
-    int library, refused, portions, cleared, beside, grouped, by_k_blocks, gated;
+    int library, refused, portions, cleared, beside, grouped, by_k_blocks, gated, paired;
 } seen;
 
 static void look_at(const char *plan, bool refused, seen *x) {
@@ -204,6 +203,7 @@ static void look_at(const char *plan, bool refused, seen *x) {
     x->cleared += strstr(plan, "clear counters") != NULL;
     x->beside += strstr(plan, "beside the next") != NULL;
     x->gated += strstr(plan, "  gated_grad_") != NULL;
+    x->paired += strstr(plan, "_gated_") != NULL || strstr(plan, "_pair_") != NULL;
 }
 
 static bool begins(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
@@ -298,7 +298,7 @@ static void what_is_launched_is_what_the_plan_prints(void **state) {
     }
     assert_true(x.library > 0 && x.refused > 0);
     assert_true(x.portions > 0 && x.cleared > 0 && x.beside > 0 && x.grouped > 0 && x.by_k_blocks > 0 &&
-                x.gated > 0);
+                x.gated > 0 && x.paired > 0);
 }
 
 /* How many products of a backward call the plan gives to the library. */
@@ -555,54 +555,8 @@ static void a_cluster_shares_left_or_right(void **state) {
     }
 }
 
-/* A layer above a gated unit: both of its gradients are one launch, whose numbers are the operands'; where a
- * row does not begin on 16 bytes they are three. */
-static void both_gradients_of_a_gated_unit_are_one_map(void **state) {
-    enum { M = 2048, K = 512, N = 256 };
-    (void)state;
-    session s;
-    open_session(&s);
-    const eg_layer layer = {.size = sizeof layer, .m = M, .k = K, .n = N, .dtype = EG_BF16};
-    eg_backward_args args = {.size = sizeof args,
-                             .b = {.data = place(1)},
-                             .grad = {.data = place(2)},
-                             .d_a = {.data = place(5)},
-                             .chain = {.saved = {.data = place(9)}, .d_bias = {.data = place(10)}},
-                             .chain_up = {.saved = {.data = place(17)},
-                                          .d_up = {.data = place(18)},
-                                          .d_bias = {.data = place(20)}},
-                             .workspace = workspace};
-    args.chain.source = EG_SOURCE_PRE, args.chain.activation = EG_ACT_SILU;
-    for (int odd = 0; odd < 2; odd++) {
-        int gated = 0, maps = 0, sums = 0;
-        args.chain_up.d_up.ld = odd ? K + 1 : K;
-        driver->launches = 0;
-        assert_ok(eg_backward(s.context, &layer, &args));
-        for (int i = 0; i < driver->launches; i++) {
-            gated += strcmp(driver->launch[i], "gated_grad_bf16") == 0;
-            maps += begins(driver->launch[i], "map_");
-            sums += begins(driver->launch[i], "column_sum");
-        }
-        assert_int_equal(gated, odd ? 0 : 1);
-        assert_int_equal(maps, odd ? 3 : 0);
-        assert_int_equal(sums, 2);
-        if (odd) continue;
-        const eg_cuda_gated *x = (const eg_cuda_gated *)driver->parameter;
-        assert_int_equal(x->gate.data, (uintptr_t)place(9));
-        assert_int_equal(x->up.data, (uintptr_t)place(17));
-        assert_int_equal(x->d_gate.data, (uintptr_t)place(5));
-        assert_int_equal(x->d_up.data, (uintptr_t)place(18));
-        assert_int_equal(x->d_y.dtype, EG_F32);
-        assert_true(x->sums_up != 0 && x->sums_gate != 0 && x->sums_up != x->sums_gate);
-        assert_int_equal(x->rows, M);
-        assert_int_equal(x->activation, EG_ACT_SILU);
-    }
-    close_session(&s);
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(both_gradients_of_a_gated_unit_are_one_map),
-                                       cmocka_unit_test(a_cluster_shares_left_or_right),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_cluster_shares_left_or_right),
                                        cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
                                        cmocka_unit_test(what_is_launched_is_what_the_plan_prints),
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),

@@ -55,27 +55,50 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool SHARES_LEFT = GROUPED; /* a group's last tile loses fewer rows */
 };
 
-template <class K, int EPILOGUE>
-EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, uint32_t rank,
-                                  int warp) {
-    using E = eg_epilogue<K, EPILOGUE>;
-    constexpr uint32_t PARTS = eg_boxes<K>::PARTS, HALF = PARTS / 2;
+/* What a consumer of tiles in turn asks of an epilogue: its parameter P, and
+ *
+ *   PARTS           parts of a tile, of which the last half may be lent
+ *   LENDS, lend     whether it takes accumulators that have been lent, and how they are
+ *   bias            that of a tile, which is loaded before the tile is begun
+ *   prefetch, start_tile, put, sync, finish_tile   as hopper_epilogue.cuh has them */
+template <class K, int EPILOGUE> struct eg_turn_epilogue : eg_epilogue<K, EPILOGUE> {
+    static constexpr uint32_t PARTS = eg_boxes<K>::PARTS;
+
+    struct bias : eg_bias<K> {
+        __device__ void load(const eg_cuda_hopper &p, const eg_hopper_tile &tile) {
+            if (EPILOGUE == EG_CUDA_FORWARD || EPILOGUE == EG_CUDA_ACT_GRAD)
+                eg_bias<K>::load(p.gemm, K::GROUPED ? tile.item : 0, tile.col);
+        }
+    };
+
+    __device__ eg_turn_epilogue(const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared, int warp)
+        : eg_epilogue<K, EPILOGUE>(p, memory, shared, warp) {}
+    __device__ void prefetch() const { this->boxes.prefetch(this->p); }
+    __device__ static void lend(uint8_t *memory, const eg_accumulators<K> &acc) {
+        eg_lend_accumulators((float4 *)memory, acc);
+    }
+};
+
+/* `of`: the parameter of the epilogue E, `p`: of the products. */
+template <class K, class E, class P>
+EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared,
+                                  uint32_t rank, int warp) {
+    constexpr uint32_t PARTS = E::PARTS, HALF = PARTS / 2;
     const int consumer = warp / 4;
     bool rehearsal = consumer == 1 && !K::GROUPED; /* the ends of groups may be the predecessor's */
     if (!rehearsal) eg_wait_for_predecessor();
     eg_hopper_tiles<K> tiles(p);
     eg_ring_of<K> ring(shared, rank);
-    E epilogue(p, memory, shared, warp);
-    epilogue.boxes.prefetch(p);
+    E epilogue(of, memory, shared, warp);
+    epilogue.prefetch();
     eg_scheduler<K> work(p, tiles.total);
     eg_accumulators<K> acc;
     eg_hopper_tile tile; /* the next one, and its bias */
-    eg_bias<K> bias;
+    typename E::bias bias;
     bool placed = false;
     const auto place = [&](uint32_t index) {
         tile = tiles.at(index, rank);
-        if (EPILOGUE == EG_CUDA_FORWARD || EPILOGUE == EG_CUDA_ACT_GRAD)
-            bias.load(p.gemm, K::GROUPED ? tile.item : 0, tile.col);
+        bias.load(of, tile);
     };
     bool waits = consumer == 1, helps = false; /* waits: but for the first tile of all */
     uint32_t other = 0;                        /* the other consumer's tile */
@@ -112,7 +135,7 @@ EG_DEVICE void eg_consume_in_turn(const eg_cuda_hopper &p, uint8_t *memory, uint
             });
             eg_scale_tile<K>(p.gemm, acc);
             if (E::LENDS && last) {
-                eg_lend_accumulators((float4 *)memory, acc);
+                E::lend(memory, acc);
                 eg_arrive_threads<256>(EG_PINGPONG_LENT);
             }
         }
@@ -133,14 +156,17 @@ EG_DEVICE void eg_consume_any_in_turn(const eg_cuda_hopper &p, uint8_t *memory, 
     if constexpr (K::ACTIVATES) {
         switch (p.gemm.epilogue) {
         case EG_CUDA_FORWARD:
-            return eg_consume_in_turn<K, EG_CUDA_FORWARD>(p, memory, shared, rank, warp);
+            return eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_FORWARD>>(p, p, memory, shared, rank,
+                                                                               warp);
         case EG_CUDA_ACT_GRAD:
-            return eg_consume_in_turn<K, EG_CUDA_ACT_GRAD>(p, memory, shared, rank, warp);
+            return eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_ACT_GRAD>>(p, p, memory, shared, rank,
+                                                                                warp);
         case EG_CUDA_CHAIN:
-            return eg_consume_in_turn<K, EG_CUDA_CHAIN>(p, memory, shared, rank, warp);
+            return eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_CHAIN>>(p, p, memory, shared, rank,
+                                                                             warp);
         }
     }
-    eg_consume_in_turn<K, EG_CUDA_STORE>(p, memory, shared, rank, warp);
+    eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_STORE>>(p, p, memory, shared, rank, warp);
 }
 
 template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
