@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cuda/gated.h"
+#include "cuda/pair.h"
 #include "fake_driver.h"
 
 #include <stdio.h>
@@ -255,6 +256,8 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
     (void)extra;
     if (strncmp((const char *)function, "eg_gated_grad_", sizeof "eg_gated_grad_" - 1) == 0)
         memcpy(eg_fake_cuda.parameter, parameters[0], sizeof(eg_cuda_gated));
+    if (strncmp((const char *)function, "eg_hopper_bf16_gated_", sizeof "eg_hopper_bf16_gated_" - 1) == 0)
+        memcpy(eg_fake_cuda.parameter, parameters[0], sizeof(eg_cuda_hopper_pair));
     eg_fake_cuda.last_blocks = config->gridDimX;
     eg_fake_cuda.last_cluster = 1;
     for (unsigned i = 0; i < config->numAttrs; i++) {

@@ -3,6 +3,7 @@
  * of. Over a driver that runs nothing. */
 #define _DEFAULT_SOURCE
 #include "cuda/gated.h"
+#include "cuda/pair.h"
 #include "host.h"
 
 enum { M = 2048, K = 512, N = 1024 };
@@ -105,6 +106,10 @@ static void chain_is_one_product(void **state) {
         expect_map(3, 5, N, M, 64);
         expect_map(6, 17, N, M, 64);
         expect_map(7, 18, N, M, 64);
+        const eg_cuda_hopper_pair *x = (const eg_cuda_hopper_pair *)driver->parameter;
+        assert_true(x->gate.gemm.sums != 0 && x->up.gemm.sums != 0);
+        assert_int_not_equal(x->gate.gemm.sums, x->up.gemm.sums);
+        assert_int_equal(x->gate.gemm.activation, EG_ACT_SILU);
     }
     close_session(&s);
 }
@@ -141,14 +146,15 @@ static void what_has_no_vectors_is_made_apart(void **state) {
     open_session(&s);
     const eg_layer layer = layer_of(K, N, EG_ACT_SILU), odd = layer_of(K, N + 4, EG_ACT_SILU),
                    up = layer_of(N, K, EG_ACT_NONE), down = layer_of(K, N, EG_ACT_NONE);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         eg_forward_args args = unit();
         if (i == 0) args.pre_up.ld = N + 1;
         if (i == 1) args.pre.offset = 8;
         if (i == 2) args.b_up.layout = EG_ROW_MAJOR;
         if (i == 3) args.y.offset = 2;
+        if (i == 5) args.y.ld = args.pre.ld = args.pre_up.ld = N + 8;
         driver->launches = 0;
-        assert_ok(eg_forward(s.context, i == 4 ? &odd : &layer, &args));
+        assert_ok(eg_forward(s.context, i >= 4 ? &odd : &layer, &args));
         assert_int_equal(launches_of("hopper_bf16_gated"), 0);
     }
     eg_backward_args args = above();
