@@ -15,19 +15,16 @@ variant is one CUDA graph over sets of operands that exceed the L2 cache; varian
 Results are compared with products in f64 first. Writes OUT.jsonl and a table, OUT.md. The exit status is 1 where a
 result of epigrad is wrong."""
 
-import argparse
-import json
-import os
 import random
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 
 import epigrad_c as eg
+import runs
 import summary
-from graphs import Graph, header, take_turns
+from graphs import Graph, take_turns
 from operators import DTYPES, relative_error
 
 SIZES = ("8x2048x4096x14336,128x512x2048x768,64x512x7168x2048,8x512x2048x768,128x128x2048x768,64x16x2048x768,"
@@ -181,10 +178,10 @@ def measure(options, library, shape, routing):
         ours.run("forward", i)  # every pre is that of its inputs
     graphs = {}
     for way, index in (("forward", 0), ("backward", 1)):
-        runs = {"epigrad": lambda i, way=way: ours.run(way, i), "dense": lambda i, way=way: dense.run(way, i)}
+        calls = {"epigrad": lambda i, way=way: ours.run(way, i), "dense": lambda i, way=way: dense.run(way, i)}
         for name, peer in peers_of(rows).items():
-            runs[name] = lambda i, run=peer[index]: run(sets[i])
-        for name, run in runs.items():
+            calls[name] = lambda i, run=peer[index]: run(sets[i])
+        for name, run in calls.items():
             try:
                 graphs[way, name] = Graph(run, len(sets), TURN_MS)
             except RuntimeError as error:
@@ -196,43 +193,12 @@ def measure(options, library, shape, routing):
                           for way in ("forward", "backward")}}
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
-    parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dtype", default="bf16", choices=LIMITS)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no further size is begun")
-    parser.add_argument("--out", default="build/cuda-grouped")
-    return parser.parse_args()
-
-
 def main():
-    options = parse()
-    if not torch.cuda.is_available():
-        sys.exit("no CUDA device")
-    torch.set_grad_enabled(False)
-    torch.set_default_device("cuda")
-    torch.manual_seed(options.seed)
-    stream, begin, rows = torch.cuda.Stream(), time.monotonic(), []
-    head = header("grouped.py build/src/libepigrad.so", options.seed)
-    os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
-    with torch.cuda.stream(stream), open(options.out + ".jsonl", "w", encoding="utf-8") as file:
-        library = eg.Library(options.library, stream.cuda_stream)
-        file.write(json.dumps(head) + "\n")
-        for size in options.sizes.split(","):
-            for routing in ("even", "zipf"):
-                if time.monotonic() - begin > options.seconds:
-                    break
-                rows.append(measure(options, library, tuple(map(int, size.split("x"))), routing))
-                file.write(json.dumps(rows[-1]) + "\n")
-                file.flush()
-                print(json.dumps({k: v for k, v in rows[-1].items() if k != "steps"}), flush=True)
-    text = summary.grouped_markdown(head, rows)
-    with open(options.out + ".md", "w", encoding="utf-8") as file:
-        file.write(text)
-    print(text, end="")
-    return int(any("wrong" in row for row in rows))
+    options = runs.parser_of(__doc__, SIZES, LIMITS, "build/cuda-grouped").parse_args()
+    runs.begin_on_device(options.seed)
+    cases = [(shape, routing) for shape in runs.parse_sizes(options.sizes) for routing in ("even", "zipf")]
+    return runs.run(options, "grouped.py build/src/libepigrad.so", cases,
+                    lambda library, case: measure(options, library, *case), summary.grouped_markdown)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ CUDA graph over all sets (jax cannot be captured and is timed as it runs); varia
 turns counts. Results are compared with PyTorch's in f64 first. --drawn adds so many sizes, drawn with the seed.
 Writes OUT.jsonl and a table, OUT.md. The exit status is 1 where a result of epigrad is wrong."""
 
-import argparse
-import json
 import os
 import random
 import statistics
@@ -29,8 +27,9 @@ import torch.nn.functional as F
 
 import cublaslt
 import epigrad_c as eg
+import runs
 import summary
-from graphs import Graph, header
+from graphs import Graph, take_turns
 from operators import DTYPES, relative_error
 
 SIZES = "2048x768x3072,8192x1024x4096,4096x4096x4096,8192x4096x14336"
@@ -44,7 +43,7 @@ RESULTS = ["out", "d_x", "d_w1", "d_b1", "d_w2", "d_b2"]
 
 
 def sizes_of(options):
-    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes.split(",") if size]
+    sizes = runs.parse_sizes(options.sizes)
     draw, wanted = random.Random(options.seed), len(sizes) + options.drawn
     while len(sizes) < wanted:
         size = (draw.choice(ROWS), *draw.choice(BLOCKS))
@@ -190,12 +189,12 @@ def errors_of(run, s, want):
 def variants_of(lt, sets, frameworks):
     """All but epigrad and jax."""
     bare = Products(lt, sets[0], fused=False)
-    runs = {"bare": lambda i: bare.run(sets[i]), "torch": lambda i: torch_step(*sets[i].inputs())}
+    calls = {"bare": lambda i: bare.run(sets[i]), "torch": lambda i: torch_step(*sets[i].inputs())}
     if frameworks:
         torch.compiler.reset()  # it goes on without compiling after some sizes
         compiled = torch.compile(torch_step, dynamic=False)
-        runs["compile"] = lambda i: compiled(*sets[i].inputs())
-    return runs
+        calls["compile"] = lambda i: compiled(*sets[i].inputs())
+    return calls
 
 
 def fused_variant(lt, sets, want, limit):
@@ -210,9 +209,9 @@ def fused_variant(lt, sets, want, limit):
     return {"cublasLt fused": lambda i: products.run(sets[i])}
 
 
-def graphs_of(runs, sets, frameworks):
+def graphs_of(calls, sets, frameworks):
     graphs = {}
-    for name, run in runs.items():
+    for name, run in calls.items():
         try:
             graphs[name] = Graph(run, len(sets), TURN_MS)
         except Exception as error:  # a compiler's, of any kind
@@ -238,56 +237,26 @@ def measure(options, library, lt, shape):
     errors = errors_of(lambda: ours.run(0), sets[0], want)
     if not all(error <= limit for error in errors):
         return {**row, "wrong": "relative errors " + " ".join(f"{error:.1e}" for error in errors)}
-    runs = {"epigrad": ours.run, **variants_of(lt, sets, options.frameworks), **fused_variant(lt, sets, want, limit)}
+    calls = {"epigrad": ours.run, **variants_of(lt, sets, options.frameworks), **fused_variant(lt, sets, want, limit)}
     del want
-    graphs = graphs_of(runs, sets, options.frameworks)
-    for _ in range(TURNS):
-        # A turn gains by what the one before it left of the power limit: the order is drawn anew each time.
-        for name in random.sample(list(graphs), len(graphs)):
-            graphs[name].turn()
+    graphs = graphs_of(calls, sets, options.frameworks)
+    take_turns(list(graphs.values()), TURNS)
     bare = graphs["bare"].times
     return {**row, "ms": {name: round(graph.median(), 5) for name, graph in graphs.items()},
             "ratio": {name: round(statistics.median(t / b for t, b in zip(graph.times, bare)), 4)
                       for name, graph in graphs.items()}}
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library")
-    parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--drawn", type=int, default=4)
-    parser.add_argument("--dtype", default="bf16", choices=DTYPES)
-    parser.add_argument("--frameworks", action="store_true")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="after which no further size is begun")
-    parser.add_argument("--out", default="build/cuda-step")
-    return parser.parse_args()
-
-
 def main():
-    options = parse()
-    if not torch.cuda.is_available():
-        sys.exit("no CUDA device")
-    torch.set_grad_enabled(False)
-    torch.set_default_device("cuda")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    stream, begin, rows = torch.cuda.Stream(), time.monotonic(), []
-    head = header(f"step.py build/src/libepigrad.so{' --frameworks' * options.frameworks}", options.seed)
-    os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
-    with torch.cuda.stream(stream), open(options.out + ".jsonl", "w", encoding="utf-8") as file:
-        library, lt = eg.Library(options.library, stream.cuda_stream), cublaslt.CublasLt()
-        file.write(json.dumps(head) + "\n")
-        for shape in sizes_of(options):
-            if time.monotonic() - begin > options.seconds:
-                break
-            rows.append(measure(options, library, lt, shape))
-            file.write(json.dumps(rows[-1]) + "\n")
-            file.flush()
-    text = summary.steps_markdown(head, rows)
-    with open(options.out + ".md", "w", encoding="utf-8") as file:
-        file.write(text)
-    print(text, end="")
-    return int(any("wrong" in row for row in rows))
+    parser = runs.parser_of(__doc__, SIZES, DTYPES, "build/cuda-step")
+    parser.add_argument("--drawn", type=int, default=4)
+    parser.add_argument("--frameworks", action="store_true")
+    options = parser.parse_args()
+    runs.begin_on_device(options.seed)
+    lt = cublaslt.CublasLt()
+    return runs.run(options, f"step.py build/src/libepigrad.so{' --frameworks' * options.frameworks}",
+                    sizes_of(options), lambda library, shape: measure(options, library, lt, shape),
+                    summary.steps_markdown)
 
 
 if __name__ == "__main__":
