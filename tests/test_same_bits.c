@@ -423,6 +423,50 @@ static void outer_products_have_the_same_bits(void **state) {
     eg_close(contexts[0]), eg_close(contexts[1]);
 }
 
+/* ---- Block fusion ------------------------------------------------------------------------------- */
+
+/* A gated backward call whose two weights are one; the gradient of the other goes to `d_b_up`. */
+static eg_backward_args gated_call(const fixture *f, result *d_b_up) {
+    eg_backward_args args = f->backward;
+    *d_b_up = make_result(f->layer.k, f->layer.n, f->layer.dtype, true);
+    args.b_up = args.b, args.bias_up = args.bias, args.d_b_up = d_b_up->at;
+    return args;
+}
+
+/* Products and the maps after them, block by block; and as one group, whose steps are run one after the
+ * other. All matrices are alike, so that any could be taken for another. */
+static void check_fused(eg_context *context, eg_layer layer) {
+    fixture x, y;
+    char plan[4096];
+    result d_b_up[2];
+    const int32_t end = (int32_t)layer.m;
+    fixture_make(&x, layer), fixture_make(&y, layer);
+    eg_backward_args blocks = gated_call(&x, &d_b_up[0]), group = gated_call(&y, &d_b_up[1]);
+    eg_layer one_group = layer;
+    one_group.groups = 1, group.offsets.data = (void *)(uintptr_t)&end;
+    fixture_poison(&x), fixture_poison(&y);
+    assert_ok(eg_backward_plan(context, &layer, &blocks, plan, sizeof plan));
+    assert_non_null(strstr(plan, "in the same blocks"));
+    assert_ok(eg_backward(context, &layer, &blocks));
+    assert_ok(eg_backward(context, &one_group, &group));
+    assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+    assert_same(&d_b_up[0], &d_b_up[1]);
+    for (int i = 0; i < 2; i++) free(d_b_up[i].memory);
+    fixture_free(&x), fixture_free(&y);
+}
+
+static void block_fusion_changes_no_bit(void **state) {
+    (void)state;
+    eg_context *contexts[] = {open_cpu(1), open_cpu(3)};
+    for (size_t i = 0; i < 2 * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i % LENGTH(dtypes)], layer.activation = EG_ACT_SILU, layer.batch = 1;
+        layer.m = layer.k = layer.n = 600;
+        check_fused(contexts[i / LENGTH(dtypes)], layer);
+    }
+    for (int i = 0; i < 2; i++) eg_close(contexts[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(large_results_have_the_same_bits_on_whole_lines),
@@ -434,6 +478,7 @@ int main(void) {
         cmocka_unit_test(rows_of_a_tile_block_have_the_same_bits),
         cmocka_unit_test(few_columns_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),
+        cmocka_unit_test(block_fusion_changes_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

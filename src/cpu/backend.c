@@ -87,6 +87,33 @@ void eg_cpu_run_step(const eg_cpu_run *run, const eg_step *step) {
     }
 }
 
+typedef struct fused_steps {
+    int count;
+    eg_cpu_part part[EG_CPU_FUSED_STEPS];
+} fused_steps;
+
+static void run_fused_block(void *arg, int64_t index, int thread) {
+    fused_steps *fused = arg;
+    for (int i = 0; i < fused->count; i++) fused->part[i].body(fused->part[i].job, index, thread);
+}
+
+/* Steps of the same blocks, block by block: as many as there are from `step` on, of `left`. */
+static int run_fused(const eg_cpu_run *run, const eg_step *step, int left) {
+    fused_steps fused;
+    eg_cpu_run each = *run;
+    for (fused.count = 0; fused.count < left; fused.count++) {
+        if (fused.count > 0 && !eg_cpu_detail(&step[fused.count])->same_blocks) break;
+        each.part = &fused.part[fused.count];
+        eg_cpu_run_step(&each, &step[fused.count]);
+    }
+    eg_cpu_parallel(run->threads, step->threads, fused.part[0].count, run_fused_block, &fused);
+    return fused.count;
+}
+
+static bool is_fused_with_next(const eg_program *program, int step) {
+    return step + 1 < program->steps && eg_cpu_detail(&program->step[step + 1])->same_blocks;
+}
+
 /* A kernel that splits numbers into bf16 terms refuses infinities, NaN and magnitudes above 2^26. Another
  * program then writes again what has been written by then. Outputs that are accumulated to are touched only
  * after everything has been split. */
@@ -101,8 +128,13 @@ static eg_status run_steps(eg_context *context, const eg_program *program, const
     if (program->steps > 0) run.scratch = eg_cpu_region(&run, EG_CPU_SCRATCH);
     for (int i = 0; i < program->steps && !*refused; i++) {
         const eg_step *step = &program->step[i];
-        if (step->kind == EG_COLLECTIVE) EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
-        if (step->kind != EG_COLLECTIVE) eg_cpu_run_step(&run, step);
+        if (step->kind == EG_COLLECTIVE) {
+            EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
+        } else if (is_fused_with_next(program, i)) {
+            i += run_fused(&run, step, program->steps - i) - 1;
+        } else {
+            eg_cpu_run_step(&run, step);
+        }
     }
     return EG_OK;
 }

@@ -318,7 +318,7 @@ static bool add_scratch(eg_cpu_compiler *c) {
             need = eg_cpu_outer_scratch(kernel, step);
         } else if (detail->streams != EG_CPU_STREAMS_NONE) {
             need = eg_cpu_few_rows_scratch(kernel, step);
-        } else if (step->tile_rows > 0) {
+        } else if (step->kind == EG_GEMM) {
             need = eg_cpu_block_tiles(kernel, step->tile_rows, step->tile_cols, detail->single_pass) *
                        kernel->micro.mr * kernel->micro.nr +
                    packed_by_block(kernel, step);
@@ -350,5 +350,7 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     for (int i = 0; i < c.list->ops; i++) {
         if (!add_operation(&c, i)) return false;
     }
-    return c.list->ops == 0 || add_scratch(&c);
+    if (c.list->ops > 0 && !add_scratch(&c)) return false;
+    eg_cpu_fuse_blocks(program);
+    return true;
 }

@@ -59,6 +59,9 @@ void eg_cpu_share_layout(eg_cpu_compiler *c, const eg_view *view, bool right, in
 /* Whether a map goes over the operand anyway, once, and may pack it on its way. */
 bool eg_cpu_is_mapped(const eg_op_list *list, int id);
 
+/* Steps that run block by block, from a program that has all its steps (block_fusion.c). */
+void eg_cpu_fuse_blocks(eg_program *program);
+
 /* Whether a product's result is stored so that it bypasses the caches. */
 bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int streams, int threads);
 

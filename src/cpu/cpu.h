@@ -15,7 +15,7 @@ const char *eg_cpu_feature_text(uint32_t features);
 const char *eg_cpu_needs_text(uint32_t needs);
 void eg_cpu_model(char *name, size_t capacity);
 
-/* The work of a step that is not run at once: that of other groups goes with it. */
+/* The work of a step that is not run at once: that of other groups goes with it, or of other steps. */
 enum { EG_CPU_JOB = 4096 };
 typedef struct eg_cpu_part {
     void (*body)(void *arg, int64_t index, int thread);

@@ -11,22 +11,22 @@ typedef struct map_job {
     const eg_cpu_run *run;
     const eg_cpu_kernel *kernel;
     eg_epilogue epilogue;
-    int64_t rows, cols, chunks, segments;
-    int64_t segment; /* columns */
+    int64_t rows, cols, bands, segments;
+    int64_t band, segment; /* rows, a multiple of a chunk of column sums, and columns */
 } map_job;
 
-/* One chunk of rows of a segment: long pieces of rows, which the hardware prefetches, tile after tile. */
+/* A segment of a band: long pieces of rows, which the hardware prefetches, tile after tile. */
 static void map_segment(void *arg, int64_t index, int thread) {
     const map_job *job = arg;
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t rows = eg_cpu_epilogue_rows(kernel), nr = kernel->micro.nr;
     char *scratch = eg_cpu_scratch(job->run, thread);
-    eg_tile tile = {.item = index / (job->chunks * job->segments),
+    eg_tile tile = {.item = index / (job->bands * job->segments),
                     .values = scratch,
                     .spare = scratch + (size_t)(rows * nr) * eg_dtype_size(kernel->compute)};
     const int64_t col = index % job->segments * job->segment, cols = eg_least(job->segment, job->cols - col);
-    const int64_t first = index / job->segments % job->chunks * EG_CPU_CHUNK;
-    const int64_t end = eg_least(first + EG_CPU_CHUNK, job->rows);
+    const int64_t first = index / job->segments % job->bands * job->band;
+    const int64_t end = eg_least(first + job->band, job->rows);
     for (tile.row = first; tile.row < end; tile.row += rows) {
         tile.rows = eg_least(rows, end - tile.row);
         for (tile.col = col; tile.col < col + cols; tile.col += nr) {
@@ -50,17 +50,19 @@ _Static_assert(sizeof(map_job) <= EG_CPU_JOB, "a job");
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
     const eg_op *op = &run->list->op[step->op];
     const eg_cpu_kernel *kernel = eg_cpu_detail(step)->kernel;
-    const int64_t nr = kernel->micro.nr, chunks = eg_cpu_chunks(op->rows), bands = op->items * chunks;
+    const int64_t nr = kernel->micro.nr, chunks = op->items * eg_cpu_chunks(op->rows);
     map_job own, *job = eg_cpu_job(run, &own);
     *job = (map_job){.run = run,
                      .kernel = kernel,
                      .rows = op->rows,
                      .cols = op->cols,
-                     .chunks = chunks,
-                     .segment = nr * segment_of(eg_ceil_div(op->cols, nr), bands, step->threads)};
+                     .band = EG_CPU_CHUNK,
+                     .segment = nr * segment_of(eg_ceil_div(op->cols, nr), chunks, step->threads)};
+    if (step->tile_rows > 0) job->band = step->tile_rows, job->segment = step->tile_cols;
+    job->bands = eg_ceil_div(op->rows, job->band);
     job->segments = eg_ceil_div(op->cols, job->segment);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
-    eg_cpu_share(run, step->threads, bands * job->segments, map_segment, job);
+    eg_cpu_share(run, step->threads, op->items * job->bands * job->segments, map_segment, job);
 }
 
 /* ---- Column sums -------------------------------------------------------------------------------- */

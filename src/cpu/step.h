@@ -43,9 +43,13 @@ typedef struct eg_cpu_step {
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool single_pass;     /* GEMM: the whole depth is summed in registers */
     bool non_temporal;    /* GEMM: stores of the result bypass the caches */
+    bool same_blocks;     /* GEMM and MAP: each block follows that of the step before at once */
     uint8_t streams;      /* GEMM: eg_cpu_streams */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
+
+/* The most steps that are run block by block: a gated layer's chain has six. */
+enum { EG_CPU_FUSED_STEPS = 6 };
 
 static inline const eg_cpu_step *eg_cpu_detail(const eg_step *step) {
     return (const eg_cpu_step *)step->detail;
