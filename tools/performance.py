@@ -9,8 +9,8 @@ nobody tuned for with the worst first, and the command or the way of measuring u
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
 bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-step-cuda.jsonl,
 DATE-gated-step-cuda.jsonl and DATE-grouped-cuda.jsonl by bench/cuda/sweep.py, step.py, gated_step.py and grouped.py,
-which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA. Of each kind the newest
-counts."""
+which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl
+by bench/cpu/gated_step.py. Of each kind the newest counts."""
 
 import argparse
 import glob
@@ -178,6 +178,17 @@ def cuda_gated_step(date, path):
         f"({run_link(path)}).", ""]
 
 
+def cpu_gated_step(date, path):
+    head, *rows = read(path)
+    lines = ["### A training step of a gated block", "",
+             "SwiGLU, D to 2 H to D with biases, forward and backward: multiples of the speed of PyTorch's operators, "
+             "and of the same with every product by oneDNN; medians and quartiles.", ""]
+    return lines + table(*summary.gated_cpu_table(rows)) + [
+        f"    {head['command']}", "",
+        f"{date}, {head['cpu']}, PyTorch {head['torch']}; [N, K] weights. In turn in one process, operands from beyond "
+        f"the caches ({run_link(path)}).", ""]
+
+
 def cuda_grouped(date, path):
     head, *rows = read(path)
     lines = ["### Grouped layers", "",
@@ -257,6 +268,8 @@ def page():
         newer = [make_section(*found[kind]) for kind, make_section in CUDA_RUNS.items()
                  if backend == "cuda" and kind in found]
         lines += sum(newer, []) if newer else layers_of(backend, found)
+        if backend == "cpu" and "gated-step-cpu" in found:
+            lines += cpu_gated_step(*found["gated-step-cpu"])
         for kind, (date, path) in found.items():
             if kind.split("-")[0] == backend:
                 name = kind.partition("-")[2].replace("-", " ")
