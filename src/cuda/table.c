@@ -9,8 +9,10 @@
 #define EPILOGUES  (1U << EG_CUDA_FORWARD | 1U << EG_CUDA_ACT_GRAD | 1U << EG_CUDA_CHAIN)
 #define EVERYTHING (STORES | EPILOGUES | 1U << EG_CUDA_TIMES)
 
-/* Kernels that read the ends of groups. */
-#define GROUPS (EG_CUDA_ROW_GROUPS | EG_CUDA_DEPTH_GROUPS)
+/* Kernels that read the ends of groups; with ALONE those that take nothing else, where a kernel that may take
+ * both has no registers left. */
+#define GROUPS       (EG_CUDA_ROW_GROUPS | EG_CUDA_DEPTH_GROUPS)
+#define GROUPS_ALONE (GROUPS | EG_CUDA_GROUPS_ALONE)
 
 /* How left [rows, depth] and right [depth, cols] lie in memory, as BLAS has it for row-major matrices: n, as
  * it stands (row-major); t, transposed (column-major). */
@@ -81,24 +83,26 @@
      .shared = bytes},
 
 /* Small tiles, whose depth a cluster may share: kernels/hopper_split.cuh. */
-#define HOPPER_SPLIT(type, storage, rows, cols, also)                                                        \
-    {.name = "hopper_" #type "_split_" #rows "x" #cols,                                                      \
+#define HOPPER_SPLIT(label, storage, rows, cols, also)                                                       \
+    {.name = "hopper_" label "_" #rows "x" #cols,                                                            \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_TMA_SPLIT,                                                                            \
      .compute = EG_F32,                                                                                      \
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM90A,                                                                                 \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | GROUPS | (also),                       \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | (also),                                \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_HOPPER_DEPTH,                                                                             \
      .threads = EG_TMA_SPLIT_THREADS,                                                                        \
      .shared = EG_TMA_SPLIT_SHARED(rows, cols)},
 #define HOPPER_16_SPLIT(type, storage)                                                                       \
-    HOPPER_SPLIT(type, storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS)                                \
-    HOPPER_SPLIT(type, storage, 64, 64, 0)                                                                   \
-    HOPPER_SPLIT(type, storage, 128, 128, 0)
+    HOPPER_SPLIT(#type "_split", storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS)                      \
+    HOPPER_SPLIT(#type "_split", storage, 64, 64, 0)                                                         \
+    HOPPER_SPLIT(#type "_split", storage, 128, 128, 0)                                                       \
+    HOPPER_SPLIT(#type "_grouped", storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS | GROUPS_ALONE)     \
+    HOPPER_SPLIT(#type "_grouped", storage, 64, 64, GROUPS_ALONE)
 
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \
@@ -109,7 +113,7 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM80,                                                                                  \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = GROUPS | (also),                                                                               \
+     .takes = (also),                                                                                        \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_SMALL_K_BYTES(rows, cols) / (size),                                                       \
@@ -120,7 +124,9 @@
     SMALL(label, storage, accumulated, size, 64, 16, EG_CUDA_FEW_COLS | (also))
 #define SMALL_ALL(label, storage, accumulated, size, also)                                                   \
     SMALL_FEW(label, storage, accumulated, size, also)                                                       \
-    SMALL(label, storage, accumulated, size, 64, 64, also)
+    SMALL(label, storage, accumulated, size, 64, 64, also)                                                   \
+    SMALL(label "_grouped", storage, accumulated, size, 16, 64, EG_CUDA_FEW_ROWS | GROUPS_ALONE | (also))    \
+    SMALL(label "_grouped", storage, accumulated, size, 64, 64, GROUPS_ALONE | (also))
 
 /* And of the rows of groups. */
 #define HOPPER_GROUPED(type, storage, layout, terms)                                                         \

@@ -14,11 +14,22 @@
 #include "../groups.h"
 #include "matrix.cuh"
 
-/* Where a tile begins, and what it is of: all rows and terms, or those of a group. */
+/* Where a tile begins, and what it is of: all rows and terms, or those of a group, if p.ragged says so. */
 struct eg_tile {
+    static constexpr bool GROUPS = true;
     int64_t item, row, col; /* of its first element */
     int32_t rows;           /* that there are; a tile of a group may have none */
     int64_t term, depth;    /* the first term, and how many there are */
+
+    __device__ int64_t end() const { return row + rows; }
+};
+/* The same in a kernel that takes no groups: their branches take registers that small tiles do not have. */
+struct eg_dense_tile {
+    static constexpr bool GROUPS = false;
+    static constexpr int64_t term = 0;
+    int64_t item, row, col;
+    int32_t rows;
+    int64_t depth;
 
     __device__ int64_t end() const { return row + rows; }
 };
@@ -54,34 +65,43 @@ template <int ROWS> EG_DEVICE void eg_find_group(const eg_cuda_gemm &p, eg_tile 
 /* ---- Tiles ----------------------------------------------------------------------------------------- */
 
 /* Tiles are numbered down bands of 8 rows of tiles, so that blocks that run at once share operands in L2. */
-template <int ROWS, int COLS, typename I> EG_DEVICE eg_tile eg_tile_by(const eg_cuda_gemm &p, I index) {
-    const bool by_group = p.ragged == EG_CUDA_RAGGED_ROWS; /* of all groups */
+template <int ROWS, int COLS, class TILE, typename I>
+EG_DEVICE TILE eg_tile_by(const eg_cuda_gemm &p, I index) {
+    const bool by_group = TILE::GROUPS && p.ragged == EG_CUDA_RAGGED_ROWS; /* of all groups */
     const I down = (I)(by_group ? eg_cuda_row_tiles(p.rows, p.items, ROWS) : (p.rows + ROWS - 1) / ROWS),
             across = (I)((p.cols + COLS - 1) / COLS), each = down * across;
     const I item = index / each, in_item = index - item * each;
     const I band = in_item / (8 * across), in_band = in_item - band * 8 * across;
     const I left = down - band * 8, height = left < 8 ? left : 8;
     const I across_band = in_band / height, chunk = band * 8 + in_band - across_band * height;
-    return {(int64_t)item, (int64_t)chunk * ROWS, (int64_t)across_band * COLS, 0, 0, p.depth};
+    TILE at{};
+    at.item = (int64_t)item, at.row = (int64_t)chunk * ROWS, at.col = (int64_t)across_band * COLS;
+    at.rows = p.rows - at.row < ROWS ? (int32_t)(p.rows - at.row) : ROWS;
+    at.depth = p.depth;
+    return at;
 }
 /* A division of 64-bit numbers is a loop of some 100 instructions, and small products wait for it. */
-template <int ROWS, int COLS> EG_DEVICE eg_tile eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
-    eg_tile at =
-        p.tiles < 1LL << 31 ? eg_tile_by<ROWS, COLS>(p, (uint32_t)index) : eg_tile_by<ROWS, COLS>(p, index);
-    if (p.ragged != EG_CUDA_DENSE) eg_find_group<ROWS>(p, at, index == 0);
-    if (p.ragged != EG_CUDA_RAGGED_ROWS) at.rows = p.rows - at.row < ROWS ? (int32_t)(p.rows - at.row) : ROWS;
+template <int ROWS, int COLS, class TILE = eg_tile>
+EG_DEVICE TILE eg_tile_at(const eg_cuda_gemm &p, int64_t index) {
+    TILE at = p.tiles < 1LL << 31 ? eg_tile_by<ROWS, COLS, TILE>(p, (uint32_t)index)
+                                  : eg_tile_by<ROWS, COLS, TILE>(p, index);
+    if constexpr (TILE::GROUPS) {
+        if (p.ragged != EG_CUDA_DENSE) eg_find_group<ROWS>(p, at, index == 0);
+    }
     return at;
 }
 
 /* A tile's row of `sums`. Of groups it is that of its row tile, which is begin / ROWS + group and one more
  * for each ROWS rows from there. */
-template <int ROWS> EG_DEVICE int64_t eg_row_of_sums(const eg_cuda_gemm &p, const eg_tile &at) {
-    return at.row / ROWS + at.item * (p.ragged == EG_CUDA_DENSE ? p.chunks : 1);
+template <int ROWS, class TILE> EG_DEVICE int64_t eg_row_of_sums(const eg_cuda_gemm &p, const TILE &at) {
+    return at.row / ROWS + at.item * (!TILE::GROUPS || p.ragged == EG_CUDA_DENSE ? p.chunks : 1);
 }
 
 /* Where a tile's terms of left and right begin, from the first line of their item on. */
-EG_DEVICE int64_t eg_left_at(const eg_cuda_gemm &p, const eg_tile &at) { return at.term * p.left.col_stride; }
-EG_DEVICE int64_t eg_right_at(const eg_cuda_gemm &p, const eg_tile &at) {
+template <class TILE> EG_DEVICE int64_t eg_left_at(const eg_cuda_gemm &p, const TILE &at) {
+    return at.term * p.left.col_stride;
+}
+template <class TILE> EG_DEVICE int64_t eg_right_at(const eg_cuda_gemm &p, const TILE &at) {
     return at.term * p.right.row_stride;
 }
 
@@ -92,10 +112,10 @@ struct eg_lane {
 };
 
 /* Rows of a group may begin anywhere: vectors down the rows may not. */
-EG_DEVICE eg_lane eg_lane_of(const eg_cuda_matrix &x, const eg_tile &at, bool down) {
+template <class TILE> EG_DEVICE eg_lane eg_lane_of(const eg_cuda_matrix &x, const TILE &at, bool down) {
     const int64_t step = down ? x.row_stride : x.col_stride, other = down ? x.col_stride : x.row_stride;
     return {x.data != 0,
-            (!down || at.row % 4 == 0) && eg_vectors(x, step, other),
+            (!TILE::GROUPS || !down || at.row % 4 == 0) && eg_vectors(x, step, other),
             at.item * x.item_stride,
             x.row_stride,
             x.col_stride,
@@ -171,8 +191,8 @@ EG_DEVICE void eg_finish(const eg_cuda_gemm &p, const eg_lane &out, const eg_lan
 
 /* Column sums of the tile: each thread adds a column over its share of the rows, then the shares are added.
  */
-template <typename T, int ROWS, int COLS, int LD, int THREADS>
-EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
+template <typename T, int ROWS, int COLS, int LD, int THREADS, class TILE>
+EG_DEVICE void eg_sum_columns(const eg_cuda_gemm &p, const TILE &at, T *tile) {
     constexpr int SHARES = THREADS / COLS, EACH = ROWS / SHARES;
     static_assert(THREADS % COLS == 0 && ROWS % SHARES == 0, "whole columns a thread");
     const int col = threadIdx.x % COLS, share = threadIdx.x / COLS;
@@ -207,8 +227,8 @@ template <int ROWS, int COLS, int LD> struct eg_groups {
 
 /* The epilogue of the groups from `first` to `end`. Of what is summed over the columns the tile then has the
  * numbers. */
-template <typename T, int ROWS, int COLS, int LD, int THREADS>
-EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const eg_tile &at, T *tile, int first, int end) {
+template <typename T, int ROWS, int COLS, int LD, int THREADS, class TILE>
+EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const TILE &at, T *tile, int first, int end) {
     const eg_groups<ROWS, COLS, LD> groups(p);
     const bool down = groups.down;
     const eg_lane out = eg_lane_of(p.out, at, down), second = eg_lane_of(p.second, at, down),
@@ -240,8 +260,8 @@ EG_DEVICE void eg_finish_groups(const eg_cuda_gemm &p, const eg_tile &at, T *til
 }
 
 /* `tile`: ROWS rows of LD numbers in shared memory, which all threads may read. */
-template <typename T, int ROWS, int COLS, int LD, int THREADS>
-EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const eg_tile &at, T *tile) {
+template <typename T, int ROWS, int COLS, int LD, int THREADS, class TILE>
+EG_DEVICE void eg_finish_tile(const eg_cuda_gemm &p, const TILE &at, T *tile) {
     eg_finish_groups<T, ROWS, COLS, LD, THREADS>(p, at, tile, 0, ROWS * COLS / 4);
     __syncthreads();
     if (p.sums == 0) return;

@@ -30,8 +30,9 @@
 template <bool BF16> struct eg_vector_of { using type = bf16x8; };
 template <> struct eg_vector_of<false> { using type = f16x8; };
 
-/* The type of the operands, and the tile. */
-template <bool BF16_, int ROWS_, int COLS_> struct eg_split_traits {
+/* The type of the operands, and the tile; and what it is of: eg_dense_tile, or eg_tile of groups. */
+template <bool BF16_, int ROWS_, int COLS_, class TILE> struct eg_split_traits {
+    using tile = TILE;
     static constexpr bool BF16 = BF16_;
     using vector = typename eg_vector_of<BF16>::type;
     static constexpr int ROWS = ROWS_, COLS = COLS_, DEPTH = EG_HOPPER_DEPTH;
@@ -88,8 +89,8 @@ template <class K, class L> struct eg_split_loads {
     const int begin, end;      /* of the tile's depth */
     int left;                  /* k-blocks to load */
 
-    __device__ eg_split_loads(const eg_cuda_hopper &hopper, const eg_split_ring<K> &from, const eg_tile &at,
-                              int first, int count)
+    __device__ eg_split_loads(const eg_cuda_hopper &hopper, const eg_split_ring<K> &from,
+                              const typename K::tile &at, int first, int count)
         : p(hopper), ring(from), row((int)at.row), col((int)at.col), item((int)at.item), depth((int)at.term),
           begin((int)at.term), end((int)(at.term + at.depth)), left(count) {
         const int each = (int)((at.depth + K::DEPTH - 1) / K::DEPTH);
@@ -168,12 +169,13 @@ template <class K, class L> EG_DEVICE void eg_split_clear_stage(uint32_t stage, 
 /* acc = the sum over `count` k-blocks from `first` on. A stage's products are issued before those of the
  * stage before have finished; only then can that one be loaded again. */
 template <class K, class L>
-EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const eg_tile &at, int first,
-                            int count, float (&acc)[K::ACCUMULATORS]) {
+EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const typename K::tile &at,
+                            int first, int count, float (&acc)[K::ACCUMULATORS]) {
     eg_split_loads<K, L> loads(p, ring, at, first, count);
     const bool loading = threadIdx.x == 0;
     const int all = (int)((at.depth + K::DEPTH - 1) / K::DEPTH), partial = (int)at.depth % K::DEPTH;
-    const int to_clear = p.gemm.ragged == EG_CUDA_RAGGED_DEPTH && partial != 0 ? all - 1 - first : -1;
+    const bool ragged = K::tile::GROUPS && p.gemm.ragged == EG_CUDA_RAGGED_DEPTH;
+    const int to_clear = ragged && partial != 0 ? all - 1 - first : -1;
     if (loading) {
         for (int i = 0; i < K::STAGES && loads.left > 0; i++) loads.begin_next();
     }
@@ -181,7 +183,7 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
     eg_split_ring<K> last = ring;
     for (int i = 0; i < count; i++, last = ring, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
-        if (i == to_clear) eg_split_clear_stage<K, L>(ring.address(), partial);
+        if (K::tile::GROUPS && i == to_clear) eg_split_clear_stage<K, L>(ring.address(), partial);
         eg_split_multiply<K, L>(acc, ring.address(), i > 0);
         eg_products_wait<1>();
         if (i == 0) continue;
@@ -199,8 +201,8 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
 
 /* Left that is MN-major has 64 rows a line: tiles of fewer have none (../table.c). */
 template <class K>
-EG_DEVICE void eg_split_sum_any(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const eg_tile &at, int first,
-                                int count, float (&acc)[K::ACCUMULATORS]) {
+EG_DEVICE void eg_split_sum_any(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const typename K::tile &at,
+                                int first, int count, float (&acc)[K::ACCUMULATORS]) {
     const bool left = p.gemm.left.col_stride != 1, right = p.gemm.right.col_stride == 1;
     if constexpr (!K::TURNED) {
         if (left && right)
@@ -298,7 +300,7 @@ EG_DEVICE void eg_split_take(const eg_split_share<K> &share, const uint8_t *memo
 /* They are so few vectors for each thread that all warps of the block have some, also those that multiplied
  * nothing. What is summed over the columns is left in the tile. */
 template <class K, typename F>
-EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const eg_tile &at, uint8_t *memory,
+EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const typename K::tile &at, uint8_t *memory,
                                        const eg_split_share<K> &share, const F &finish) {
     const int end = (share.rank + 1) * share.each * (K::COLS / 8);
 #pragma unroll 1
@@ -321,7 +323,7 @@ EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const eg_tile &at,
 
 /* The first block of the cluster adds up the columns of the whole tile. */
 template <class K>
-EG_DEVICE void eg_split_sum_columns(const eg_cuda_gemm &p, const eg_tile &at, float *tile,
+EG_DEVICE void eg_split_sum_columns(const eg_cuda_gemm &p, const typename K::tile &at, float *tile,
                                     const eg_split_share<K> &share) {
     eg_cluster_meet(share.splits);
     if (share.rank != 0) return;
@@ -349,8 +351,8 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x >> shift; index < p.gemm.tiles; index += gridDim.x >> shift) {
-        const eg_tile at = eg_tile_at<K::ROWS, K::COLS>(p.gemm, index);
-        if (at.rows == 0) continue; /* nor have the other blocks of the cluster any */
+        const auto at = eg_tile_at<K::ROWS, K::COLS, typename K::tile>(p.gemm, index);
+        if (K::tile::GROUPS && at.rows == 0) continue; /* nor have the other blocks of the cluster any */
         const int64_t all = (at.depth + K::DEPTH - 1) / K::DEPTH * p.gemm.summed;
         const int first = (int)(all * rank >> shift), count = (int)(all * (rank + 1) >> shift) - first;
         float acc[K::ACCUMULATORS] = {};
@@ -376,14 +378,16 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
     if (splits > 1) eg_cluster_wait(); /* a block must not leave while others read or send */
 }
 
-#define EG_SPLIT_KERNEL(type, bf16, rows, cols)                                                              \
+#define EG_SPLIT_KERNEL(label, bf16, rows, cols, tile)                                                       \
     extern "C" __global__ void __launch_bounds__(EG_TMA_SPLIT_THREADS, EG_TMA_SPLIT_BLOCKS(rows))            \
-        eg_hopper_##type##_split_##rows##x##cols(const __grid_constant__ eg_cuda_hopper p) {                 \
-        eg_split_run<eg_split_traits<bf16, rows, cols>>(p);                                                  \
+        eg_hopper_##label##_##rows##x##cols(const __grid_constant__ eg_cuda_hopper p) {                      \
+        eg_split_run<eg_split_traits<bf16, rows, cols, tile>>(p);                                            \
     }
 #define EG_SPLIT_KERNELS(type, bf16)                                                                         \
-    EG_SPLIT_KERNEL(type, bf16, 16, 64)                                                                      \
-    EG_SPLIT_KERNEL(type, bf16, 64, 64)                                                                      \
-    EG_SPLIT_KERNEL(type, bf16, 128, 128)
+    EG_SPLIT_KERNEL(type##_split, bf16, 16, 64, eg_dense_tile)                                               \
+    EG_SPLIT_KERNEL(type##_split, bf16, 64, 64, eg_dense_tile)                                               \
+    EG_SPLIT_KERNEL(type##_split, bf16, 128, 128, eg_dense_tile)                                             \
+    EG_SPLIT_KERNEL(type##_grouped, bf16, 16, 64, eg_tile)                                                   \
+    EG_SPLIT_KERNEL(type##_grouped, bf16, 64, 64, eg_tile)
 
 #endif

@@ -18,7 +18,7 @@ template <bool BF16, int TILE_ROWS, int TILE_COLS, int WARP_ROWS, int WARP_COLS>
     static_assert(TERMS % (16 * LAYERS) == 0, "every warp has terms");
     float acc[DEEP][WIDE * 2][4] = {};
 
-    __device__ small_mma(const eg_cuda_gemm &, const eg_tile &) {}
+    template <class TILE> __device__ small_mma(const eg_cuda_gemm &, const TILE &) {}
     static __device__ int layer() { return (int)threadIdx.x / 32 / (WARP_ROWS * WARP_COLS); }
     static __device__ int row() { return (int)threadIdx.x / 32 / WARP_COLS % WARP_ROWS * (ROWS / WARP_ROWS); }
     static __device__ int col() { return (int)threadIdx.x / 32 % WARP_COLS * (COLS / WARP_COLS); }
@@ -117,3 +117,7 @@ EG_SMALL_ENTRY(mma_bf16_64x64, small_mma<true, 64, 64, 2, 2>)
 EG_SMALL_ENTRY(mma_f16_16x64, small_mma<false, 16, 64, 1, 1>)
 EG_SMALL_ENTRY(mma_f16_64x16, small_mma<false, 64, 16, 1, 1>)
 EG_SMALL_ENTRY(mma_f16_64x64, small_mma<false, 64, 64, 2, 2>)
+EG_SMALL_GROUPED_ENTRY(mma_bf16_grouped_16x64, small_mma<true, 16, 64, 1, 1>)
+EG_SMALL_GROUPED_ENTRY(mma_bf16_grouped_64x64, small_mma<true, 64, 64, 2, 2>)
+EG_SMALL_GROUPED_ENTRY(mma_f16_grouped_16x64, small_mma<false, 16, 64, 1, 1>)
+EG_SMALL_GROUPED_ENTRY(mma_f16_grouped_64x64, small_mma<false, 64, 64, 2, 2>)

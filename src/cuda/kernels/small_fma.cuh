@@ -47,7 +47,8 @@ struct small_fma {
     bool left_by_term = false, right_by_term = false;
     const bool half;
 
-    __device__ small_fma(const eg_cuda_gemm &p, const eg_tile &at)
+    template <class TILE>
+    __device__ small_fma(const eg_cuda_gemm &p, const TILE &at)
         : half((HALVES_ROWS && at.rows <= ROWS / 2) || (HALVES_COLS && p.cols - at.col <= COLS / 2)) {}
     static __device__ int warp() { return (int)threadIdx.x / 32 % (WARP_ROWS * WARP_COLS); }
     static __device__ int layer() { return (int)threadIdx.x / 32 / (WARP_ROWS * WARP_COLS); }

@@ -139,7 +139,8 @@ template <class K> struct eg_small_loop {
     S held_left[HOLDS ? left_type::NUMBERS : 1], held_right[HOLDS ? right_type::NUMBERS : 1];
 
     /* Part `part` of the k-blocks, summand after summand. */
-    __device__ eg_small_loop(const eg_cuda_gemm &gemm, const eg_tile &at, int part, S *memory)
+    template <class TILE>
+    __device__ eg_small_loop(const eg_cuda_gemm &gemm, const TILE &at, int part, S *memory)
         : p(gemm), left(p.left, eg_left_at(p, at), p.left.row_stride, p.left.col_stride, at.row, at.end()),
           right(p.right, eg_right_at(p, at), p.right.col_stride, p.right.row_stride, at.col, p.cols),
           ring(memory), item(at.item) {
@@ -231,7 +232,8 @@ template <typename T, int ROWS, int COLS, int LD, int LAYERS> EG_DEVICE void eg_
 /* ---- A kernel -------------------------------------------------------------------------------------------
  */
 
-template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
+/* TILE: eg_dense_tile, or eg_tile of groups. */
+template <class K, class TILE> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
     extern __shared__ __align__(128) unsigned char memory[];
     typedef typename K::compute T;
     constexpr int LD = K::COLS + 4;
@@ -239,18 +241,18 @@ template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
     const uint32_t splits = (uint32_t)p.splits;
     const int rank = splits > 1 ? (int)(blockIdx.x % splits) : 0;
     eg_let_successor_start();
-    if (p.ragged != EG_CUDA_DENSE) eg_wait_for_predecessor(); /* it may write the ends */
+    if (TILE::GROUPS) eg_wait_for_predecessor(); /* it may write the ends */
     for (int64_t index = splits > 1 ? blockIdx.x / splits : blockIdx.x; index < p.tiles;
          index += gridDim.x / splits) {
-        const eg_tile from = eg_tile_at<K::ROWS, K::COLS>(p, index);
-        if (from.rows == 0) continue; /* nor have the other blocks of the cluster any */
+        const TILE from = eg_tile_at<K::ROWS, K::COLS, TILE>(p, index);
+        if (TILE::GROUPS && from.rows == 0) continue; /* nor have the other blocks of the cluster any */
         K k(p, from);
         eg_small_loop<K> loop(p, from, rank, (typename K::storage *)memory);
         eg_wait_for_predecessor();
         loop.run(k);
         k.template put<LD>(tile);
-        const eg_tile at =
-            eg_tile_at<K::ROWS, K::COLS>(p, index); /* found again: the loop has no registers for it */
+        /* Of groups it is found again: the loop has no registers for it. */
+        const TILE at = TILE::GROUPS ? eg_tile_at<K::ROWS, K::COLS, TILE>(p, index) : from;
         eg_finish_parts<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(
             p, at, rank, tile, [&](const eg_share &share) {
                 eg_finish_groups<T, K::ROWS, K::COLS, LD, EG_SMALL_THREADS>(p, at, tile, share.first,
@@ -259,10 +261,12 @@ template <class K> EG_DEVICE void eg_small_run(const eg_cuda_gemm &p) {
     }
 }
 
-#define EG_SMALL_ENTRY(name, ...)                                                                            \
+#define EG_SMALL_ENTRY_OF(tile, name, ...)                                                                   \
     extern "C" __global__ void __launch_bounds__(EG_SMALL_THREADS, 3)                                        \
         eg_##name(const __grid_constant__ eg_cuda_gemm p) {                                                  \
-        eg_small_run<__VA_ARGS__>(p);                                                                        \
+        eg_small_run<__VA_ARGS__, tile>(p);                                                                  \
     }
+#define EG_SMALL_ENTRY(name, ...)         EG_SMALL_ENTRY_OF(eg_dense_tile, name, __VA_ARGS__)
+#define EG_SMALL_GROUPED_ENTRY(name, ...) EG_SMALL_ENTRY_OF(eg_tile, name, __VA_ARGS__)
 
 #endif

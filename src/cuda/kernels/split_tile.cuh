@@ -132,8 +132,8 @@ EG_DEVICE void eg_collect_shares(const eg_cuda_gemm &p, T *tile) {
 
 /* `tile`: a block's partial sums, ROWS rows of LD numbers. finish(share) has the epilogue of the block's
  * share of the tile's groups; what it leaves in the tile is summed over the columns. */
-template <typename T, int ROWS, int COLS, int LD, int THREADS, typename F>
-EG_DEVICE void eg_finish_parts(const eg_cuda_gemm &p, const eg_tile &at, int rank, T *tile, const F &finish) {
+template <typename T, int ROWS, int COLS, int LD, int THREADS, class TILE, typename F>
+EG_DEVICE void eg_finish_parts(const eg_cuda_gemm &p, const TILE &at, int rank, T *tile, const F &finish) {
     const eg_share share = eg_share_of<ROWS * COLS / 4>(rank, p.splits);
     eg_cluster_meet(p.splits);
     if (p.splits > 1) eg_gather_share<T, ROWS, COLS, LD, THREADS>(p, tile, share);
