@@ -5,6 +5,7 @@
 #include "estimate.h"
 
 #include "core/sizes.h"
+#include "layout.h"
 
 /* ---- Kinds ---------------------------------------------------------------------------------------- */
 
@@ -232,6 +233,30 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return tiles_down(x, row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols);
 }
 
+/* Blocks that have all of a short depth fill few stages, and receive nothing. Where they make several tiles
+ * one after the other, they go on through all stages. */
+int eg_cuda_shared_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x, int splits) {
+    const int rows = row->tile_rows, cols = row->tile_cols;
+    if (row->family != EG_CUDA_TMA_SPLIT || splits > 1 || x->ragged == EG_CUDA_RAGGED_DEPTH ||
+        x->tiles > INT32_MAX)
+        return row->shared;
+    const int64_t k_blocks = eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,
+                                      EG_TMA_SPLIT_STAGES(rows, cols)),
+                  stages = k_blocks * EG_TMA_SPLIT_STAGE(rows, cols),
+                  tile = (int64_t)rows * EG_TMA_SPLIT_PITCH(cols) * 4;
+    return EG_TMA_SPLIT_FRONT + (int)(stages > tile ? stages : tile);
+}
+
+/* Blocks that share a multiprocessor. */
+static double resident_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, const eg_cuda_gemm *x,
+                          int splits) {
+    const int room = 227 * 1024, reserved = 1024, most = EG_TMA_SPLIT_MOST_BLOCKS(row->tile_rows);
+    if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & EG_CUDA_GROUPS_ALONE) != 0 ||
+        most * (eg_cuda_shared_of(row, x, splits) + reserved) > room)
+        return costs->resident;
+    return most;
+}
+
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
  * blocks have ended. Larger clusters do not fill it: on an H200, 256 blocks in
  * fours did not all run at once, nor 128 in eights. */
@@ -239,7 +264,8 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
     const double blocks = tiles_of(row, x) * splits;
     const double k_blocks = ceil_of(k_blocks_of(row, x) / splits);
-    const double places = machine->multiprocessors * costs->resident * (splits > 2 ? 0.92 : 1);
+    const double places =
+        machine->multiprocessors * resident_of(row, costs, x, splits) * (splits > 2 ? 0.92 : 1);
     const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency);
     const double epilogue = costs->tile + terms_of(costs, x);

@@ -90,6 +90,9 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row);
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved);
 
+/* Bytes of shared memory of a launch whose blocks sum a part of the depth each. Pure. */
+int eg_cuda_shared_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x, int splits);
+
 /* In how many parts a row that can split the depth does best to sum the depth. Pure. */
 int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 

@@ -103,22 +103,23 @@ enum { EG_MOST_SPLITS = 8 /* parts of a depth: blocks of a portable cluster; a p
 
 /* ---- Such tiles of 16-bit matrices on Hopper (kernels/hopper_split.cuh) ------------------------------- */
 
-/* Stages of left and right, each 64 deep, as many as there is room for, and of low tiles for two blocks a
- * multiprocessor; a full and an empty barrier of each; a barrier of what other blocks send, and room for
- * that. The tile lies where the stages were. */
-enum { EG_TMA_SPLIT_THREADS = 256 };
+/* A full and an empty barrier of each stage, and a barrier of what other blocks send; stages of left and
+ * right, each 64 deep, as many as there is room for, and of low tiles for two blocks a multiprocessor; room
+ * for what is sent. The tile lies where the stages were.
+ *
+ * A launch whose blocks have the whole of a short depth asks for the stages that it fills, and for no room
+ * to receive: three blocks of 64 rows then share a multiprocessor. */
+enum { EG_TMA_SPLIT_THREADS = 256, EG_TMA_SPLIT_FRONT = 1024 /* of the barriers: stages are swizzled */ };
+#define EG_TMA_SPLIT_MOST_BLOCKS(rows) ((rows) > 64 ? 1 : (rows) == 64 ? 3 : 2)
 #define EG_TMA_SPLIT_BLOCKS(rows)      ((rows) > 64 ? 1 : 2)
 #define EG_TMA_SPLIT_ROOM(rows)        (200 * 1024 / EG_TMA_SPLIT_BLOCKS(rows))
 #define EG_TMA_SPLIT_STAGE(rows, cols) (((rows) + (cols)) * EG_HOPPER_DEPTH * 2)
 #define EG_TMA_SPLIT_STAGES(rows, cols)                                                                      \
     ((EG_TMA_SPLIT_ROOM(rows) - (rows) * (cols)*4) / EG_TMA_SPLIT_STAGE(rows, cols))
-#define EG_TMA_SPLIT_BARRIERS_AT(rows, cols)                                                                 \
-    (EG_TMA_SPLIT_STAGES(rows, cols) * EG_TMA_SPLIT_STAGE(rows, cols))
-/* On 16 bytes; the barrier of what is received lies before it. */
 #define EG_TMA_SPLIT_RECEIVED_AT(rows, cols)                                                                 \
-    (EG_TMA_SPLIT_BARRIERS_AT(rows, cols) +                                                                  \
-     (2 * EG_TMA_SPLIT_STAGES(rows, cols) * EG_BARRIER_BYTES + EG_BARRIER_BYTES + 15) / 16 * 16)
+    (EG_TMA_SPLIT_FRONT + EG_TMA_SPLIT_STAGES(rows, cols) * EG_TMA_SPLIT_STAGE(rows, cols))
 #define EG_TMA_SPLIT_SHARED(rows, cols) (EG_TMA_SPLIT_RECEIVED_AT(rows, cols) + (rows) * (cols)*4)
+#define EG_TMA_SPLIT_PITCH(cols)        ((cols) + 4) /* of a row of the tile, in f32 */
 
 /* ---- And of any strides (kernels/small_tile.cuh) ------------------------------------------------------ */
 

@@ -28,7 +28,7 @@ static eg_status wait_if_checked(const eg_cuda_run *run, CUstream stream, const 
 /* `clusters`, each of so many blocks, may be any number: where the grid is smaller, they make several tiles.
  * On the main stream a kernel is set up while its predecessor drains (order.cuh). */
 static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row,
-                                  int64_t clusters, unsigned blocks, void *parameter) {
+                                  int64_t clusters, unsigned blocks, int shared, void *parameter) {
     const int index = (int)(row - eg_cuda_kernel_row(0)), overlaps = stream == run->main;
     const int64_t most = 0x7fffffff / blocks;
     CUlaunchAttribute attributes[2] = {{.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION}};
@@ -44,7 +44,7 @@ static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const
                                    .blockDimX = (unsigned)row->threads,
                                    .blockDimY = 1,
                                    .blockDimZ = 1,
-                                   .sharedMemBytes = (unsigned)row->shared,
+                                   .sharedMemBytes = (unsigned)shared,
                                    .hStream = stream,
                                    .attrs = attributes,
                                    .numAttrs = (unsigned)overlaps + (blocks > 1)};
@@ -58,7 +58,7 @@ static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const
 
 static eg_status enqueue(const eg_cuda_run *run, CUstream stream, const eg_cuda_kernel *row, int64_t blocks,
                          void *parameter) {
-    return enqueue_clusters(run, stream, row, blocks, 1, parameter);
+    return enqueue_clusters(run, stream, row, blocks, 1, row->shared, parameter);
 }
 
 /* ---- Column sums ---------------------------------------------------------------------------------- */
@@ -113,11 +113,12 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     gemm.splits = detail->splits;
     if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
     if (row->family == EG_CUDA_SPLIT)
-        return enqueue_clusters(run, run->stream, row, tiles, detail->splits, &gemm);
+        return enqueue_clusters(run, run->stream, row, tiles, detail->splits, row->shared, &gemm);
     eg_cuda_hopper hopper = hopper_of(run, detail, &gemm);
     int64_t blocks = 0;
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
-    return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1, &hopper);
+    return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1,
+                            eg_cuda_shared_of(row, &hopper.gemm, detail->splits), &hopper);
 }
 
 /* Two products by one launch. */

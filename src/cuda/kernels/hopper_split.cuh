@@ -40,12 +40,13 @@ template <bool BF16_, int ROWS_, int COLS_, class TILE> struct eg_split_traits {
     static constexpr int CONSUMERS = ROWS > 64 ? 2 : 1; /* warp groups that multiply */
     static constexpr int THREADS = EG_TMA_SPLIT_THREADS, ACCUMULATORS = ROWS * COLS / (128 * CONSUMERS);
     static constexpr int STAGES = EG_TMA_SPLIT_STAGES(ROWS, COLS), STAGE = EG_TMA_SPLIT_STAGE(ROWS, COLS);
-    static constexpr int LEFT = ROWS * DEPTH * 2; /* bytes; right follows */
-    static constexpr int BARRIERS = EG_TMA_SPLIT_BARRIERS_AT(ROWS, COLS);
-    static constexpr int LD = COLS + 4; /* of the partial tile */
+    static constexpr int LEFT = ROWS * DEPTH * 2;  /* bytes; right follows */
+    static constexpr int ARRIVED = 2 * STAGES * 8; /* the barrier of what the others send */
+    static constexpr int TILE_AT = EG_TMA_SPLIT_FRONT,
+                         LD = EG_TMA_SPLIT_PITCH(COLS); /* of the partial tile */
     static constexpr int RECEIVED = EG_TMA_SPLIT_RECEIVED_AT(ROWS, COLS);
-    static constexpr int ARRIVED = RECEIVED - 8; /* the barrier of what the others send */
-    static_assert(ROWS * LD * 4 <= BARRIERS, "the tile lies where the stages were");
+    static_assert(ARRIVED + 8 <= TILE_AT && TILE_AT + ROWS * LD * 4 <= RECEIVED,
+                  "the tile lies where the stages were, behind the barriers");
 };
 /* And how they lie: an operand is MN-major where the depth is not contiguous in memory (hopper_mainloop.cuh).
  */
@@ -61,8 +62,8 @@ template <class K> struct eg_split_ring {
     uint32_t parity = 0; /* of the phase in which the stage is filled */
 
     __device__ explicit eg_split_ring(uint32_t base) : shared(base) {}
-    __device__ uint32_t address() const { return shared + stage * K::STAGE; }
-    __device__ uint32_t full() const { return shared + K::BARRIERS + stage * 8; }
+    __device__ uint32_t address() const { return shared + K::TILE_AT + stage * K::STAGE; }
+    __device__ uint32_t full() const { return shared + stage * 8; }
     __device__ uint32_t empty() const { return full() + K::STAGES * 8; }
     __device__ void advance() {
         if (++stage == K::STAGES) stage = 0, parity ^= 1;
@@ -72,8 +73,8 @@ template <class K> struct eg_split_ring {
 /* By one thread. */
 template <class K> EG_DEVICE void eg_split_barriers(uint32_t shared) {
     for (int i = 0; i < K::STAGES; i++) {
-        eg_barrier_init(shared + K::BARRIERS + i * 8, 1);
-        eg_barrier_init(shared + K::BARRIERS + (K::STAGES + i) * 8, K::CONSUMERS * 4);
+        eg_barrier_init(shared + i * 8, 1);
+        eg_barrier_init(shared + (K::STAGES + i) * 8, K::CONSUMERS * 4);
     }
     eg_barrier_init(shared + K::ARRIVED, 1);
     eg_barrier_init_fence();
@@ -120,6 +121,49 @@ template <class K, class L> struct eg_split_loads {
         left--;
         depth += K::DEPTH;
         if (depth >= end) depth = begin, item++;
+    }
+};
+
+/* ---- What a block finishes of a tile ------------------------------------------------------------------- */
+
+/* Whole rows of the tile are finished by one block: rows [rank * each, (rank + 1) * each). */
+template <class K> struct eg_split_share {
+    int rank, splits, each;
+    __device__ eg_split_share(int rank_, int splits_, int shift)
+        : rank(rank_), splits(splits_), each(K::ROWS >> shift) {}
+    __device__ int bytes() const { return each * K::COLS * 4; }
+};
+
+/* The vectors of a share that a thread finishes, one after the other, in the same columns. They are so few
+ * that all warps of the block have some, also those that multiplied nothing. What the epilogue reads of
+ * memory is on its way before the products are there: the bias, and `in` of the next vector, where it is of
+ * the layer's type. */
+template <class K> struct eg_split_vectors {
+    static constexpr int EACH_ROW = K::COLS / 8;
+    static_assert(K::THREADS % EACH_ROW == 0, "a thread's columns are always the same");
+    const eg_cuda_gemm &p;
+    const typename K::tile &at;
+    int index, end;
+    bool ahead; /* whether `in` is read before its vector's turn */
+    uint4 bias, in;
+
+    __device__ eg_split_vectors(const eg_cuda_gemm &gemm, const typename K::tile &tile,
+                                const eg_split_share<K> &share)
+        : p(gemm), at(tile), index(share.rank * share.each * EACH_ROW + (int)threadIdx.x),
+          end((share.rank + 1) * share.each * EACH_ROW), bias{0, 0, 0, 0}, in{0, 0, 0, 0} {
+        ahead = p.in.data != 0 && p.in.dtype != EG_F32;
+    }
+    __device__ void begin() {
+        if (p.bias.data != 0 && at.col + col() < p.cols)
+            bias = *eg_vector_at<typename K::vector>(p.bias, at.item, 0, at.col + col());
+        fetch();
+    }
+    __device__ int row() const { return index / EACH_ROW; }
+    __device__ int col() const { return index % EACH_ROW * 8; }
+    __device__ bool inside() const { return row() < at.rows && at.col + col() < p.cols; }
+    __device__ void fetch() {
+        if (ahead && index < end && inside())
+            in = *eg_vector_at<typename K::vector>(p.in, at.item, at.row + row(), at.col + col());
     }
 };
 
@@ -170,7 +214,8 @@ template <class K, class L> EG_DEVICE void eg_split_clear_stage(uint32_t stage, 
  * stage before have finished; only then can that one be loaded again. */
 template <class K, class L>
 EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const typename K::tile &at,
-                            int first, int count, float (&acc)[K::ACCUMULATORS]) {
+                            int first, int count, eg_split_vectors<K> &vectors,
+                            float (&acc)[K::ACCUMULATORS]) {
     eg_split_loads<K, L> loads(p, ring, at, first, count);
     const bool loading = threadIdx.x == 0;
     const int all = (int)((at.depth + K::DEPTH - 1) / K::DEPTH), partial = (int)at.depth % K::DEPTH;
@@ -180,6 +225,7 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
         for (int i = 0; i < K::STAGES && loads.left > 0; i++) loads.begin_next();
     }
     __syncwarp();
+    vectors.begin();
     eg_split_ring<K> last = ring;
     for (int i = 0; i < count; i++, last = ring, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
@@ -202,26 +248,20 @@ EG_DEVICE void eg_split_sum(const eg_cuda_hopper &p, eg_split_ring<K> &ring, con
 /* Left that is MN-major has 64 rows a line: tiles of fewer have none (../table.c). */
 template <class K>
 EG_DEVICE void eg_split_sum_any(const eg_cuda_hopper &p, eg_split_ring<K> &ring, const typename K::tile &at,
-                                int first, int count, float (&acc)[K::ACCUMULATORS]) {
+                                int first, int count, eg_split_vectors<K> &vectors,
+                                float (&acc)[K::ACCUMULATORS]) {
     const bool left = p.gemm.left.col_stride != 1, right = p.gemm.right.col_stride == 1;
     if constexpr (!K::TURNED) {
         if (left && right)
-            return eg_split_sum<K, eg_split_layout<true, true>>(p, ring, at, first, count, acc);
-        if (left) return eg_split_sum<K, eg_split_layout<true, false>>(p, ring, at, first, count, acc);
+            return eg_split_sum<K, eg_split_layout<true, true>>(p, ring, at, first, count, vectors, acc);
+        if (left)
+            return eg_split_sum<K, eg_split_layout<true, false>>(p, ring, at, first, count, vectors, acc);
     }
-    if (right) return eg_split_sum<K, eg_split_layout<false, true>>(p, ring, at, first, count, acc);
-    eg_split_sum<K, eg_split_layout<false, false>>(p, ring, at, first, count, acc);
+    if (right) return eg_split_sum<K, eg_split_layout<false, true>>(p, ring, at, first, count, vectors, acc);
+    eg_split_sum<K, eg_split_layout<false, false>>(p, ring, at, first, count, vectors, acc);
 }
 
 /* ---- The parts of a tile become one ------------------------------------------------------------------- */
-
-/* Whole rows of the tile are finished by one block: rows [rank * each, (rank + 1) * each). */
-template <class K> struct eg_split_share {
-    int rank, splits, each;
-    __device__ eg_split_share(int rank_, int splits_, int shift)
-        : rank(rank_), splits(splits_), each(K::ROWS >> shift) {}
-    __device__ int bytes() const { return each * K::COLS * 4; }
-};
 
 /* Numbers of this block's partial tile that lie beside each other in a row: to the tile, where this block
  * finishes the row, else to the block that does. What a block receives of others lies in their order, without
@@ -231,7 +271,7 @@ EG_DEVICE void eg_split_send(const eg_split_share<K> &share, uint32_t shared, in
                              const float (&x)[COUNT]) {
     const int to = row / share.each;
     if (to == share.rank) {
-        const uint32_t here = shared + (row * K::LD + col) * 4;
+        const uint32_t here = shared + K::TILE_AT + (row * K::LD + col) * 4;
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             asm volatile("st.shared.f32 [%0], %1;" ::"r"(here + i * 4), "f"(x[i]) : "memory");
@@ -284,7 +324,7 @@ EG_DEVICE void eg_split_put(const float (&acc)[K::ACCUMULATORS], const eg_split_
 template <class K>
 EG_DEVICE void eg_split_take(const eg_split_share<K> &share, const uint8_t *memory, int row, int col,
                              float (&v)[8]) {
-    const float *own = (const float *)memory + row * K::LD + col,
+    const float *own = (const float *)(memory + K::TILE_AT) + row * K::LD + col,
                 *others =
                     (const float *)(memory + K::RECEIVED) + (row - share.rank * share.each) * K::COLS + col;
     for (int rank = 0; rank < share.splits; rank++) {
@@ -297,25 +337,40 @@ EG_DEVICE void eg_split_take(const eg_split_share<K> &share, const uint8_t *memo
     }
 }
 
-/* They are so few vectors for each thread that all warps of the block have some, also those that multiplied
- * nothing. What is summed over the columns is left in the tile. */
+/* What is summed over the columns is left in the tile. */
 template <class K, typename F>
 EG_DEVICE void eg_split_finish_vectors(const eg_cuda_gemm &p, const typename K::tile &at, uint8_t *memory,
-                                       const eg_split_share<K> &share, const F &finish) {
-    const int end = (share.rank + 1) * share.each * (K::COLS / 8);
+                                       const eg_split_share<K> &share, eg_split_vectors<K> &vectors,
+                                       const F &finish) {
+    typedef typename K::vector vector;
 #pragma unroll 1
-    for (int i = share.rank * share.each * (K::COLS / 8) + (int)threadIdx.x; i < end; i += K::THREADS) {
-        const int row = i / (K::COLS / 8), col = i % (K::COLS / 8) * 8;
+    while (vectors.index < vectors.end) {
+        const int row = vectors.row(), col = vectors.col();
+        const bool inside = vectors.inside();
+        const uint4 in = vectors.in;
         float v[8];
+        vectors.index += K::THREADS;
+        vectors.fetch();
         eg_split_take<K>(share, memory, row, col, v);
         if (p.scale != 1) {
 #pragma unroll
             for (int j = 0; j < 8; j++) v[j] *= (float)p.scale;
         }
-        const bool inside = row < at.rows && at.col + col < p.cols;
-        if (inside) eg_finish_vector<typename K::vector>(p, at.item, at.row + row, at.col + col, finish, v);
+        if (inside) {
+            float bias[8], read[8];
+            vector::widen(vectors.bias, bias);
+            vector::widen(in, read);
+            if (p.in.data != 0 && !vectors.ahead)
+                eg_load_values<vector>(p.in, at.item, at.row + row, at.col + col, read);
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] += bias[j];
+            if (p.second.data != 0)
+                *eg_vector_at<vector>(p.second, at.item, at.row + row, at.col + col) = vector::round(v);
+            finish(v, read);
+            if (p.out.data != 0) eg_store_values<vector>(p.out, at.item, at.row + row, at.col + col, v);
+        }
         if (p.sums == 0) continue;
-        float *const to = (float *)memory + row * K::LD + col;
+        float *const to = (float *)(memory + K::TILE_AT) + row * K::LD + col;
 #pragma unroll
         for (int j = 0; j < 8; j++) to[j] = inside ? v[j] : 0;
     }
@@ -355,9 +410,14 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
         if (K::tile::GROUPS && at.rows == 0) continue; /* nor have the other blocks of the cluster any */
         const int64_t all = (at.depth + K::DEPTH - 1) / K::DEPTH * p.gemm.summed;
         const int first = (int)(all * rank >> shift), count = (int)(all * (rank + 1) >> shift) - first;
+        eg_split_vectors<K> vectors(p.gemm, at, share);
         float acc[K::ACCUMULATORS] = {};
         const bool multiplies = threadIdx.x < 128 * K::CONSUMERS;
-        if (multiplies) eg_split_sum_any<K>(p, ring, at, first, count, acc);
+        if (multiplies) {
+            eg_split_sum_any<K>(p, ring, at, first, count, vectors, acc);
+        } else {
+            vectors.begin();
+        }
         __syncthreads(); /* all products have read their stages */
         if (splits > 1) {
             if (threadIdx.x == 0) eg_barrier_expect(ring.shared + K::ARRIVED, (splits - 1) * share.bytes());
@@ -367,9 +427,9 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
         __syncthreads();
         if (splits > 1) eg_barrier_wait(ring.shared + K::ARRIVED, parity);
         eg_with_terms<typename K::vector>(p.gemm, [&](const auto &finish) EG_INLINE {
-            eg_split_finish_vectors<K>(p.gemm, at, memory, share, finish);
+            eg_split_finish_vectors<K>(p.gemm, at, memory, share, vectors, finish);
         });
-        if (p.gemm.sums != 0) eg_split_sum_columns<K>(p.gemm, at, (float *)memory, share);
+        if (p.gemm.sums != 0) eg_split_sum_columns<K>(p.gemm, at, (float *)(memory + K::TILE_AT), share);
         eg_fence_async(); /* the next tile's stages lie there too */
         parity ^= 1;
         if (splits > 1) eg_cluster_arrive();
@@ -378,16 +438,16 @@ template <class K> EG_DEVICE void eg_split_run(const eg_cuda_hopper &p) {
     if (splits > 1) eg_cluster_wait(); /* a block must not leave while others read or send */
 }
 
-#define EG_SPLIT_KERNEL(label, bf16, rows, cols, tile)                                                       \
-    extern "C" __global__ void __launch_bounds__(EG_TMA_SPLIT_THREADS, EG_TMA_SPLIT_BLOCKS(rows))            \
+#define EG_SPLIT_KERNEL(label, bf16, rows, cols, tile, blocks)                                               \
+    extern "C" __global__ void __launch_bounds__(EG_TMA_SPLIT_THREADS, blocks)                               \
         eg_hopper_##label##_##rows##x##cols(const __grid_constant__ eg_cuda_hopper p) {                      \
         eg_split_run<eg_split_traits<bf16, rows, cols, tile>>(p);                                            \
     }
 #define EG_SPLIT_KERNELS(type, bf16)                                                                         \
-    EG_SPLIT_KERNEL(type##_split, bf16, 16, 64, eg_dense_tile)                                               \
-    EG_SPLIT_KERNEL(type##_split, bf16, 64, 64, eg_dense_tile)                                               \
-    EG_SPLIT_KERNEL(type##_split, bf16, 128, 128, eg_dense_tile)                                             \
-    EG_SPLIT_KERNEL(type##_grouped, bf16, 16, 64, eg_tile)                                                   \
-    EG_SPLIT_KERNEL(type##_grouped, bf16, 64, 64, eg_tile)
+    EG_SPLIT_KERNEL(type##_split, bf16, 16, 64, eg_dense_tile, EG_TMA_SPLIT_MOST_BLOCKS(16))                 \
+    EG_SPLIT_KERNEL(type##_split, bf16, 64, 64, eg_dense_tile, EG_TMA_SPLIT_MOST_BLOCKS(64))                 \
+    EG_SPLIT_KERNEL(type##_split, bf16, 128, 128, eg_dense_tile, EG_TMA_SPLIT_MOST_BLOCKS(128))              \
+    EG_SPLIT_KERNEL(type##_grouped, bf16, 16, 64, eg_tile, EG_TMA_SPLIT_BLOCKS(16))                          \
+    EG_SPLIT_KERNEL(type##_grouped, bf16, 64, 64, eg_tile, EG_TMA_SPLIT_BLOCKS(64))
 
 #endif
