@@ -95,6 +95,13 @@ static double memory_time(const eg_cuda_machine *machine, const eg_cuda_costs *c
     return (read / costs->reading + written / writing) * 1e-6 / grown;
 }
 
+/* Bytes of an operand whose lines of 16 bits begin in the middle of a word. */
+static double bytes_inside_words(const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items) {
+    const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    const bool inside = eg_size_of((eg_dtype)x->dtype) == 2 && (ld % 2 != 0 || x->data % 4 != 0);
+    return inside && rows > 1 && cols > 1 ? bytes_of(x, rows, cols, items) : 0;
+}
+
 static double terms_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     double time = x->second.data != 0 ? costs->second : 0;
     switch ((eg_cuda_epilogue)x->epilogue) {
@@ -141,7 +148,8 @@ static bool is_odd(const eg_cuda_gemm *x) {
 }
 
 /* The library's kernels are not known. It is taken to have tiles of a few sizes, to split the depth where
- * tiles are few, and to choose well. A k-block is one of 64, of a tile of 128 x 128. */
+ * tiles are few, and to choose well. A k-block is one of 64, of a tile of 128 x 128. Lines of 16 bits that
+ * begin in the middle of a word it reads at a quarter of the rate, which few rows wait for. */
 static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_costs *costs,
                                const eg_cuda_gemm *x) {
     static const int tiles[][2] = {{128, 256}, {256, 128}, {128, 208}, {128, 192}, {192, 128},
@@ -156,6 +164,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
     const int most_splits = whole ? 1 : 16;
+    const int64_t sources = x->summed > 1 ? x->summed : x->items;
     double least = 0;
     const bool outer = x->depth * x->summed == 1 && !x->accumulate;
     if (x->rows == 1 || x->cols == 1 || outer) /* and for vectors, which takes what memory takes */
@@ -174,7 +183,10 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
             if (least == 0 || time < least) least = time;
         }
     }
-    return costs->launch + beside(least, slow * memory_time(machine, costs, x));
+    const double again = 3 * (bytes_inside_words(&x->left, x->rows, x->depth, sources) +
+                              bytes_inside_words(&x->right, x->depth, x->cols, sources));
+    const double memory = slow * memory_time(machine, costs, x) + again / costs->reading * 1e-6;
+    return costs->launch + beside(least, memory);
 }
 
 /* What part of the tiles is inside the result: threads visit no other elements. */
