@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the last tiles of a product are split (partition.c), for many products: as kernels/hopper_scheduler.cuh
  * walks it, every k-block of a split tile is multiplied once, and no two partial tiles lie in one place; and
- * which products are the library's. Pure: runs anywhere. */
+ * what shared memory a launch asks for. Pure: runs anywhere. */
 #include "core/validate.h"
+#include "cuda/layout.h"
 #include "cuda/partition.h"
 #include "support.h"
 
@@ -82,8 +83,41 @@ static void a_tail_is_profitable(void **state) {
     assert_true(tails > 0);
 }
 
+/* A block loads as many k-blocks as it has stages before it waits, and its tile lies where they were. What it
+ * receives, and what it does not know, have all of the room. */
+static void a_launch_has_the_stages_that_it_fills(void **state) {
+    static const struct {
+        const char *name;
+        int stage, tile, blocks; /* bytes; blocks a multiprocessor, of the shortest depth */
+    } rows[] = {{"hopper_bf16_split_16x64", (16 + 64) * 128, 16 * 68 * 4, 3},
+                {"hopper_bf16_split_64x64", (64 + 64) * 128, 64 * 68 * 4, 3},
+                {"hopper_f16_split_128x128", (128 + 128) * 128, 128 * 132 * 4, 1}};
+    const int room = 227 * 1024, reserved = 1024;
+    (void)state;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        const eg_cuda_kernel *row = row_named(rows[i].name);
+        const int all = EG_TMA_SPLIT_STAGES(row->tile_rows, row->tile_cols);
+        for (int k_blocks = 1; k_blocks < 2 * all; k_blocks++) {
+            eg_cuda_gemm x = {
+                .rows = 1000, .cols = 1000, .depth = k_blocks * 64 - 8, .items = 1, .summed = 1};
+            const int shared = eg_cuda_shared_of(row, &x, 1), least = k_blocks < all ? k_blocks : all;
+            assert_in_range(shared, EG_TMA_SPLIT_FRONT + least * rows[i].stage, row->shared);
+            assert_true(shared >= EG_TMA_SPLIT_FRONT + rows[i].tile);
+            if (k_blocks == 1) assert_true(rows[i].blocks * (shared + reserved) <= room);
+            assert_int_equal(eg_cuda_shared_of(row, &x, 2), row->shared);
+            x.depth = 64, x.summed = k_blocks;
+            assert_int_equal(eg_cuda_shared_of(row, &x, 1), shared);
+            x.ragged = EG_CUDA_RAGGED_DEPTH;
+            assert_int_equal(eg_cuda_shared_of(row, &x, 1), row->shared);
+            x.ragged = EG_CUDA_DENSE, x.tiles = (int64_t)INT32_MAX + 1;
+            assert_int_equal(eg_cuda_shared_of(row, &x, 1), row->shared);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(partial_tiles_are_apart_and_complete),
-                                       cmocka_unit_test(a_tail_is_profitable)};
+                                       cmocka_unit_test(a_tail_is_profitable),
+                                       cmocka_unit_test(a_launch_has_the_stages_that_it_fills)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
