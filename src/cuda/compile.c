@@ -343,7 +343,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     int64_t sum_rows;
     if (!alone) detail.portions = portions_of(c, op, &sum_rows);
     if (row->family == EG_CUDA_TMA) take_tiles(c, op, &x, clears, &detail);
-    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT) {
+    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED) {
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
         detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
     }

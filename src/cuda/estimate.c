@@ -54,6 +54,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return EG_CUDA_KIND_SUMS;
     case EG_CUDA_SPLIT:
         return kind_of_split(row);
+    case EG_CUDA_STREAMED:
+        return row->tile_rows == 8 ? EG_CUDA_KIND_STREAMED_8 : EG_CUDA_KIND_STREAMED_16;
     case EG_CUDA_STRIDED:
         break;
     }
@@ -167,8 +169,10 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     double least = 0;
     const bool outer = x->depth * x->summed == 1 && !x->accumulate;
-    if (x->rows == 1 || x->cols == 1 || outer) /* and for vectors, which takes what memory takes */
-        return costs->launch + memory_time(machine, costs, x);
+    /* Vectors take what memory takes; of 16 bits, a long sum is made by few threads. */
+    const double sum = narrow ? 1e-3 * (double)(x->depth * x->summed) : 0;
+    if (x->rows == 1 || x->cols == 1 || outer)
+        return costs->launch + beside(memory_time(machine, costs, x), sum);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
         const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
@@ -269,6 +273,30 @@ static double resident_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs,
     return most;
 }
 
+/* A k-block's cost is that of 16 KiB of right where it is read as a stream. */
+static double streamed_of(const eg_cuda_kernel *row) {
+    if (row->family != EG_CUDA_STREAMED) return 1;
+    return (double)row->k_block * row->tile_cols * (double)eg_size_of(row->dtype) / (16 << 10);
+}
+
+/* Each further part of a stream's depth reads from another place: memory's rate falls by a twenty-fifth. */
+static double spread_of(const eg_cuda_kernel *row, int splits) {
+    return row->family == EG_CUDA_STREAMED ? 1 + 0.04 * (splits - 1) : 1;
+}
+
+/* Of the k-blocks of a last round that leaves places empty, the part that memory does not hide. */
+static double exposed_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, double rounds,
+                         double filled) {
+    if (row->family != EG_CUDA_STREAMED || rounds <= 1) return 0;
+    return costs->latency * streamed_of(row) * (rounds - filled) / 2;
+}
+
+/* Numbers of parts. Clusters of 5 and of 7 leave multiprocessors idle. */
+static int more_splits(const eg_cuda_kernel *row, int splits) {
+    if (row->family != EG_CUDA_STREAMED) return splits * 2;
+    return splits < 4 ? splits + 1 : splits + 2;
+}
+
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
  * blocks have ended. Larger clusters do not fill it: on an H200, 256 blocks in
  * fours did not all run at once, nor 128 in eights. */
@@ -279,11 +307,13 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double places =
         machine->multiprocessors * resident_of(row, costs, x, splits) * (splits > 2 ? 0.92 : 1);
     const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
-    const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency);
+    const double products =
+        greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
     const double epilogue = costs->tile + terms_of(costs, x);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
-    return costs->launch + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
-           beside(busy, memory_time(machine, costs, x));
+    const double exposed = k_blocks * exposed_of(row, costs, rounds, blocks / places);
+    return costs->launch + exposed + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
+           beside(busy, memory_time(machine, costs, x) * spread_of(row, splits));
 }
 
 /* More parts than run at once gain little, and where a kernel waits for memory alone, equal shares of it. */
@@ -293,7 +323,8 @@ static double least_of_splits(const eg_cuda_machine *machine, const eg_cuda_kern
     double least = estimate_split(machine, row, costs, x, 1);
     *best = 1;
     const double most = (row->family == EG_CUDA_TMA_SPLIT ? 8 : 2) * places;
-    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= most; splits *= 2) {
+    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= most;
+         splits = more_splits(row, splits)) {
         const double time = estimate_split(machine, row, costs, x, splits);
         if (time < least) least = time, *best = splits;
     }
@@ -313,7 +344,7 @@ double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *ro
         return costs->launch + memory_time(machine, costs, x);
     int splits;
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
-    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT)
+    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED)
         return least_of_splits(machine, row, costs, x, &splits);
     return estimate_tiles(machine, row, costs, x, saved);
 }

@@ -44,6 +44,8 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_SPLIT_128,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
+    EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */
+    EG_CUDA_KIND_STREAMED_16,
     EG_CUDA_KIND_FEW_16, /* few rows or columns, and small tiles */
     EG_CUDA_KIND_FEW_F32,
     EG_CUDA_KIND_FEW_F64,

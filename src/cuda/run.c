@@ -111,8 +111,9 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     gemm.wrong = run->device->wrong_at;
     if (row->family == EG_CUDA_STRIDED) return enqueue(run, run->stream, row, tiles, &gemm);
     gemm.splits = detail->splits;
-    if (row->family == EG_CUDA_TMA_SPLIT && gemm.accumulate != 0) gemm.in = gemm.out;
-    if (row->family == EG_CUDA_SPLIT)
+    if ((row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED) && gemm.accumulate != 0)
+        gemm.in = gemm.out;
+    if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_STREAMED)
         return enqueue_clusters(run, run->stream, row, tiles, detail->splits, row->shared, &gemm);
     eg_cuda_hopper hopper = hopper_of(run, detail, &gemm);
     int64_t blocks = 0;
@@ -242,6 +243,7 @@ static eg_status run_step(const eg_cuda_run *run, const eg_step *step) {
         return run_library(run, step);
     case EG_CUDA_STRIDED:
     case EG_CUDA_SPLIT:
+    case EG_CUDA_STREAMED:
     case EG_CUDA_TMA:
     case EG_CUDA_TMA_SPLIT:
     case EG_CUDA_TMA_TILES:

@@ -2,7 +2,7 @@
 /* The kernel table. */
 #include <stddef.h>
 
-#include "layout.h"
+#include "few_rows.h"
 #include "table.h"
 
 #define STORES     (1U << EG_CUDA_STORE)
@@ -128,6 +128,29 @@
     SMALL(label "_grouped", storage, accumulated, size, 16, 64, EG_CUDA_FEW_ROWS | GROUPS_ALONE | (also))    \
     SMALL(label "_grouped", storage, accumulated, size, 64, 64, GROUPS_ALONE | (also))
 
+/* Few rows: kernels/few_rows.cuh. `deep` warps share the depth, each in steps of `step` terms. */
+#define FEW(type, storage, layout, rows, cols, deep, step)                                                   \
+    {.name = "few_" #type "_" #layout "_" #rows "x" #cols,                                                   \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_STREAMED,                                                                             \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM80,                                                                                  \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes =                                                                                                \
+         EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_FEW_ROWS | EG_CUDA_NO_REDUCTION | layout##_LAYOUT,    \
+     .tile_rows = rows,                                                                                      \
+     .tile_cols = cols,                                                                                      \
+     .k_block = (deep) * (step),                                                                             \
+     .threads = EG_FEW_THREADS,                                                                              \
+     .shared = EG_FEW_SHARED(rows, cols, deep)},
+#define FEW_16(type, storage)                                                                                \
+    FEW(type, storage, nn, 16, 64, 8, 16)                                                                    \
+    FEW(type, storage, nt, 8, 16, 8, 64)                                                                     \
+    FEW(type, storage, nt, 16, 16, 8, 64)                                                                    \
+    FEW(type, storage, nt, 8, 128, 2, 32)                                                                    \
+    FEW(type, storage, nt, 16, 128, 2, 32)
+
 /* And of the rows of groups. */
 #define HOPPER_GROUPED(type, storage, layout, terms)                                                         \
     HOPPER_ROW(#type "_grouped", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,       \
@@ -222,7 +245,7 @@ static const eg_cuda_kernel rows[] = {
      .tile_cols = 256,
      .threads = 256},
     /* Few rows, few columns or few tiles. */
-    SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+    FEW_16(bf16, EG_BF16) FEW_16(f16, EG_F16) SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
         SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
             SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
     /* 16-bit, f32 and f64 layers of any strides. */

@@ -18,6 +18,8 @@ typedef enum eg_cuda_family {
     EG_CUDA_LIBRARY,   /* cublasLt, where it is a plain product */
     EG_CUDA_STRIDED,   /* eg_cuda_gemm; a block a tile, any strides */
     EG_CUDA_SPLIT,     /* eg_cuda_gemm; any strides, and a cluster of blocks may share a tile's depth */
+    EG_CUDA_STREAMED,  /* eg_cuda_gemm of few rows, whose right is read once, in vectors; a cluster may share
+                          the depth */
     EG_CUDA_TMA,       /* eg_cuda_hopper; persistent, a block a multiprocessor */
     EG_CUDA_PAIR,      /* eg_cuda_hopper_pair; persistent likewise */
     EG_CUDA_TMA_SPLIT, /* eg_cuda_hopper with tensor maps of left and right; a cluster may share a tile's

@@ -3,6 +3,8 @@
  * the library need. Pure. */
 #include "takes.h"
 
+#include "layout.h"
+
 /* ---- What TMA and vectors need -------------------------------------------------------------------- */
 
 /* TMA stores whole vectors of 16 bytes. Where a row ends inside one, it would write zeros over what follows
@@ -114,6 +116,16 @@ static bool takes_groups(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return (row->takes & EG_CUDA_DEPTH_GROUPS) != 0;
 }
 
+/* Lines of right in vectors of 16 bytes that end where it ends. A single row of left has no pitch. */
+static bool can_be_streamed(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype), most = (1LL << 31) / EG_MOST_SPLITS;
+    const int64_t line = (row->takes & EG_CUDA_RIGHT_ROWS) != 0 ? x->cols : x->depth;
+    eg_cuda_matrix left = x->left;
+    if (x->rows == 1) left.row_stride = 0;
+    return line % each == 0 && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&left) &&
+           x->items <= most / eg_ceil_div(x->cols, row->tile_cols);
+}
+
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const uint32_t takes = row->takes;
     if (!takes_groups(row, x)) return false;
@@ -130,6 +142,7 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
     if ((takes & EG_CUDA_FEW_ROWS) != 0 && rows_of_item(x) > row->tile_rows) return false;
     if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
+    if (row->family == EG_CUDA_STREAMED && !can_be_streamed(row, x)) return false;
     if (eg_cuda_is_persistent(row) && !is_of_one_type(row, x)) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }

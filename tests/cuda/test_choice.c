@@ -186,7 +186,7 @@ static void strict_takes_no_matrix_unit(void **state) {
         assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, text[1], sizeof text[1]));
         for (int j = 0; j < 2; j++) {
             const bool named = strstr(text[j], "mma_") != NULL || strstr(text[j], "hopper_bf16") != NULL ||
-                               strstr(text[j], "hopper_f16") != NULL;
+                               strstr(text[j], "few_bf16") != NULL || strstr(text[j], "hopper_f16") != NULL;
             if (named) fail_msg("%s", text[j]);
         }
     }
@@ -236,9 +236,9 @@ static int parts_of_forward(session *s, const char *kernel, int64_t tiles) {
 static void few_rows_or_columns_share_the_depth(void **state) {
     static const struct {
         eg_dtype dtype;
-        const char *few_rows[2], *few_cols; /* few_rows: with TMA, and without */
-    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "mma_bf16_16x64"}, "mma_bf16_64x16"},
-                {EG_F16, {"hopper_f16_split_16x64", "mma_f16_16x64"}, "mma_f16_64x16"},
+        const char *few_rows[2], *few_cols; /* few_rows: with clusters, and without */
+    } rows[] = {{EG_BF16, {"few_bf16_nn_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16"},
+                {EG_F16, {"few_f16_nn_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16"},
                 {EG_F32, {"fma_f32_16x64", "fma_f32_16x64"}, "fma_f32_64x16"},
                 {EG_F64, {"fma_f64_16x64", "fma_f64_16x64"}, "fma_f64_64x16"}};
     (void)state;
@@ -251,7 +251,7 @@ static void few_rows_or_columns_share_the_depth(void **state) {
         s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
         for (size_t i = 0; i < LENGTH(rows); i++) {
             s.layer.dtype = rows[i].dtype;
-            s.layer.m = 8, s.layer.k = 4096, s.layer.n = 1024;
+            s.layer.m = 8, s.layer.k = 1024, s.layer.n = 1024;
             const char *few_rows = rows[i].few_rows[major == 8];
             assert_forward_by(&s, few_rows);
             const int parts = parts_of_forward(&s, few_rows, 16);
@@ -264,6 +264,38 @@ static void few_rows_or_columns_share_the_depth(void **state) {
         unsetenv("FAKE_CUDA_MAJOR");
         close_session(&s);
     }
+}
+
+static bool is_forward_by(session *s, const char *kernel) {
+    char text[1024];
+    assert_ok(eg_forward_plan(s->context, &s->layer, &s->forward, text, sizeof text));
+    return strstr(text, kernel) != NULL;
+}
+
+/* Few rows are streamed past lines of whole vectors only: a load would go past the end of B. */
+static void lines_of_whole_vectors_are_streamed(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = 4, s.layer.k = 1024, s.layer.n = 1000;
+    s.forward.a.data = (void *)((uintptr_t)1 << 40), s.forward.b.data = (void *)((uintptr_t)2 << 40);
+    s.forward.y.data = (void *)((uintptr_t)3 << 40);
+    s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
+    assert_true(is_forward_by(&s, "few_bf16_nn"));
+    s.layer.n = 996, s.forward.b.ld = 1000;
+    assert_false(is_forward_by(&s, "few_"));
+    s.layer.n = 997, s.forward.b.layout = EG_COL_MAJOR, s.forward.b.ld = 1024; /* any number of columns */
+    assert_true(is_forward_by(&s, "few_bf16_nt"));
+    s.layer.k = 1020;
+    assert_false(is_forward_by(&s, "few_"));
+    s.layer.k = 1024,
+    s.forward.a.ld = 1025; /* rows of A that begin anywhere are copied, but not a single one */
+    assert_true(is_forward_by(&s, "pad a"));
+    s.layer.m = 1, s.layer.k = 1021, s.layer.n = 1000;
+    s.forward.a.ld = s.forward.b.ld = 0, s.forward.b.layout = EG_ROW_MAJOR;
+    assert_true(is_forward_by(&s, "few_bf16_nn"));
+    assert_false(is_forward_by(&s, "pad a"));
+    close_session(&s);
 }
 
 /* ---- Stream-K tails ------------------------------------------------------------------------------- */
@@ -432,6 +464,7 @@ int main(void) {
         cmocka_unit_test(strict_takes_no_matrix_unit),
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(few_rows_or_columns_share_the_depth),
+        cmocka_unit_test(lines_of_whole_vectors_are_streamed),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(epilogues_run_beside_products),
         cmocka_unit_test(the_copy_engine_stores_no_end_of_a_row),

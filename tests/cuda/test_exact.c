@@ -50,6 +50,15 @@ static const layer_case few_rows_cases[] = {
     {8, 264, 136, 3, .one_b = true},
     {9, 1029, 515, .batch = 1, .apart = true, .accumulate = true},
 };
+static const layer_case streamed_cases[] = {
+    {7, 264, 520, .batch = 1}, {1, 8200, 1032, .batch = 1},     {8, 1000, 72, .batch = 1},
+    {5, 520, 136, .batch = 5}, {8, 264, 136, 3, .one_b = true}, {3, 48, 16, .batch = 1, .apart = true},
+};
+static const layer_case streamed_16_cases[] = {
+    {16, 1000, 72, .batch = 1},
+    {13, 520, 136, .batch = 5},
+    {9, 8200, 264, .batch = 1, .apart = true},
+};
 static const layer_case few_cols_cases[] = {
     {1000, 72, 16, .batch = 1},
     {264, 1000, 3, .batch = 1},
@@ -92,6 +101,21 @@ static const product few_rows[] = {
     {"mma_bf16_16x64", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
     {"mma_bf16_16x64", D_A, D_A, EG_ROW_MAJOR},
     {"mma_bf16_16x64", D_A, D_A, EG_COL_MAJOR},
+};
+static const product streamed[] = {
+    {"few_bf16_nn_16x64", Y, Y, EG_ROW_MAJOR},
+    {"few_bf16_nn_16x64", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"few_bf16_nn_16x64", D_A, D_A, EG_COL_MAJOR},
+    {"few_bf16_nt_8x16", D_A, D_A, EG_ROW_MAJOR},
+    {"few_bf16_nt_8x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"few_bf16_nt_8x128", D_A, D_A, EG_ROW_MAJOR},
+};
+static const product streamed_16[] = {
+    {"few_bf16_nn_16x64", Y, Y, EG_ROW_MAJOR},
+    {"few_bf16_nn_16x64", D_A, D_A, EG_COL_MAJOR},
+    {"few_bf16_nt_16x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"few_bf16_nt_16x16", D_A, D_A, EG_ROW_MAJOR},
+    {"few_bf16_nt_16x128", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
 };
 static const product few_cols[] = {
     {"mma_bf16_64x16", Y, Y, EG_ROW_MAJOR},
@@ -246,6 +270,10 @@ static void parts_of_a_depth_have_the_bits_of_the_whole(void **state) {
     (void)state;
     for (size_t i = 0; i < LENGTH(few_rows_cases); i++)
         for (size_t j = 0; j < LENGTH(few_rows); j++) check(&few_rows_cases[i], &few_rows[j]);
+    for (size_t i = 0; i < LENGTH(streamed_cases); i++)
+        for (size_t j = 0; j < LENGTH(streamed); j++) check(&streamed_cases[i], &streamed[j]);
+    for (size_t i = 0; i < LENGTH(streamed_16_cases); i++)
+        for (size_t j = 0; j < LENGTH(streamed_16); j++) check(&streamed_16_cases[i], &streamed_16[j]);
     for (size_t i = 0; i < LENGTH(few_cols_cases); i++)
         for (size_t j = 0; j < LENGTH(few_cols); j++) check(&few_cols_cases[i], &few_cols[j]);
     for (size_t i = 0; i < LENGTH(few_tiles_cases); i++)

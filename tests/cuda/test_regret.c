@@ -148,7 +148,7 @@ static void judge_line(recording *r, eg_context *context, const char *line) {
 }
 
 static void read_rows(recording *r, const char *line) {
-    static char names[2048];
+    static char names[4096];
     snprintf(names, sizeof names, "%s", line);
     for (char *name = strtok(names, " \n"); name != NULL; name = strtok(NULL, " \n")) {
         assert_in_range(r->rows, 0, MOST_ROWS - 1);
@@ -169,7 +169,7 @@ static int count_above(const recording *r, double regret) {
 
 static void the_chosen_rows_are_nearly_the_best(void **state) {
     static recording r;
-    static char line[2048];
+    static char line[4096];
     const char rows[] = "# rows: ";
     double sum = 0;
     (void)state;

@@ -1,0 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "few_rows.cuh"
+
+EG_FEW_KERNELS(f16, false)
