@@ -74,7 +74,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels lt pairs parameters partition peak run table takes)
+  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels lt pairs parameters partition peak run table takes workspace)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})

@@ -42,4 +42,19 @@ eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c);
 /* Of the products of chunks of an operation's depth, where it can be made so; else 0. */
 int64_t eg_cuda_chunk_bytes(const eg_cuda_compiler *c, int index);
 
+/* ---- The workspace (workspace.c) ------------------------------------------------------------------ */
+
+/* Products before an operation; three of any call have counters, so that its workspace is that of most. */
+int eg_cuda_products_before(const eg_op_list *list, int op);
+
+/* What the choice of kernels asks: whether there is room for partial tiles, and for their counters. */
+void eg_cuda_promise_tails(const eg_cuda_compiler *c);
+
+/* Of a product that is not made as a whole, whether it is one of each chunk of its depth. */
+bool eg_cuda_is_in_chunks(const eg_cuda_compiler *c, int op);
+
+/* The regions of what is chosen; false where no memory could hold them. Results of operations, and 64 MiB at
+ * most beside them (but for sums of a million columns). */
+bool eg_cuda_add_workspace(const eg_cuda_compiler *c);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From operations to a CUDA program: the workspace, a kernel row for each operation, and each step's numbers.
+/* From operations to a CUDA program: a kernel row for each operation, and each step's numbers.
  * Pure. The workspace does not depend on the alignment of operands, so that its size can be asked for before
  * they are there. */
 #include "compile.h"
@@ -12,123 +12,6 @@
 #include "parameters.h"
 #include "partition.h"
 #include "takes.h"
-
-/* ---- Workspace ------------------------------------------------------------------------------------ */
-
-static double flops_of(const eg_op_list *list) {
-    return 2.0 * (double)list->m * (double)list->k * (double)list->n * (double)list->batch;
-}
-
-/* The library splits long sums of small results: room for that, as far as it gains. With a byte less than 32
- * MiB its heuristics hardly split f32. Large layers of 16 bits are mostly ours, and have memory to save. */
-static int64_t library_scratch(const eg_op_list *list) {
-    const double flops = flops_of(list);
-    const bool narrow = eg_size_of(list->dtype) == 2,
-               large = flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
-    const int64_t aligning = 256; /* lost where the caller's workspace is not on 256 bytes (lt.c) */
-    return flops < 1e6 ? 0 : (narrow && (flops < 1e9 || large) ? 4 << 20 : 32 << 20) + aligning;
-}
-
-/* Whether products may have tails: partial tiles are not to take more room than the layer's weights, or half
- * of its result's. By name all may. */
-static bool may_have_tails(const eg_cuda_compiler *c) {
-    const eg_op_list *list = c->list;
-    const double result = 2.0 * (double)list->m * (double)list->n * (double)list->batch,
-                 weights = 2.0 * (double)list->k * (double)list->n;
-    const double room = (double)eg_cuda_tail_bytes(c->multiprocessors);
-    if ((c->caps->features & EG_CUDA_SM90A) == 0 || eg_size_of(list->dtype) != 2) return false;
-    if (eg_first_gemm(list) == NULL || list->groups > 0) return false;
-    return c->caps->only_kernel != NULL || result >= 2 * room || weights >= room;
-}
-
-/* Products before an operation; three of any call have counters, so that its workspace is that of most. */
-static int products_before(const eg_op_list *list, int op) {
-    int count = 0;
-    for (int i = 0; i < op; i++) count += list->op[i].kind == EG_GEMM;
-    return count;
-}
-
-static size_t most_products(const eg_op_list *list) {
-    enum { LAYER = 3 };
-    const int count = products_before(list, list->ops);
-    return (size_t)(count > LAYER ? count : LAYER);
-}
-
-/* What the choice of kernels asks: whether there is room for partial tiles, and for their counters. */
-static void promise_tails(const eg_cuda_compiler *c) {
-    const bool tails = may_have_tails(c);
-    c->program->region[EG_CUDA_SCRATCH].bytes = tails ? eg_cuda_tail_bytes(c->multiprocessors) : 0;
-    c->program->region[EG_CUDA_COUNTERS].bytes =
-        tails ? most_products(c->list) * (size_t)eg_cuda_tail_counters(c->multiprocessors) * sizeof(uint32_t)
-              : 0;
-}
-
-static bool is_of_library(const eg_cuda_kernel *row) { return row != NULL && row->family == EG_CUDA_LIBRARY; }
-
-/* Of a product that is not made as a whole, whether it is one of each chunk of its depth. */
-static bool is_in_chunks(const eg_cuda_compiler *c, int op) {
-    return c->product[op] != NULL && c->row[op]->kind == EG_REDUCE;
-}
-
-/* The scratch memory of kernels that are chosen, products that wait to be finished, and padded copies. */
-static bool add_scratch(const eg_cuda_compiler *c) {
-    const eg_op_list *list = c->list;
-    eg_program *program = c->program;
-    const eg_cuda_program *detail = eg_cuda_program_of(program);
-    const int64_t counters = (int64_t)(program->region[EG_CUDA_COUNTERS].bytes / sizeof(uint32_t));
-    int64_t scratch = (int64_t)program->region[EG_CUDA_SCRATCH].bytes, unfinished = 0;
-    for (int i = 0; i < list->ops; i++) {
-        const bool library = is_of_library(c->row[i]) || is_of_library(c->product[i]);
-        const int64_t wanted = library ? library_scratch(list) : 0;
-        if (wanted > scratch) scratch = wanted;
-        if (c->product[i] == NULL) continue;
-        const int64_t bytes = is_in_chunks(c, i) ? eg_cuda_chunk_bytes(c, i)
-                                                 : (int64_t)eg_cuda_unfinished_bytes(list, &list->op[i]);
-        if (bytes > unfinished) unfinished = bytes;
-    }
-    for (int i = 0; i < detail->pads; i++) {
-        int64_t lines, pitch, items;
-        eg_cuda_padded_shape(list, detail->pad[i], &lines, &pitch, &items);
-        if (__builtin_mul_overflow(lines, items, &lines) ||
-            !eg_add_region(program, EG_CUDA_PADDED + i, "padded copy", lines, pitch, eg_size_of(list->dtype),
-                           256))
-            return false;
-    }
-    return (scratch == 0 || eg_add_region(program, EG_CUDA_SCRATCH, "scratch", 1, scratch, 1, 256)) &&
-           (counters == 0 ||
-            eg_add_region(program, EG_CUDA_COUNTERS, "counters", counters, 1, sizeof(uint32_t), 256)) &&
-           (unfinished == 0 ||
-            eg_add_region(program, EG_CUDA_UNFINISHED, "unfinished product", 1, unfinished, 1, 256));
-}
-
-/* Rows begin on 16 bytes. */
-static bool add_result(const eg_cuda_compiler *c, int id) {
-    const eg_temporary *x = &c->list->temporary[id];
-    const int64_t each = 16 / (int64_t)eg_dtype_size(c->list->dtype);
-    int64_t rows;
-    if (eg_cuda_stored_at(c->list, id) != NULL) return true;
-    return !__builtin_mul_overflow(x->rows, x->items, &rows) &&
-           eg_add_region(c->program, id, x->name, rows, eg_ceil_div(x->cols, each) * each,
-                         eg_size_of(c->list->dtype), 256);
-}
-
-static bool add_sums(const eg_cuda_compiler *c, int id) {
-    const eg_temporary *x = &c->list->temporary[id];
-    int64_t rows;
-    return eg_cuda_rows_of_sums(c->list, x, &rows) &&
-           eg_add_region(c->program, id, x->name, rows, x->cols, eg_size_of(c->list->compute), 256);
-}
-
-/* Results of operations, and 64 MiB at most beside them (but for sums of a million columns). */
-static bool add_workspace(const eg_cuda_compiler *c) {
-    for (int sums = 0; sums < 2; sums++) {
-        for (int i = 0; i < c->list->temporaries; i++) {
-            if (eg_cuda_is_sums(c->list, i) != sums) continue;
-            if (!(sums ? add_sums(c, i) : add_result(c, i))) return false;
-        }
-    }
-    return add_scratch(c);
-}
 
 /* ---- Kernels -------------------------------------------------------------------------------------- */
 
@@ -186,10 +69,10 @@ static bool all_are_aligned(const eg_op_list *list) {
  * operands are there. Then kernels are chosen for those that are. */
 static eg_status choose(eg_cuda_compiler *c, bool *fits) {
     *fits = true;
-    promise_tails(c);
+    eg_cuda_promise_tails(c);
     c->aligned = true;
     EG_TRY(choose_pads(c));
-    *fits = add_workspace(c);
+    *fits = eg_cuda_add_workspace(c);
     c->aligned = false;
     return !*fits || all_are_aligned(c->list) ? EG_OK : choose_rows(c);
 }
@@ -239,7 +122,7 @@ static const eg_cuda_kernel *product_row(const eg_cuda_compiler *c, int op) {
     return c->product[op] != NULL ? c->product[op] : c->row[op];
 }
 static eg_cuda_part product_part(const eg_cuda_compiler *c, int op) {
-    if (is_in_chunks(c, op)) return EG_CUDA_CHUNKS;
+    if (eg_cuda_is_in_chunks(c, op)) return EG_CUDA_CHUNKS;
     return c->product[op] != NULL ? EG_CUDA_PRODUCT : EG_CUDA_WHOLE;
 }
 
@@ -317,7 +200,7 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
     const int64_t each = eg_cuda_tail_counters(c->multiprocessors);
     double saved;
     eg_cuda_tail tail = eg_cuda_choose_tail(c, product_row(c, op), x, &saved);
-    if (tail.tiles > 0) tail.counter = (int32_t)(products_before(c->list, op) * each);
+    if (tail.tiles > 0) tail.counter = (int32_t)(eg_cuda_products_before(c->list, op) * each);
     return tail;
 }
 
@@ -547,7 +430,7 @@ static void add_op(const eg_cuda_compiler *c, int op, bool clears) {
     case EG_GEMM:
     case EG_COPY:
         add_product(c, op, product_part(c, op), clears);
-        if (is_in_chunks(c, op)) {
+        if (eg_cuda_is_in_chunks(c, op)) {
             add_sum_of_chunks(c, op);
         } else if (c->product[op] != NULL) {
             add_product(c, op, EG_CUDA_FINISH, false);
