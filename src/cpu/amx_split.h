@@ -44,11 +44,17 @@ typedef struct block_numbers {
 
 EG_INLINE uint32_t mask_below(int64_t count) { return count >= 32 ? ~0U : count > 0 ? (1U << count) - 1 : 0; }
 
+/* Where a row is, or the first one in place of those that there are not: a load of nothing from a page that
+ * there is not takes a hundred cycles. */
+EG_INLINE const char *row_at(const block_numbers *x, int64_t row) {
+    return x->from->at + (row < x->rows ? row * x->from->step : 0);
+}
+
 /* Numbers [col, col + 16) of a row. */
 EG_INLINE __m512 numbers(const block_numbers *x, int64_t row, int64_t col, const eg_dtype dtype) {
     const uint32_t wanted = row < x->rows ? mask_below(x->cols - col) : 0;
-    return (__m512)load_part_amx(x->from->at + row * x->from->step + col * (int64_t)eg_size_of(dtype), dtype,
-                                 (__mmask16)wanted);
+    const int64_t bytes = col < x->cols ? col * (int64_t)eg_size_of(dtype) : 0;
+    return (__m512)load_part_amx(row_at(x, row) + bytes, dtype, (__mmask16)wanted);
 }
 
 /* Splits rows p and p + 16. As a left operand, both ends of a row are pairs; as a right one, the two rows.
@@ -76,10 +82,9 @@ EG_INLINE bool split_rows(const block_numbers *x, int64_t p, char *left, char *r
 
 /* A row as bf16. */
 EG_INLINE __m512i row_of(const block_numbers *x, int64_t row, const eg_dtype dtype) {
-    if (dtype == EG_BF16)
-        return _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0,
-                                        x->from->at + row * x->from->step);
-    return two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
+    if (dtype != EG_BF16) return two_to_bf16_amx(numbers(x, row, 0, dtype), numbers(x, row, 16, dtype));
+    if (row < x->rows && x->cols >= EG_AMX_BLOCK) return _mm512_loadu_si512(row_at(x, row));
+    return _mm512_maskz_loadu_epi16(row < x->rows ? mask_below(x->cols) : 0, row_at(x, row));
 }
 
 /* bf16 itself: rows p, p + 1 and those 16 below them. A left operand has them as they are; a right one pairs

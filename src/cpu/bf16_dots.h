@@ -157,7 +157,7 @@ EG_INLINE void dot_few_group(const eg_few_rows *x, int64_t col, char *sums, cons
         const int64_t ahead = k + AHEAD / 2 < whole ? AHEAD : cols * x->col_bytes + AHEAD - whole * 2;
         EG_UNROLL(16)
         for (int c = 0; c < cols; c++) {
-            const __m512i line = _mm512_maskz_loadu_epi16(~0U, from + c * x->col_bytes);
+            const __m512i line = _mm512_loadu_si512(from + c * x->col_bytes);
             _mm512_store_si512(part + c * PAIRS_STRIDE, line);
             PREFETCH(from + c * x->col_bytes + ahead);
         }

@@ -283,9 +283,22 @@ static int64_t outer_cols(const eg_cpu_kernel *kernel, const eg_op *op) {
     return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
 }
 
+/* Each block lays out its part of the right operand, so blocks are high where no sums of chunks are wanted.
+ */
+static int64_t outer_rows(const eg_op *op, int64_t cols, int threads) {
+    enum { MOST = 4 * EG_CPU_CHUNK, BLOCKS_A_THREAD = 4 };
+    const double parts = (double)op->items * (double)eg_ceil_div(op->cols, cols);
+    int64_t rows = op->terms == 0 ? MOST : EG_CPU_CHUNK;
+    while (rows > EG_CPU_CHUNK &&
+           parts * (double)eg_ceil_div(op->rows, rows) < (double)(BLOCKS_A_THREAD * threads))
+        rows /= 2;
+    return rows;
+}
+
 eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    eg_cpu_blocks blocks = {.mc = EG_CPU_CHUNK,
-                            .nc = outer_cols(kernel, op),
+    const int64_t cols = outer_cols(kernel, op);
+    eg_cpu_blocks blocks = {.mc = outer_rows(op, cols, threads),
+                            .nc = cols,
                             .kc = op->depth,
                             .threads = threads,
                             .single_pass = true};
@@ -295,11 +308,11 @@ eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, cons
     return blocks;
 }
 
-static int64_t left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
+int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
     return EG_CPU_CHUNK * eg_ceil_div(depth, kernel->micro.nr) * kernel->micro.nr;
 }
 
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
-    return eg_cpu_epilogue_rows(kernel) * kernel->micro.nr + left_numbers(kernel, step->k_block) +
-           step->k_block * step->tile_cols;
+    return eg_cpu_epilogue_rows(kernel) * kernel->micro.nr +
+           eg_cpu_outer_left_numbers(kernel, step->k_block) + step->k_block * step->tile_cols;
 }

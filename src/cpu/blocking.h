@@ -40,6 +40,7 @@ int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
+int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t depth); /* of it, the left operand's */
 
 /* Numbers of the compute type in 16 KiB, which stay in L1 beside what streams through it. */
 static inline int64_t eg_cpu_some_of_l1(const eg_cpu_kernel *kernel) {

@@ -15,17 +15,52 @@ static bool is_gradient(int id) { return id == EG_OP_GRAD || id == EG_OP_GRAD_UP
  * row-major, and the same sums in the same order. What an epilogue or a map packs for a product is not
  * transposed for a right operand (a map may go over grad), and a pack of the caller's is for right operands
  * alone. */
+static void turn(eg_op *op) {
+    const eg_view left = op->left;
+    const int64_t rows = op->rows;
+    op->left = eg_transposed(op->right), op->right = eg_transposed(left), op->out = eg_transposed(op->out);
+    op->rows = op->cols, op->cols = rows;
+    if (op->axis == EG_AXIS_ROWS) op->axis = EG_AXIS_COLS;
+}
+
 static void turn_result(eg_op *op) {
     const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
     const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_gradient(op->left.id);
     const bool is_fixed = op->right.space == EG_PACKED_B || (is_packed_by_others && !op->left.transposed);
     if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || !eg_is_bare(op) || is_row_major || is_fixed)
         return;
-    const eg_view left = op->left;
-    const int64_t rows = op->rows;
-    op->left = eg_transposed(op->right), op->right = eg_transposed(left), op->out = eg_transposed(op->out);
-    op->rows = op->cols, op->cols = rows;
-    if (op->axis == EG_AXIS_ROWS) op->axis = EG_AXIS_COLS;
+    turn(op);
+}
+
+/* Whether the matrix is a column of numbers that are neighbours. */
+static bool is_column(const eg_view *x) {
+    return x->space == EG_OPERAND && x->cols == 1 && x->row_stride == 1 && x->rows > 1;
+}
+
+/* Such a column is as well a row: an epilogue then has whole vectors of it. */
+static bool is_column_throughout(const eg_op *op) {
+    if (op->kind != EG_GEMM || op->ragged || op->accumulate || !is_column(&op->out)) return false;
+    if (op->left.space != EG_OPERAND || op->right.space != EG_OPERAND) return false;
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        const bool is_matrix = term->kind == EG_TERM_STORE || term->kind == EG_TERM_ADD;
+        if (is_matrix && !is_column(&term->view)) return false;
+        if (!is_matrix && term->kind != EG_TERM_SCALE && term->kind != EG_TERM_BIAS &&
+            term->kind != EG_TERM_ACT)
+            return false;
+    }
+    return true;
+}
+
+/* The bias, a number, is the same for all columns. */
+static void turn_column(eg_op *op) {
+    turn(op);
+    for (int i = 0; i < op->terms; i++) {
+        eg_term *term = &op->term[i];
+        if (term->kind == EG_TERM_STORE || term->kind == EG_TERM_ADD) term->view = eg_transposed(term->view);
+        if (term->kind == EG_TERM_BIAS)
+            term->view.cols = op->cols, term->view.col_stride = term->view.row_stride = 0;
+    }
 }
 
 /* ---- Regions ------------------------------------------------------------------------------------ */
@@ -344,7 +379,14 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = eg_cpu_no_layouts;
     c.costs = eg_cpu_costs_of(c.calibration, kernel);
     program->may_refuse = eg_cpu_may_refuse(kernel);
-    for (int i = 0; i < program->list.ops && !eg_cpu_is_amx(kernel); i++) turn_result(&program->list.op[i]);
+    for (int i = 0; i < program->list.ops; i++) {
+        eg_op *op = &program->list.op[i];
+        if (program->list.exchanged == 0 && is_column_throughout(op)) {
+            turn_column(op);
+        } else if (!eg_cpu_is_amx(kernel)) {
+            turn_result(op);
+        }
+    }
     eg_cpu_choose_ways(&c, threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {

@@ -27,6 +27,52 @@ static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int6
     }
 }
 
+#if defined(__AVX2__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 32
+/* To the nearest bf16, in the low half of each lane, ties to even; a NaN stays one. */
+EG_INLINE __m256i EG_V(round_to_bf16)(EG_T number) {
+    const EG_I x = (EG_I)number, odd = (x >> 16) & 1;
+    const __m256i half = _mm256_add_epi32((__m256i)odd, _mm256_set1_epi32(0x7fff));
+    const EG_T rounded = (EG_T)_mm256_add_epi32((__m256i)x, half), quiet = (EG_T)(x | 0x400000);
+    const EG_I nan = (x & EG_ABS_MASK) > EG_EXP_FIELD;
+    return _mm256_srli_epi32((__m256i)EG_V(select)(nan, quiet, rounded), 16);
+}
+
+/* A vector as 16-bit numbers. */
+EG_INLINE void EG_V(store_words)(char *to, EG_T x, const eg_dtype dtype) {
+    if (dtype == EG_F16) {
+        _mm_storeu_si128((void *)to, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+    } else {
+        const __m256i words = EG_V(round_to_bf16)(x);
+        _mm_storeu_si128((void *)to,
+                         _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    }
+}
+#define EG_STORES_WORDS 1
+#else
+#define EG_STORES_WORDS 0
+#endif
+
+/* Whether whole rows of sums are stored as they are in registers. */
+EG_INLINE bool EG_V(stores_sums)(const eg_dtype dtype) {
+    return EG_STORES_WORDS || dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32);
+}
+
+/* A whole row of sums. */
+EG_INLINE void EG_V(store_sums)(char *to, const EG_T *x, const eg_dtype dtype, const int vectors) {
+    (void)dtype;
+    EG_UNROLL(8)
+    for (int j = 0; j < vectors; j++) {
+#if EG_STORES_WORDS
+        if (dtype != EG_F32) {
+            EG_V(store_words)(to + 2 * j * EG_LANES, x[j], dtype);
+            continue;
+        }
+#endif
+        EG_V(store)((EG_R *)(void *)to + j * EG_LANES, x[j]);
+    }
+}
+#undef EG_STORES_WORDS
+
 typedef bool EG_V(part);
 
 EG_INLINE EG_V(part) EG_V(part_of)(int64_t cols, int64_t j) { return j * EG_LANES < cols; }

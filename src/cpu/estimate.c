@@ -170,6 +170,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
         counts->of[op->right.space == EG_OPERAND && is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED
                                                                           : EG_CPU_COST_FUSE] +=
             products * row_blocks * (double)op->depth * (double)op->cols;
+    if (!eg_cpu_is_amx(row) && op->out.space == EG_OPERAND && op->out.dtype != row->compute)
+        counts->of[EG_CPU_COST_NARROW] += (double)op->items * (double)op->rows * (double)op->cols;
     if (right == EG_CPU_FUSED)
         counts->of[EG_CPU_COST_WIDEN] +=
             widened(row, &op->right, products * row_blocks * (double)op->depth * (double)op->cols);
@@ -244,9 +246,15 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
+    const bool is_stored = op->terms == 0 && !op->accumulate && op->out.space == EG_OPERAND;
     if (non_temporal) tiles.of[EG_CPU_COST_STREAM] = eg_cpu_bytes_stored(op);
-    if (!non_temporal) tiles.of[EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
+    if (!non_temporal)
+        tiles.of[is_stored ? EG_CPU_COST_OUTER_FAR : EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
     tiles.of[EG_CPU_COST_WRITTEN] = 0;
+    if (is_stored) {
+        tiles.of[EG_CPU_COST_OUTER_STORE] = tiles.of[EG_CPU_COST_STORE];
+        tiles.of[EG_CPU_COST_STORE] = tiles.of[EG_CPU_COST_NARROW] = 0;
+    }
     for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];
     if (op->left.space == EG_OPERAND)
         counts->of[op->left.col_stride != 1 ? EG_CPU_COST_FUSE_TURNED : EG_CPU_COST_FUSE] += left;

@@ -46,7 +46,10 @@
     X(WRITTEN, written)           /* the same of a result, tile by tile, */                                  \
     X(SCATTERED, scattered)       /* the same of a right operand that blocks read as it is, pages apart, */  \
     X(EVICTED, evicted)           /* and more where its sets of L2 have no room for it; */                   \
-    X(WIDEN, widen)               /* a number of 16 bits that vector units convert */
+    X(WIDEN, widen)               /* a number of 16 bits that vector units convert, */                       \
+    X(NARROW, narrow)             /* and of a result that the tile loop converts back */                     \
+    X(OUTER_STORE, outer_store)   /* outer products without an epilogue: a number of the result, */          \
+    X(OUTER_FAR, outer_far)       /* and a byte of it that is stored through the caches */
 
 #define EG_CPU_COST(NAME, name) EG_CPU_COST_##NAME,
 typedef enum eg_cpu_cost { EG_CPU_COST_TABLE(EG_CPU_COST) EG_CPU_COSTS } eg_cpu_cost;

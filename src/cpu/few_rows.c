@@ -137,10 +137,13 @@ static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t 
             continue;
         }
         const bool turns = turns_left(job);
+        const bool some =
+            rows <= kernel->micro.rows_along_k && job->right == NULL; /* are read of the block */
+        const int64_t count = some ? eg_ceil_div(rows, 2) * 2 : EG_AMX_BLOCK / 2;
         const eg_cpu_packs packs = {.left = turns ? NULL : at, .right_t = turns ? at : NULL};
         const int64_t cols = eg_least(EG_AMX_BLOCK, end - k);
         const eg_rows from = eg_cpu_block_rows(kernel, &job->a, item, 0, rows, k, cols, tile);
-        kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, rows, cols, &packs); /* bf16 take any number */
+        kernel->pack.split(&from, 0, count, rows, cols, &packs); /* bf16 take any number */
     }
     return to;
 }

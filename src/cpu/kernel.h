@@ -100,6 +100,21 @@ typedef struct eg_few_rows {
     void *sums; /* micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
 
+/* A product of little depth that is stored as it is, from left to right. Both operands are in L1 as numbers
+ * of the compute type: the left one as rows of nr k, or transposed as micro-panels of nr rows; the right one
+ * in micro-panels. */
+typedef struct eg_little_depth {
+    const void *left, *right;
+    int64_t left_group;  /* elements from nr k to the next, */
+    int64_t right_panel; /* and from nr columns to the next */
+    bool left_is_transposed;
+    bool non_temporal; /* stores bypass the caches; whole cache lines only */
+    eg_dtype dtype;    /* of the result */
+    char *out;
+    int64_t out_step; /* bytes from row to row of it */
+    int64_t rows, cols, depth;
+} eg_little_depth;
+
 /* ---- What an epilogue is given ------------------------------------------------------------------ */
 
 /* Rows whose columns are neighbours, in a tile or in the caller's memory. */
@@ -163,6 +178,9 @@ typedef struct eg_micro_kernel {
     /* sums += left · right. NULL: the row has no such kernel. */
     void (*few_rows)(const eg_few_rows *of);
     int rows_along_k; /* AMX tile blocks: so few rows lie as a left operand even for a right one in place */
+
+    /* The whole result, without an epilogue. NULL: the row has no such kernel. */
+    void (*outer)(const eg_little_depth *of);
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);

@@ -143,6 +143,7 @@ static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand 
 }
 
 #include "few_rows_template.h"
+#include "outer_template.h"
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
@@ -176,6 +177,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
               .depth_at_once = 1,
               .multiply = EG_V(multiply),
               .few_rows = EG_V(few_rows),
+              .outer = EG_V(outer),
               .peak = EG_V(peak)},
     .pack = {.unscale = 1, .load = EG_V(load_tile)},
     .blocking = {.mc = EG_REAL_BITS == 64 ? 128 : 192,

@@ -4,6 +4,7 @@
  * Each block lays out its part of the caller's in L1, and nothing is packed for it beforehand.
  *
  * The sums are those of the tile loop, in the same order: the same bits. */
+#include "blocking.h"
 #include "cpu.h"
 #include "epilogue.h"
 
@@ -24,35 +25,45 @@ typedef struct outer_job {
     eg_epilogue epilogue;
     outer_side a, b;
     eg_operand out;
-    bool stores_result; /* whole tiles: no epilogue */
-    int64_t nc, row_blocks, col_blocks;
+    bool stores_result; /* from registers: no epilogue */
+    bool turns_left;    /* the left operand is in micro-panels of its rows */
+    int64_t mc, nc, row_blocks, col_blocks;
 } outer_job;
 
 typedef struct outer_block {
-    int64_t item, row, rows, col, cols;
-    char *spare, *tile, *scratch;
-    eg_micro_operand a, b; /* of the first row, and the first column */
+    int64_t item, col, cols;
+    char *spare, *tile, *left, *right;
+    eg_micro_operand a, b; /* of some rows, and from the first column on */
     int64_t right_panel;   /* bytes from one micro-panel of the right operand to the next */
 } outer_block;
 
 /* Rows of nr k; zeros in rows that there are not, which make a last tile whole. */
-static char *load_left(const outer_job *job, outer_block *x) {
+static void load_left_rows(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *a = &job->a.operand;
     const int64_t nr = kernel->micro.nr, depth = job->op->depth;
-    const int64_t padded = eg_ceil_div(x->rows, kernel->micro.mr) * kernel->micro.mr;
-    char *to = x->scratch;
+    const int64_t padded = eg_ceil_div(rows, kernel->micro.mr) * kernel->micro.mr;
+    char *to = x->left;
     x->a = (eg_micro_operand){.at = to, .index_stride = nr, .k_stride = 1, .group_stride = padded * nr};
     for (int64_t k = 0; k < depth; k += nr, to += (size_t)(padded * nr) * eg_size_of(kernel->compute))
-        kernel->pack.load(to, eg_cpu_at(a, x->item, x->row, k), a->dtype, a->row_stride, a->col_stride,
-                          x->rows, eg_least(nr, depth - k), padded);
-    return to;
+        kernel->pack.load(to, eg_cpu_at(a, x->item, row, k), a->dtype, a->row_stride, a->col_stride, rows,
+                          eg_least(nr, depth - k), padded);
 }
 
-static void load_right(const outer_job *job, outer_block *x, char *to) {
+/* The same transposed, where rows are neighbours: up to nr of them. */
+static void load_left_panel(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
+    const eg_operand *a = &job->a.operand;
+    const int64_t nr = job->kernel->micro.nr, depth = job->op->depth;
+    x->a = (eg_micro_operand){.at = x->left, .index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+    job->kernel->pack.load(x->left, eg_cpu_at(a, x->item, row, 0), a->dtype, a->col_stride, a->row_stride,
+                           depth, rows, depth);
+}
+
+static void load_right(const outer_job *job, outer_block *x) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *b = &job->b.operand;
     const int64_t nr = kernel->micro.nr, depth = job->op->depth;
+    char *to = x->right;
     x->b.at = to;
     x->right_panel = depth * nr * (int64_t)eg_size_of(kernel->compute);
     for (int64_t col = 0; col < x->cols; col += nr, to += x->right_panel)
@@ -61,15 +72,15 @@ static void load_right(const outer_job *job, outer_block *x, char *to) {
 }
 
 /* Micro-panels of k by nr rows where the operand is a transpose, else of rows by nr k. */
-static void find_left(const outer_job *job, outer_block *x) {
+static void find_left(const outer_job *job, outer_block *x, int64_t row) {
     const int64_t nr = job->kernel->micro.nr, number = (int64_t)eg_size_of(job->kernel->compute);
     const char *panels = job->a.panels + x->item * job->a.item;
     if (job->op->left.transposed) {
         x->a = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
-        x->a.at = panels + eg_div(x->row, nr) * job->a.panel + (x->row - eg_div(x->row, nr) * nr) * number;
+        x->a.at = panels + eg_div(row, nr) * job->a.panel + (row - eg_div(row, nr) * nr) * number;
     } else {
         x->a = (eg_micro_operand){.index_stride = nr, .k_stride = 1, .group_stride = job->a.numbers};
-        x->a.at = panels + x->row * nr * number;
+        x->a.at = panels + row * nr * number;
     }
 }
 
@@ -78,45 +89,26 @@ static void find_right(const outer_job *job, outer_block *x) {
     x->right_panel = job->b.panel;
 }
 
-/* A tile down the left operand; at the end of a micro-panel of rows, the next one begins. */
-static void next_left(const outer_job *job, eg_micro_operand *a, int64_t row) {
-    const int64_t mr = job->kernel->micro.mr, nr = job->kernel->micro.nr;
+/* A tile down the left operand. */
+static void next_left(const outer_job *job, eg_micro_operand *a) {
     const int64_t number = (int64_t)eg_size_of(job->kernel->compute);
-    const char *at = (const char *)a->at + mr * a->index_stride * number;
-    if (a->index_stride == 1 && row % nr == 0) at += job->a.panel - nr * number;
-    a->at = at;
-}
-
-/* The product of a tile; false where it was stored as the result. */
-static bool multiply(const outer_job *job, const eg_micro_operand *a, const eg_micro_operand *b,
-                     const eg_tile *tile) {
-    static const eg_prefetch_plan no_plan;
-    const eg_cpu_kernel *kernel = job->kernel;
-    const bool direct =
-        job->stores_result && tile->rows == kernel->micro.mr && (tile->cols & (kernel->micro.lanes - 1)) == 0;
-    const eg_micro_tile sums = {.out = direct ? eg_cpu_at(&job->out, tile->item, tile->row, tile->col)
-                                              : tile->values,
-                                .out_stride = direct ? job->out.row_stride : kernel->micro.nr,
-                                .rows = tile->rows,
-                                .non_temporal = direct && job->epilogue.non_temporal};
-    kernel->micro.multiply(a, b, job->op->depth, tile->cols, &sums, &no_plan);
-    return !direct;
+    a->at = (const char *)a->at + job->kernel->micro.mr * a->index_stride * number;
 }
 
 /* Some tiles, one below the other, and their epilogue. */
 static void run_tiles(const outer_job *job, const outer_block *x, const eg_tile *tiles) {
+    static const eg_prefetch_plan no_plan;
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t mr = kernel->micro.mr, end = tiles->row + tiles->rows;
     const size_t bytes = (size_t)(mr * kernel->micro.nr) * eg_size_of(kernel->compute);
     eg_micro_operand a = x->a;
-    eg_tile tile = *tiles;
-    bool wanted = false;
-    for (; tile.row < end; tile.row += mr, tile.values = (char *)tile.values + bytes) {
-        tile.rows = eg_least(mr, end - tile.row);
-        wanted = multiply(job, &a, &x->b, &tile);
-        next_left(job, &a, tile.row + mr);
+    char *values = tiles->values;
+    for (int64_t row = tiles->row; row < end; row += mr, values += bytes) {
+        const eg_micro_tile sums = {
+            .out = values, .out_stride = kernel->micro.nr, .rows = eg_least(mr, end - row)};
+        kernel->micro.multiply(&a, &x->b, job->op->depth, tiles->cols, &sums, &no_plan);
+        next_left(job, &a);
     }
-    if (!wanted) return;
     eg_tile_epilogue t;
     eg_cpu_epilogue_begin(&t, &job->epilogue, tiles);
     eg_cpu_epilogue_finish(&t);
@@ -124,14 +116,14 @@ static void run_tiles(const outer_job *job, const outer_block *x, const eg_tile 
 
 /* The right operand stays in L1; each tile's rows are written on where the tile before ended. Of those that
  * bypass the caches few at once, as parts of lines wait for the next tile. */
-static void run_rows(const outer_job *job, outer_block *x) {
+static void run_rows(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr;
-    const int64_t most = job->stores_result || job->epilogue.non_temporal ? mr : eg_cpu_epilogue_rows(kernel);
+    const int64_t most = job->epilogue.non_temporal ? mr : eg_cpu_epilogue_rows(kernel);
     const char *const right = x->b.at;
-    eg_tile tile = {.item = x->item, .row = x->row, .values = x->tile, .spare = x->spare};
-    while (tile.row < x->row + x->rows) {
-        tile.rows = eg_least(most, x->row + x->rows - tile.row);
+    eg_tile tile = {.item = x->item, .row = row, .values = x->tile, .spare = x->spare};
+    while (tile.row < row + rows) {
+        tile.rows = eg_least(most, row + rows - tile.row);
         x->b.at = right;
         for (int64_t col = 0; col < x->cols; col += nr) {
             tile.col = x->col + col;
@@ -139,9 +131,36 @@ static void run_rows(const outer_job *job, outer_block *x) {
             run_tiles(job, x, &tile);
             x->b.at = (const char *)x->b.at + x->right_panel;
         }
-        for (int64_t i = 0; i < tile.rows; i += mr) next_left(job, &x->a, tile.row + i + mr);
+        for (int64_t i = 0; i < tile.rows; i += mr) next_left(job, &x->a);
         tile.row += most;
     }
+    x->b.at = right;
+}
+
+/* Without an epilogue, sums are rounded and stored from registers. */
+static void store_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
+    const eg_little_depth of = {.left = x->a.at,
+                                .right = x->b.at,
+                                .left_group = x->a.group_stride,
+                                .right_panel = job->b.panels != NULL ? job->b.numbers
+                                                                     : job->op->depth * job->kernel->micro.nr,
+                                .left_is_transposed = x->a.index_stride == 1,
+                                .non_temporal = job->epilogue.non_temporal,
+                                .dtype = job->out.dtype,
+                                .out = eg_cpu_at(&job->out, x->item, row, x->col),
+                                .out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype),
+                                .rows = rows,
+                                .cols = x->cols,
+                                .depth = job->op->depth};
+    job->kernel->micro.outer(&of);
+}
+
+/* Rows of the left operand that are laid out at once, from `row` on: up to the end of a micro-panel where
+ * they are neighbours. */
+static int64_t rows_at_once(const outer_job *job, int64_t row) {
+    const int64_t nr = job->kernel->micro.nr;
+    if (!job->turns_left) return EG_CPU_CHUNK;
+    return job->a.panels != NULL ? nr - (row - eg_div(row, nr) * nr) : nr;
 }
 
 static void run_block(void *arg, int64_t index, int thread) {
@@ -150,26 +169,36 @@ static void run_block(void *arg, int64_t index, int thread) {
     const size_t tiles = (size_t)(eg_cpu_epilogue_rows(job->kernel) * nr) * eg_size_of(job->kernel->compute);
     const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
     outer_block x = {.item = item,
-                     .row = (down - item * job->row_blocks) * EG_CPU_CHUNK,
                      .col = (index - down * job->col_blocks) * job->nc,
                      .spare = eg_cpu_scratch(job->run, thread)};
-    x.rows = eg_least(EG_CPU_CHUNK, job->op->rows - x.row);
+    const int64_t first = (down - item * job->row_blocks) * job->mc,
+                  end = eg_least(first + job->mc, job->op->rows);
     x.cols = eg_least(job->nc, job->op->cols - x.col);
     x.tile = x.spare + (size_t)eg_cpu_spare_numbers(job->kernel) * eg_size_of(job->kernel->compute);
-    x.scratch = x.tile + tiles;
+    x.left = x.tile + tiles;
+    x.right = x.left + (size_t)eg_cpu_outer_left_numbers(job->kernel, job->op->depth) *
+                           eg_size_of(job->kernel->compute);
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
-    char *to = x.scratch;
-    if (job->a.panels != NULL) {
-        find_left(job, &x);
-    } else {
-        to = load_left(job, &x);
-    }
     if (job->b.panels != NULL) {
         find_right(job, &x);
     } else {
-        load_right(job, &x, to);
+        load_right(job, &x);
     }
-    run_rows(job, &x);
+    for (int64_t row = first, rows; row < end; row += rows) {
+        rows = eg_least(rows_at_once(job, row), end - row);
+        if (job->a.panels != NULL) {
+            find_left(job, &x, row);
+        } else if (job->turns_left) {
+            load_left_panel(job, &x, row, rows);
+        } else {
+            load_left_rows(job, &x, row, rows);
+        }
+        if (job->stores_result) {
+            store_rows(job, &x, row, rows);
+        } else {
+            run_rows(job, &x, row, rows);
+        }
+    }
     if (job->epilogue.non_temporal) eg_cpu_order_stores();
 }
 
@@ -194,15 +223,18 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
                        .kernel = detail->kernel,
                        .op = op,
                        .out = eg_cpu_bind(run->call, &op->out),
+                       .mc = step->tile_rows,
                        .nc = step->tile_cols};
     const bool turned = op->left.transposed;
     find_side(&job->a, job, &op->left, detail->left, turned ? op->depth : op->rows,
               turned ? op->rows : op->depth);
     find_side(&job->b, job, &op->right, detail->right, op->depth, op->cols);
-    job->row_blocks = eg_ceil_div(op->rows, EG_CPU_CHUNK);
+    job->row_blocks = eg_ceil_div(op->rows, job->mc);
     job->col_blocks = eg_ceil_div(op->cols, job->nc);
-    job->stores_result = op->terms == 0 && !op->accumulate && job->out.data != NULL &&
-                         job->out.dtype == detail->kernel->compute;
+    job->stores_result = op->terms == 0 && !op->accumulate && job->out.data != NULL;
+    job->turns_left = job->a.panels != NULL ? turned
+                                            : job->stores_result && job->a.operand.row_stride == 1 &&
+                                                  job->a.operand.col_stride != 1;
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
     eg_cpu_share(run, step->threads, op->items * job->row_blocks * job->col_blocks, run_block, job);
 }

@@ -74,9 +74,9 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
     if ((!eg_is_bare(op) && !(by_lines && is_activation(op))) || op->accumulate) return false;
     const double bytes = eg_cpu_bytes_stored(op);
-    const bool is_long = op->depth < c->kernel->blocking.non_temporal_below && by_lines;
+    const bool is_long = op->depth < c->kernel->blocking.non_temporal_below;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
-    return (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
+    return by_lines && (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
            bytes > (double)threads * (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
 }
 

@@ -106,10 +106,15 @@ EMU_LOAD(_mm_loadu_ps, __m128)
 EMU_LOAD(_mm_loadu_pd, __m128d)
 EMU_LOAD(_mm_loadu_si128, __m128i)
 EMU_LOAD(_mm256_loadu_ps, __m256)
+EMU_LOAD(_mm256_loadu_si256, __m256i)
+EMU_LOAD(_mm512_loadu_ps, __m512)
+EMU_LOAD(_mm512_loadu_pd, __m512d)
+EMU_LOAD(_mm512_loadu_si512, __m512i)
 EMU_LOAD_ALIGNED(_mm512_load_ps, __m512)
 EMU_LOAD_ALIGNED(_mm512_load_si512, __m512i)
 EMU_STORE(_mm_storeu_si128, __m128i)
 EMU_STORE(_mm256_storeu_ps, __m256)
+EMU_STORE(_mm256_storeu_si256, __m256i)
 EMU_STORE(_mm512_storeu_si512, __m512i)
 EMU_STORE_ALIGNED(_mm512_store_ps, __m512)
 EMU_STORE_ALIGNED(_mm512_store_si512, __m512i)
@@ -230,6 +235,15 @@ EMU_FN __mmask16 _mm512_cmpgt_epi32_mask(__m512i first, __m512i second) {
     }
 EMU_FPCLASS(_mm512_fpclass_ps_mask, __mmask16, __m512, 16)
 EMU_FPCLASS(_mm512_fpclass_pd_mask, __mmask8, __m512d, 8)
+
+/* Lanes where either number is NaN: no other comparison is used. */
+enum { _CMP_UNORD_Q = 3 };
+EMU_FN __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int comparison) {
+    (void)comparison;
+    __mmask16 mask = 0;
+    EMU_EACH(i, 16) if (a[i] != a[i] || b[i] != b[i]) mask |= (__mmask16)(1U << i);
+    return mask;
+}
 
 /* Lanes of `yes` where the mask is set, of `no` elsewhere. */
 #define EMU_BLEND(name, mask_type, lanes_type, lanes)                                                        \

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of little depth that have no epilogue, such as d_b of few rows: sums are rounded and stored from
+ * registers, tile after tile along the rows. Part of kernel_template.h. The sums are those of the
+ * micro-kernel.
+ *
+ * A tile has `rows` rows of `width` micro-panels, mr of both together. Two of 16-bit numbers are whole
+ * cache lines where one is not. */
+
+EG_INLINE bool EG_V(is_own_type)(const eg_dtype dtype) {
+    return dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32);
+}
+
+/* `depth` k of a tile. Of both strides of the left operand one is 1 and the other one nr, as constants. */
+EG_INLINE void EG_V(outer_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *left, const int64_t index_stride,
+                                const int64_t k_stride, const EG_R *right, int64_t panel, int64_t depth,
+                                const int rows, const int width) {
+    EG_PARTS(2)
+    for (int64_t k = 0; k < depth; k++) {
+        EG_UNROLL(2)
+        for (int p = 0; p < width; p++) {
+            EG_T b[EG_NV];
+            EG_UNROLL(8)
+            for (int j = 0; j < EG_NV; j++) b[j] = EG_V(load)(right + p * panel + k * EG_NR + j * EG_LANES);
+            EG_UNROLL(16)
+            for (int i = 0; i < rows; i++) {
+                const EG_T a = EG_V(splat)(left[i * index_stride + k * k_stride]);
+                EG_T *const to = sum + (i * width + p) * EG_NV;
+                EG_UNROLL(8)
+                for (int j = 0; j < EG_NV; j++) to[j] = EG_V(fma)(a, b[j], to[j]);
+            }
+        }
+    }
+}
+
+EG_INLINE void EG_V(put_sums)(EG_R *to, int64_t step, const EG_T sum[EG_MR * EG_NV], const int rows,
+                              const int vectors, const bool non_temporal) {
+    EG_UNROLL(16)
+    for (int i = 0; i < rows; i++, to += step) {
+        EG_UNROLL(8)
+        for (int j = 0; j < vectors; j++) {
+            if (non_temporal) EG_V(stream)(to + j * EG_LANES, sum[i * vectors + j]);
+            if (!non_temporal) EG_V(store)(to + j * EG_LANES, sum[i * vectors + j]);
+        }
+    }
+}
+
+/* One tile, of which there may be fewer rows and columns. */
+EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right, char *out,
+                                int64_t rows_left, int64_t cols_left, const bool transposed,
+                                const eg_dtype dtype, const int rows, const int width) {
+    EG_T sum[EG_MR * EG_NV] = {{0}};
+    for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
+        const int64_t count = k < EG_NR ? k : EG_NR;
+        if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width);
+        if (!transposed) EG_V(outer_sums)(sum, left, EG_NR, 1, right, x->right_panel, count, rows, width);
+    }
+    if (rows_left < rows || cols_left < width * EG_NR || !EG_V(stores_sums)(dtype)) {
+        EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
+        EG_V(put_sums)(tile, EG_NR, sum, rows, EG_NV, false);
+        EG_V(store_dense)
+        (tile, out, dtype, x->out_step, rows_left < rows ? rows_left : rows,
+         cols_left < EG_NR ? cols_left : EG_NR);
+    } else if (EG_V(is_own_type)(dtype) && x->non_temporal) {
+        EG_V(put_sums)
+        ((EG_R *)(void *)out, x->out_step / (int64_t)sizeof(EG_R), sum, rows, width * EG_NV, true);
+    } else {
+        EG_UNROLL(16)
+        for (int i = 0; i < rows; i++)
+            EG_V(store_sums)(out + i * x->out_step, sum + i * width * EG_NV, dtype, width * EG_NV);
+    }
+}
+
+/* All rows from left to right, some at a time. The left operand has mr of the last ones too. */
+EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed, const eg_dtype dtype,
+                                const int width) {
+    const int rows = EG_MR / width;
+    const int64_t panel_bytes = EG_NR * (int64_t)eg_dtype_size(dtype);
+    const EG_R *left = x->left;
+    for (int64_t row = 0; row < x->rows; row += rows, left += rows * (transposed ? 1 : EG_NR)) {
+        const EG_R *right = x->right;
+        char *out = x->out + row * x->out_step;
+        int64_t cols = x->cols;
+        for (; width > 1 && cols >= width * EG_NR && x->rows - row >= rows; cols -= width * EG_NR) {
+            EG_V(outer_tile)(x, left, right, out, rows, cols, transposed, dtype, rows, width);
+            right += width * x->right_panel, out += width * panel_bytes;
+        }
+        for (; cols > 0; cols -= EG_NR, right += x->right_panel, out += panel_bytes)
+            EG_V(outer_tile)(x, left, right, out, x->rows - row, cols, transposed, dtype, rows, 1);
+    }
+}
+
+static void EG_V(outer)(const eg_little_depth *x) {
+    enum { PAIRS = EG_VECTOR_BYTES == 64 && EG_NV % 2 == 1 ? 2 : 1 };
+#define EG_OUTER(type)                                                                                       \
+    if (x->left_is_transposed) {                                                                             \
+        EG_V(outer_rows)(x, true, type, EG_V(is_own_type)(type) ? 1 : PAIRS);                                \
+    } else {                                                                                                 \
+        EG_V(outer_rows)(x, false, type, EG_V(is_own_type)(type) ? 1 : PAIRS);                               \
+    }
+    EG_BY_STORAGE(x->dtype, EG_OUTER);
+#undef EG_OUTER
+}
