@@ -21,6 +21,7 @@ typedef struct level {
 
 #define XEON "cpu-xeon-amx.txt"
 #define EPYC "cpu-epyc-avx512.txt"
+#define ZEN5 "cpu-epyc-zen5.txt"
 #if defined(__x86_64__)
 enum {
     AVX2 = EG_CPU_AVX2,
@@ -33,6 +34,8 @@ static const level levels[] = {
     {XEON, "avx512", AVX512, 3.7, 21, 2.8}, {XEON, "amx", AMX, 4.7, 25, 3.8},
     {EPYC, "portable", 0, 2.3, 8.7, 2.5},   {EPYC, "avx2", AVX2, 1.3, 6.5, 1.1},
     {EPYC, "avx512", AVX512, 3.5, 19, 2.6}, {EPYC, "avx512_bf16", BF16, 4.5, 19, 4.6},
+    {ZEN5, "portable", 0, 3.3, 8.7, 3.5},   {ZEN5, "avx2", AVX2, 1.3, 5.6, 1.4},
+    {ZEN5, "avx512", AVX512, 5.5, 32, 4.2}, {ZEN5, "avx512_bf16", BF16, 5.6, 31, 4.8},
 };
 #else
 static const level levels[] = {{XEON, "portable", 0, 1.3, 5, 1.8}, {EPYC, "portable", 0, 2.3, 8.7, 2.5}};

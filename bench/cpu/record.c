@@ -5,8 +5,10 @@
  *     cpu_record OUT [LAYERS [SEED [SECONDS]]]
  *
  * The rows of all instruction sets are timed together, so one recording on the best processor serves every
- * level. Rows and ways take turns, and the median of the turns counts. Time is the thread's own processor
- * time: others may be at work on the machine. A line is written as soon as it is measured: recording.h. */
+ * level. Rows and ways take turns, and the median of the turns counts. A call finds its operands where those
+ * of a training step would be, beyond the caches: calls go round copies of them. Time is the thread's own
+ * processor time: others may be at work on the machine. A line is written as soon as it is measured:
+ * recording.h. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +41,7 @@ static int below(int count) { /* xorshift64* */
 static recorded_operation draw(void) {
     static const eg_dtype dtypes[] = {EG_F32, EG_F32, EG_F32, EG_F32, EG_BF16, EG_BF16, EG_F16, EG_F64};
     static const eg_activation activations[] = {EG_ACT_GELU, EG_ACT_GELU, EG_ACT_RELU, EG_ACT_SILU};
-    const double most = 2.2e9; /* multiply-adds */
+    const double most = 5e8; /* multiply-adds */
     for (;;) {
         const int *width = PICK(widths);
         const recorded_operation x = {.dtype = PICK(dtypes),
@@ -54,8 +56,10 @@ static recorded_operation draw(void) {
 
 /* ---- Memory ------------------------------------------------------------------------------------- */
 
+enum { MOST_COPIES = 16 };
 static char *places[RECORDED_PLACES], *workspace;
-static const size_t place_bytes = (size_t)340 << 20, workspace_bytes = (size_t)2 << 30;
+static const size_t place_bytes = (size_t)340 << 20, workspace_bytes = (size_t)2 << 30,
+                    rotated_bytes = (size_t)96 << 20;
 
 static void *reserve(size_t bytes) {
     void *memory = NULL;
@@ -63,9 +67,24 @@ static void *reserve(size_t bytes) {
     return memory;
 }
 
-static void *place(void *dtype, int index, int64_t elements) {
-    if ((size_t)elements * eg_dtype_size(*(eg_dtype *)dtype) > place_bytes) exit(1);
-    return places[index];
+/* A copy of the operands, and what they take. */
+typedef struct copy {
+    eg_dtype dtype;
+    int number;
+    size_t bytes;
+} copy;
+
+static void *place(void *user, int index, int64_t elements) {
+    copy *of = user;
+    const size_t line = 64, bytes = ((size_t)elements * eg_dtype_size(of->dtype) + line - 1) / line * line;
+    if (bytes > place_bytes) exit(1);
+    of->bytes += bytes;
+    return places[index] + (size_t)of->number * bytes;
+}
+
+static int copies_of(size_t bytes) {
+    const size_t count = rotated_bytes / bytes;
+    return count < 1 ? 1 : count > MOST_COPIES ? MOST_COPIES : (int)count;
 }
 
 /* Numbers in (-1, 1), the same in every place. */
@@ -170,12 +189,13 @@ static int by_time(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static void measure(candidate *all, int count, recorded_call *call) {
+static void measure(candidate *all, int count, recorded_call *calls, int copies) {
     const double a_turn = 150e-6, long_call = 8e-3;
+    int next = 0;
     for (int i = 0; i < count; i++) {
-        run(&all[i], call);
+        run(&all[i], &calls[next++ % copies]);
         const double begin = seconds(CLOCK_THREAD_CPUTIME_ID);
-        run(&all[i], call);
+        run(&all[i], &calls[next++ % copies]);
         const double once = seconds(CLOCK_THREAD_CPUTIME_ID) - begin;
         all[i].runs = once < a_turn ? (int64_t)(a_turn / once) + 1 : 1;
     }
@@ -184,7 +204,7 @@ static void measure(candidate *all, int count, recorded_call *call) {
             candidate *x = &all[(i + 5 * turn) % count];
             if (turn >= 3 && x->time[0] > long_call) continue;
             const double begin = seconds(CLOCK_THREAD_CPUTIME_ID);
-            for (int64_t j = 0; j < x->runs; j++) run(x, call);
+            for (int64_t j = 0; j < x->runs; j++) run(x, &calls[next++ % copies]);
             x->time[x->turns++] = (seconds(CLOCK_THREAD_CPUTIME_ID) - begin) / (double)x->runs;
             if (x->turns == TURNS) qsort(x->time, TURNS, sizeof *x->time, by_time);
         }
@@ -192,14 +212,19 @@ static void measure(candidate *all, int count, recorded_call *call) {
 }
 
 static void record(recorded_operation *x, FILE *out) {
+    static recorded_call calls[MOST_COPIES];
     candidate all[MOST_CANDIDATES];
-    recorded_call call;
-    recorded_call_of(x, place, &x->dtype, &call);
-    call.forward_args.workspace = call.backward_args.workspace =
-        (eg_workspace){workspace, 0, workspace_bytes};
-    const int count = find_candidates(x, &call, all);
+    copy first = {.dtype = x->dtype};
+    recorded_call_of(x, place, &first, &calls[0]);
+    const int copies = copies_of(first.bytes);
+    for (int i = 0; i < copies; i++) {
+        recorded_call_of(x, place, &(copy){.dtype = x->dtype, .number = i}, &calls[i]);
+        calls[i].forward_args.workspace = calls[i].backward_args.workspace =
+            (eg_workspace){workspace, 0, workspace_bytes};
+    }
+    const int count = find_candidates(x, &calls[0], all);
     if (count == 0) return;
-    measure(all, count, &call);
+    measure(all, count, calls, copies);
     fprintf(out, "%s %lldx%lldx%lld %s %s %s", eg_dtype_name(x->dtype), (long long)x->m, (long long)x->k,
             (long long)x->n, x->nk ? "nk" : "kn", eg_activation_name(x->activation), x->name);
     for (int i = 0; i < count; i++) {
@@ -234,7 +259,7 @@ int main(int argc, char **argv) {
         const uint64_t was = state;
         const int64_t widest = x.k > x.n ? x.k : x.n,
                       largest = x.m * widest > x.k * x.n ? x.m * widest : x.k * x.n;
-        fill(x.dtype, largest);
+        fill(x.dtype, largest * copies_of((size_t)largest * eg_dtype_size(x.dtype)));
         state = was;
         for (int i = 0; recorded_operations[i] != NULL; i++) {
             snprintf(x.name, sizeof x.name, "%s", recorded_operations[i]);

@@ -3,7 +3,7 @@
 """Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
-             [--shapes MxKxN,...] [--only SUBSTRING] [--kernel ROW] [--output build/sweep.jsonl] [--plan]
+             [--shapes MxKxN,...] [--only SUBSTRING] [--kernel ROW] [--seconds S] [--output build/sweep.jsonl] [--plan]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
 4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
@@ -254,7 +254,10 @@ def measure(library, layer, sets, mode, threads, options):
 def sweep(options, threads, write):
     torch.set_num_threads(threads)
     library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads, kernel=options.kernel), []
+    end = time.monotonic() + options.seconds
     for layer in draw(options):
+        if time.monotonic() > end:
+            break
         family, m, k, n, dtype, activation, weight = layer
         name = f"{dtype} {m}x{k}x{n} {activation} [{weight}]"
         if options.only not in name:
@@ -339,6 +342,7 @@ def parse():
     parser.add_argument("--shapes", default="", help="MxKxN,...: these layers, rather than drawn ones")
     parser.add_argument("--only", default="", help="layers whose name has this")
     parser.add_argument("--kernel", help="only this row of epigrad's kernels, rather than its choice")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no further layer of so many threads after it")
     parser.add_argument("--output", default="build/sweep.jsonl")
     parser.add_argument("--plan", action="store_true")
     options = parser.parse_args()

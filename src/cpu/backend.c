@@ -16,7 +16,8 @@ static eg_status cpu_open(eg_context *context, const eg_open_info *info) {
     caps->threads = info->threads > 0 ? info->threads : eg_cores_default();
     EG_TRY(eg_cpu_detect(&caps->features));
     eg_cpu_model(name, sizeof name);
-    caps->detail = eg_cpu_calibration_by_name(name);
+    /* An emulated matrix unit costs what a real one does: the host's vector units may be faster. */
+    caps->detail = eg_cpu_calibration_by_name((caps->features & EG_CPU_AMX) != 0 ? "Xeon" : name);
     EG_TRY(eg_describe(context, name, eg_cpu_feature_text(caps->features)));
     context->device = eg_threads_make(caps->threads, info, &context->allocator);
     if (context->device != NULL) return EG_OK;

@@ -101,16 +101,19 @@ const char *eg_cpu_needs_text(uint32_t needs) {
     return name;
 }
 
+/* A virtual machine may hide the generation in the name, "AMD EPYC", but not the family. */
 void eg_cpu_model(char *name, size_t capacity) {
     snprintf(name, capacity, "cpu");
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (file == NULL) return;
     char line[256];
+    int family = 0;
     while (fgets(line, sizeof line, file) != NULL) {
         const char *colon = strchr(line, ':');
+        if (strncmp(line, "cpu family", 10) == 0 && colon != NULL) family = atoi(colon + 1);
         if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
-        snprintf(name, capacity, "%s", colon + 2);
-        name[strcspn(name, "\n")] = '\0';
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(name, capacity, family > 0 ? "%s, family %d" : "%s", colon + 2, family);
         break;
     }
     fclose(file);
