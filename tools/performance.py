@@ -8,8 +8,8 @@ nobody tuned for with the worst first, and the command or the way of measuring u
 
 The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
 bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-step-cuda.jsonl,
-DATE-gated-step-cuda.jsonl and DATE-grouped-cuda.jsonl by bench/cuda/sweep.py, step.py, gated_step.py and grouped.py,
-which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl
+DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py, step.py,
+gated_step.py, grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl, of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl
 by bench/cpu/gated_step.py. Of each kind the newest counts."""
 
 import argparse
@@ -202,8 +202,21 @@ def cuda_grouped(date, path):
         f"L2 ({run_link(path)}).", ""]
 
 
+def cuda_distributed(date, path):
+    head, *rows = read(path)
+    return ["### Over several GPUs", "",
+            "Data parallel, d_a and d_b of a layer without activation, d_b summed in bf16 by NCCL: the time as a "
+            "multiple of the greater of the call alone and the all-reduce alone.", "",
+            *table(*summary.distributed_data_table(rows)),
+            "Tensor parallel: the local product alone as a share of the whole.", "",
+            *table(*summary.distributed_tensor_table(rows)), f"    {head['command']}", "",
+            f"{date}{head.get('build', '')}, {head['ranks']} x {head['device']}, NCCL {head['nccl']} without NVLink "
+            f"multicast, PyTorch {head['torch']}. All ranks begin together, the slowest counts; in turn in one "
+            f"process a GPU, operands from beyond L2 ({run_link(path)}).", ""]
+
+
 CUDA_RUNS = {"sweep-cuda": cuda_sweep, "step-cuda": cuda_step, "gated-step-cuda": cuda_gated_step,
-             "grouped-cuda": cuda_grouped}
+             "grouped-cuda": cuda_grouped, "distributed-cuda": cuda_distributed}
 CUDA_PEERS = [("pass", "cublasLt + element-wise kernels"), ("torch", "PyTorch"), ("compile", "torch.compile"),
               ("jax", "JAX")]
 

@@ -57,6 +57,17 @@ class TensorParallel(c.Structure):
     _fields_ = [("comm", c.c_void_p), ("split", c.c_int), ("sums", c.c_int), ("gathered", Matrix)]
 
 
+class CommCost(c.Structure):
+    _fields_ = [("latency", c.c_double), ("rate", c.c_double)]
+
+
+class Comm(c.Structure):
+    _fields_ = [("size", c.c_size_t), ("rank", c.c_int), ("ranks", c.c_int), ("user", c.c_void_p),
+                ("all_reduce", c.c_void_p), ("reduce_scatter", c.c_void_p), ("all_gather", c.c_void_p),
+                ("progress", c.c_void_p), ("failure", c.c_void_p), ("abort", c.c_void_p), ("timeout", c.c_double),
+                ("now", CommCost), ("begun", CommCost), ("busy", c.c_double), ("order", c.c_int)]
+
+
 class Offsets(c.Structure):
     _fields_ = [("data", c.c_void_p), ("offset", c.c_size_t)]
 
@@ -89,11 +100,11 @@ class KernelInfo(c.Structure):
 class Library:
     """A context: on a CUDA stream, or on the CPU."""
 
-    def __init__(self, path, stream=None, kernel=None, backend=CUDA, threads=0):
+    def __init__(self, path, stream=None, kernel=None, backend=CUDA, threads=0, device=0):
         self.lib = c.CDLL(path)
         self.lib.eg_last_error.restype = c.c_char_p
         self.context = c.c_void_p()
-        info = OpenInfo(size=c.sizeof(OpenInfo), backend=backend, threads=threads,
+        info = OpenInfo(size=c.sizeof(OpenInfo), backend=backend, device=device, threads=threads,
                         native_queue=stream, kernel=kernel.encode() if kernel else None)
         self.check(self.lib.eg_open(c.byref(info), c.byref(self.context)))
 

@@ -163,6 +163,66 @@ def grouped_markdown(head, rows):
     return "\n".join(lines + table(*grouped_table(rows)))
 
 
+DISTRIBUTED = {"epigrad": "epigrad", "epigrad, plain order": "in plain order", "epigrad, costs told": "costs told",
+               "epigrad, 8 CTAs": "8 CTAs", "epigrad, costs told, 8 CTAs": "costs told, 8 CTAs",
+               "epigrad, sums of f32": "sums of f32", "in sequence": "products, then NCCL", "torch": "PyTorch"}
+
+
+def distributed_data_table(rows):
+    """Of distributed.py's rows: multiples of the greater of the call alone and the all-reduce alone, worst first."""
+    timed = sorted((row for row in rows if row["part"] == "data" and "ratio" in row),
+                   key=lambda row: -row["ratio"]["epigrad"])
+    names = [name for name in DISTRIBUTED if any(name in row["ratio"] for row in timed)]
+    lines = []
+    for row in timed:
+        ratios = [f"{row['ratio'][name]:.2f}" if name in row["ratio"] else "" for name in names]
+        ratios[0] = f"**{ratios[0]}**"
+        lines.append([row["shape"].replace("x", " x "), row["ranks"], f"{row['ms']['alone']:.3f}",
+                      f"{row['ms']['all-reduce']:.3f}", *ratios, f"{row['torch_own']:.2f}"])
+    return ["M x K x N", "GPUs", "call alone, ms", "all-reduce alone, ms", *(DISTRIBUTED[name] for name in names),
+            "PyTorch, over its own limit"], lines
+
+
+def distributed_tensor_table(rows):
+    """The share that the product alone has of the whole, least first."""
+    timed = sorted((row for row in rows if row["part"] == "tensor" and "share" in row),
+                   key=lambda row: row["share"]["epigrad"])
+    names = [name for name in DISTRIBUTED if any(name in row["share"] for row in timed)]
+    lines = []
+    for row in timed:
+        shares = [f"{row['share'][name]:.2f}" if name in row["share"] else "" for name in names]
+        shares[0] = f"**{shares[0]}**"
+        what = "product, reduce-scatter" if row["split"] == "rows" else "all-gather, product"
+        lines.append([what, row["shape"].replace("x", " x "), row["ranks"], f"{row['ms']['alone']:.3f}",
+                      f"{row['ms']['collective']:.3f}", *shares])
+    return ["call", "M x K x N", "GPUs", "product alone, ms", "collective alone, ms",
+            *(DISTRIBUTED[name] for name in names)], lines
+
+
+def distributed_checks(rows):
+    lines = []
+    for row in rows:
+        if row["part"].startswith("check"):
+            lines.append(f"- {row['part']}: {row.get('calls', 0)} calls, {row.get('wrong', 'all right')}")
+        elif "said" in row:
+            told = "; ".join(f"rank {rank}: status {status} after {seconds} s" + (f", `{text}`" if text else "")
+                             for rank, (status, seconds, text) in enumerate(row["said"]))
+            lines.append(f"- {row['part']}: {told}" + (f" (wrong: {row['wrong']})" if "wrong" in row else ""))
+        elif "wrong" in row:
+            lines.append(f"- {row['part']}: **wrong**: {row['wrong']}")
+    return lines
+
+
+def distributed_markdown(head, rows):
+    lines = [f"# Layers over {head['ranks']} GPUs and NCCL", "",
+             f"{head['date']}, {head['ranks']} x {head['device']}, driver {head['driver']}, NCCL {head['nccl']}, "
+             f"PyTorch {head['torch']}; bf16, no activation.", "", f"    {head['command']}", "",
+             *distributed_checks(rows), "", "Data parallel, d_b summed in bf16: the time as a multiple of the greater "
+             "of the call alone and the all-reduce alone.", "", *table(*distributed_data_table(rows)),
+             "Tensor parallel: the product alone over the whole.", "", *table(*distributed_tensor_table(rows))]
+    return "\n".join(lines)
+
+
 def plot(rows, path):
     import matplotlib
     matplotlib.use("svg")
