@@ -98,15 +98,17 @@ static void run_fused_block(void *arg, int64_t index, int thread) {
     for (int i = 0; i < fused->count; i++) fused->part[i].body(fused->part[i].job, index, thread);
 }
 
-/* Steps of the same blocks, block by block: as many as there are from `step` on, of `left`. */
+/* Steps of the same blocks, block by block: as many as there are from `step` on, of `left`, at least 1. */
 static int run_fused(const eg_cpu_run *run, const eg_step *step, int left) {
-    fused_steps fused;
+    fused_steps fused; /* not cleared: that would take longer than a small step */
     eg_cpu_run each = *run;
-    for (fused.count = 0; fused.count < left; fused.count++) {
-        if (fused.count > 0 && !eg_cpu_detail(&step[fused.count])->same_blocks) break;
+    fused.count = 0;
+    do {
         each.part = &fused.part[fused.count];
+        each.part->count = 0;
         eg_cpu_run_step(&each, &step[fused.count]);
-    }
+        fused.count++;
+    } while (fused.count < left && eg_cpu_detail(&step[fused.count])->same_blocks);
     eg_cpu_parallel(run->threads, step->threads, fused.part[0].count, run_fused_block, &fused);
     return fused.count;
 }
