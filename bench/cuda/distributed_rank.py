@@ -541,7 +541,8 @@ def time_split(world, made, m, k, n, by_rows):
     ms = medians(world, ways, repeats_of(m, local_k, local_n, 1))
     world.row(part="tensor", split="rows" if by_rows else "columns", shape=f"{m}x{k}x{n}", dtype="bf16",
               ranks=world.ranks, ms=ms,
-              share={name: ms["alone"] / ms[name] for name in ms if name.startswith("epigrad") or name == "in sequence"})
+              share={name: ms["alone"] / ms[name] for name in ms
+                     if name.startswith("epigrad") or name == "in sequence"})
 
 
 # ---- Faults ------------------------------------------------------------------------------------------
