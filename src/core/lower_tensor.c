@@ -57,7 +57,8 @@ static void forget(eg_problem *p, eg_operand_id id) { p->operands[id].data = NUL
 
 /* ---- Groups ------------------------------------------------------------------------------------- */
 
-/* As many as there may be before latency is more than little of the time that the rows take. A product of few
+/* As many as there may be before latency is more than little of the time that the rows take; where costs are
+ * not known, one: by NCCL on two H100s, groups made every product that was measured slower. A product of few
  * rows is slow. Ranks have to agree, so this depends on nothing that is a rank's own. */
 static int groups_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
     enum { LEAST_ROWS = 64, LEAST_ROWS_OF_STREAM = 512 };
@@ -69,6 +70,7 @@ static int groups_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
                  time = cost->rate > 0 ? EG_HALF_OF_ALL_REDUCE * bytes / cost->rate : 0;
     int groups = 1;
     if (by->order == EG_COMM_ORDER_PLAIN) return 1;
+    if (cost->rate <= 0 && by->order != EG_COMM_ORDER_OVERLAPPED) return 1;
     while (groups < EG_MAX_ROW_GROUPS && rows_of_rank(p) >= (groups + 1) * least &&
            (cost->rate <= 0 || (groups + 1) * cost->latency < little * time))
         groups++;

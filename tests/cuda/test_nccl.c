@@ -152,10 +152,16 @@ static void products_are_summed_in_f32_and_finished(void **state) {
     close_ranks();
 }
 
-/* Groups of 512 rows of each rank. What is gathered is not dense then: each rank broadcasts. */
+/* Groups of 512 rows of each rank, where the caller asks for them. What is gathered is not dense then: each
+ * rank broadcasts. */
 static void rows_go_in_groups(void **state) {
     (void)state;
     open_parts(EG_SPLIT_COLUMNS, 4096);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(count_of("all_gather"), 1); /* costs are not known */
+    close_ranks();
+    open_parts(EG_SPLIT_COLUMNS, 4096);
+    comm.order = EG_COMM_ORDER_OVERLAPPED;
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
     assert_int_equal(count_of("broadcast"), 2 * 4);
     assert_int_equal(nccl.count, 512 * 64 * 2);
@@ -163,6 +169,7 @@ static void rows_go_in_groups(void **state) {
     assert_int_equal(driver->launches, 4 * 3);
     close_ranks();
     open_parts(EG_SPLIT_ROWS, 4096);
+    comm.order = EG_COMM_ORDER_OVERLAPPED;
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
     assert_int_equal(count_of("reduce_scatter"), 4);
     close_ranks();
