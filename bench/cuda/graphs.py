@@ -55,7 +55,7 @@ def take_turns(graphs, turns):
 def header(command, seed):
     """The first line of a run's file."""
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-                            capture_output=True, text=True, check=False).stdout.strip()
+                            capture_output=True, text=True, check=False).stdout.partition("\n")[0].strip()
     return {"device": torch.cuda.get_device_name(), "driver": driver, "date": str(datetime.date.today()),
             "torch": torch.__version__.split("+")[0], "seed": seed,
             "command": f"python3 bench/cuda/{command} --seed {seed}"}
