@@ -154,7 +154,7 @@ MUTATIONS = [
     ("few rows: every micro-panel of a pack is the first", "src/cpu/few_rows.c",
      "job->part.panel_bytes = job->right_panel;", "job->part.panel_bytes = 0;"),
     ("a column of a gradient that a map packs is computed as a row", "src/cpu/compile.c",
-     "op->right.space != EG_OPERAND || is_gradient(op->left.id))", "op->right.space != EG_OPERAND)"),
+     "if (is_gradient(op->left.id) || is_gradient(op->right.id)) return false;", ""),
     ("block fusion: a map has other blocks than the product before it", "src/cpu/map.c",
      "if (step->tile_rows > 0) job->band = step->tile_rows, job->segment = step->tile_cols;", ""),
     ("block fusion: the last step of the same blocks is left out", "src/cpu/backend.c",

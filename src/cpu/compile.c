@@ -37,12 +37,12 @@ static bool is_column(const eg_view *x) {
     return x->space == EG_OPERAND && x->cols == 1 && x->row_stride == 1 && x->rows > 1;
 }
 
-/* Such a column is as well a row: an epilogue then has whole vectors of it. But a map may have packed a
- * gradient as a left operand. */
+/* Such a column is as well a row: an epilogue then has whole vectors of it. But a gradient may have been
+ * packed by a map, as the operand that it was. */
 static bool is_column_throughout(const eg_op *op) {
     if (op->kind != EG_GEMM || op->ragged || op->accumulate || !is_column(&op->out)) return false;
-    if (op->left.space != EG_OPERAND || op->right.space != EG_OPERAND || is_gradient(op->left.id))
-        return false;
+    if (op->left.space != EG_OPERAND || op->right.space != EG_OPERAND) return false;
+    if (is_gradient(op->left.id) || is_gradient(op->right.id)) return false;
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
         const bool is_matrix = term->kind == EG_TERM_STORE || term->kind == EG_TERM_ADD;
