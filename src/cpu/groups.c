@@ -50,13 +50,14 @@ static int64_t most_of_class(const eg_groups *groups, int index) {
     return rows > 0 ? eg_least(states, eg_ceil_div(groups->m, rows)) : states;
 }
 
-/* For any one group, and for some of those that need little. */
+/* For any one group, and for some of those that need little. A program that needs less has no more: in place
+ * a call may run by another one than its workspace was asked for. */
 static size_t bytes_of_groups(const eg_groups *groups) {
     size_t most = 0;
     for (int i = 0; i < groups->classes; i++) {
         const size_t one = own_bytes_of(&groups->of[i]), count = (size_t)most_of_class(groups, i);
         size_t want = one;
-        if (one > 0 && one < ENOUGH) want = one * (count < ENOUGH / one ? count : ENOUGH / one);
+        if (one < ENOUGH) want = one * count < ENOUGH ? one * count : ENOUGH;
         if (want > most) most = want;
     }
     return most;
