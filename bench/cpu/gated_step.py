@@ -32,10 +32,11 @@ import gated_block  # noqa: E402
 import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
+from turns import REST, seconds  # noqa: E402
 
 SIZES = "512x512x512,1024x1024x1024,256x768x2048"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2, "f16": 8e-3, "f64": 1e-12}
-ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS, REST = 96 << 20, 8, 11, 0.05, 0.004
+ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS = 96 << 20, 8, 11, 0.05
 
 
 class Operands(gated_block.Operands):
@@ -86,15 +87,6 @@ def step(s, by):
     for g, d_b in ((s.g_gate, s.d_gate_b), (s.g_up, s.d_up_b), (s.grad, s.d_down_b)):
         torch.sum(g, 0, out=d_b)
     return out, d_x, weights[0], s.d_gate_b, weights[1], s.d_up_b, weights[2], s.d_down_b
-
-
-def seconds(run, count, repeats, at):
-    """Of one thread its own processor time: others may be at work on the machine."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    begin = clock()
-    for i in range(at, at + repeats):
-        run(i % count)
-    return (clock() - begin) / repeats
 
 
 def timed(calls, count, threads):

@@ -37,6 +37,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import epigrad_c as eg  # noqa: E402
 import machine  # noqa: E402
 from operators import DTYPES, act_grad, activate  # noqa: E402
+from turns import REST, seconds  # noqa: E402
 
 SIZES = {  # K, N of a layer, or N, K
     "gpt2": [(768, 2304), (768, 768), (768, 3072), (1024, 4096), (1280, 5120), (768, 50257)],
@@ -50,7 +51,7 @@ SIZES = {  # K, N of a layer, or N, K
 ROWS = [1, 1, 2, 3, 4, 7, 8, 12, 16, 24, 32, 50, 64, 100, 128, 197, 256, 384, 512, 777, 1024, 2048, 4096]
 ACTIVATIONS = ["gelu", "gelu", "relu", "silu", "tanh", "none"]
 MODES = ["forward", "forward+pre", "forward packed", "backward pre", "backward"]
-ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS, REST = 96 << 20, 16, 5, 0.012, 0.004
+ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS = 96 << 20, 16, 5, 0.012
 
 
 def draw(options):
@@ -189,15 +190,6 @@ def variants_of(ours, layer, sets, mode):
     else:
         runs = {"torch": lambda i: torch_backward(activation, layer[6], sets[i], mode == "backward")}
     return {"epigrad": ours.run, **runs}
-
-
-def seconds(run, count, repeats, at):
-    """Of one thread its own processor time: others may be at work on the machine."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    begin = clock()
-    for i in range(at, at + repeats):
-        run(i % count)
-    return (clock() - begin) / repeats
 
 
 def results_of(x, mode):

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import epigrad_c as eg
+from calls import Calls, layer_of
 from operators import DTYPES, relative_error
 
 RESULTS = ["out", "d_x", "d_gate_w", "d_gate_b", "d_up_w", "d_up_b", "d_down_w", "d_down_b"]
@@ -40,21 +41,12 @@ def torch_step(x, gate_w, gate_b, up_w, up_b, down_w, down_b, grad):
     return (out, d_x, g_gate.mT @ x, g_gate.sum(0), g_up.mT @ x, g_up.sum(0), grad.mT @ y, grad.sum(0))
 
 
-class Epigrad:
+class Epigrad(Calls):
     def __init__(self, library, shape, dtype, sets):
         m, d, h = shape
-        self.library = library
-        self.layers = [eg.Layer(size=eg.c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
-                                activation=eg.ACTIVATIONS.index(activation))
-                       for k, n, activation in ((d, h, "silu"), (h, d, "none"), (h, d, "none"), (d, h, "none"))]
-        self.calls = [self.step(s) for s in sets]
-        size, most = eg.c.c_size_t(), 0
-        for layer, call in zip(self.layers, self.calls[0]):
-            library.check(library.call("_workspace", layer, call, eg.c.byref(size)))
-            most = max(most, size.value)
-        self.scratch = torch.empty(most + 256, dtype=torch.uint8)
-        for call in sum(self.calls, []):
-            call.workspace = eg.Workspace(data=(self.scratch.data_ptr() + 255) // 256 * 256, bytes=most)
+        layers = [layer_of(m, k, n, DTYPES[dtype][1], activation) for k, n, activation in (
+            (d, h, "silu"), (h, d, "none"), (h, d, "none"), (d, h, "none"))]
+        super().__init__(library, layers, [self.step(s) for s in sets])
 
     @staticmethod
     def step(s):
@@ -79,13 +71,6 @@ class Epigrad:
         lower.b_up, lower.grad_up = eg.matrix(s.up_w.mT), eg.matrix(s.g_up)
         lower.d_b_up = eg.matrix(s.d_up_w.mT)
         return [unit, down, upper, lower]
-
-    def run(self, i):
-        for layer, call in zip(self.layers, self.calls[i]):
-            self.library.check(self.library.call("", layer, call))
-
-    def steps(self):
-        return sum((self.library.steps(layer, call) for layer, call in zip(self.layers, self.calls[0])), [])
 
 
 def errors_of(run, s, want):

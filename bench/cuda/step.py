@@ -29,6 +29,7 @@ import cublaslt
 import epigrad_c as eg
 import runs
 import summary
+from calls import Calls, layer_of
 from graphs import Graph, take_turns
 from operators import DTYPES, relative_error
 
@@ -77,22 +78,13 @@ def torch_step(x, w1, b1, w2, b2, grad):
     return out, g @ w1, g.mT @ x, g.sum(0), grad.mT @ y, grad.sum(0)
 
 
-class Epigrad:
+class Epigrad(Calls):
     def __init__(self, library, shape, dtype, sets):
         m, d, h = shape
-        self.library = library
         # gelu' is the chain's, so that the lower layer's backward call has no activation.
-        self.layers = [eg.Layer(size=eg.c.sizeof(eg.Layer), m=m, k=k, n=n, batch=1, dtype=DTYPES[dtype][1],
-                                activation=eg.ACTIVATIONS.index(activation))
-                       for k, n, activation in ((d, h, "gelu"), (h, d, "none"), (h, d, "none"), (d, h, "none"))]
-        self.calls = [self.step(s) for s in sets]
-        size, most = eg.c.c_size_t(), 0
-        for layer, call in zip(self.layers, self.calls[0]):
-            library.check(library.call("_workspace", layer, call, eg.c.byref(size)))
-            most = max(most, size.value)
-        self.scratch = torch.empty(most + 256, dtype=torch.uint8)
-        for call in sum(self.calls, []):
-            call.workspace = eg.Workspace(data=(self.scratch.data_ptr() + 255) // 256 * 256, bytes=most)
+        layers = [layer_of(m, k, n, DTYPES[dtype][1], activation) for k, n, activation in (
+            (d, h, "gelu"), (h, d, "none"), (h, d, "none"), (d, h, "none"))]
+        super().__init__(library, layers, [self.step(s) for s in sets])
 
     @staticmethod
     def step(s):
@@ -110,13 +102,6 @@ class Epigrad:
         upper.chain = eg.Chain(saved=eg.matrix(s.pre), source=eg.PRE, activation=eg.ACTIVATIONS.index("gelu"),
                                d_bias=eg.vector(s.d_b1))
         return [forward(s.x, s.w1, s.b1, s.y, s.pre), forward(s.y, s.w2, s.b2, s.out), upper, lower]
-
-    def run(self, i):
-        for layer, call in zip(self.layers, self.calls[i]):
-            self.library.check(self.library.call("", layer, call))
-
-    def steps(self):
-        return sum((self.library.steps(layer, call) for layer, call in zip(self.layers, self.calls[0])), [])
 
 
 class Products:
