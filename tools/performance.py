@@ -100,7 +100,8 @@ def layers_of(backend, found):
         for machine in machines:
             group = [r for r in records if r["kind"] == "sweep" and r["machine"] == machine]
             lines += [f"### Layers nobody tuned for: {machine}", "",
-                      f"Time over that of {group[0]['peer']}; below 1 epigrad is faster.", ""]
+                      f"Time over that of {group[0]['peer']}; below 1 epigrad is faster."
+                      + " Backward the peer is PyTorch alone." * (backend == "cpu"), ""]
             lines += sweep_section(group)
             layers, how = group[0]["layers_are"], group[0]["how"]
             lines += [f"{date}. {layers[0].upper()}{layers[1:]}. {how}.", ""]
