@@ -33,9 +33,13 @@ enum {
     ADD_SUMS = 128
 };
 
+/* The dispatches of a call share one compute pass, since each pass that begins costs time of its own: only a
+ * copy from what a dispatch has written ends it. Copies of the bias, which no call writes, are done before
+ * it. */
 struct eg_webgpu_recording {
-    WGPUCommandEncoder encoder;
-    unsigned char *params; /* host copy of the parameter buffer */
+    WGPUCommandEncoder ahead, encoder; /* ahead: the copies of the bias, or NULL */
+    WGPUComputePassEncoder pass;       /* of `encoder`, that takes the next dispatch; NULL: none is begun */
+    unsigned char *params;             /* host copy of the parameter buffer */
     uint64_t capacity, used;
     double work;
     int dispatches;
@@ -52,19 +56,36 @@ static eg_status throttle(eg_webgpu *gpu) {
     return gpu->in_flight > MOST ? eg_webgpu_wait(gpu) : EG_OK;
 }
 
+static void end_pass(eg_webgpu *gpu) {
+    struct eg_webgpu_recording *r = gpu->recording;
+    if (r->pass == NULL) return;
+    gpu->api.ComputePassEncoderEnd(r->pass);
+    gpu->api.ComputePassEncoderRelease(r->pass);
+    r->pass = NULL;
+}
+
+static WGPUCommandBuffer finish(eg_webgpu *gpu, WGPUCommandEncoder *encoder) {
+    WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(*encoder, NULL);
+    gpu->api.CommandEncoderRelease(*encoder);
+    *encoder = NULL;
+    return commands;
+}
+
 static eg_status flush(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
     if (r == NULL || r->encoder == NULL) return EG_OK;
-    WGPUCommandBuffer commands = gpu->api.CommandEncoderFinish(r->encoder, NULL);
-    gpu->api.CommandEncoderRelease(r->encoder);
-    r->encoder = NULL;
+    WGPUCommandBuffer commands[2];
+    size_t count = 0;
+    end_pass(gpu);
+    if (r->ahead != NULL) commands[count++] = finish(gpu, &r->ahead);
+    commands[count++] = finish(gpu, &r->encoder);
     /* Before anything is submitted: on an error in a submission wgpu-native aborts. */
     const eg_status status = eg_webgpu_check(gpu, "enqueuing a call");
     if (status == EG_OK) {
         gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);
-        gpu->api.QueueSubmit(gpu->queue, 1, &commands);
+        gpu->api.QueueSubmit(gpu->queue, count, commands);
     }
-    gpu->api.CommandBufferRelease(commands);
+    for (size_t i = 0; i < count; i++) gpu->api.CommandBufferRelease(commands[i]);
     gpu->in_flight += r->dispatches;
     r->used = 0;
     r->work = 0;
@@ -76,6 +97,8 @@ void eg_webgpu_free_recording(eg_webgpu *gpu) {
     struct eg_webgpu_recording *r = gpu->recording;
     if (r == NULL) return;
     if (r->encoder != NULL) {
+        end_pass(gpu);
+        if (r->ahead != NULL) gpu->api.CommandEncoderRelease(r->ahead);
         gpu->api.CommandEncoderRelease(r->encoder);
         eg_webgpu_check(gpu, "giving up a call");
     }
@@ -179,6 +202,7 @@ static eg_status part_from_output(eg_webgpu *gpu, const eg_webgpu_pass *pass, bo
         need += up(bounds[i].bytes, 256);
     }
     if (need == 0) return EG_OK;
+    end_pass(gpu);
     EG_TRY(eg_webgpu_grow(gpu, &gpu->mirror, need, WGPUBufferUsage_Storage | WGPUBufferUsage_CopyDst));
     for (int i = 0; i < EG_OUT; i++) {
         if (!read_from_output(pass, bounds, i)) continue;
@@ -292,16 +316,14 @@ static bias_part bias_of(const running *r, const eg_webgpu_pass *pass, const eg_
 
 static void encode(eg_webgpu *gpu, WGPUComputePipeline pipeline, WGPUBindGroupLayout layout,
                    const WGPUBindGroupEntry *entries, size_t count, const uint32_t *groups) {
-    WGPUCommandEncoder encoder = gpu->recording->encoder;
+    struct eg_webgpu_recording *r = gpu->recording;
     WGPUBindGroup group = gpu->api.DeviceCreateBindGroup(
         gpu->device, &(WGPUBindGroupDescriptor){.layout = layout, .entryCount = count, .entries = entries});
-    WGPUComputePassEncoder pass = gpu->api.CommandEncoderBeginComputePass(encoder, NULL);
-    gpu->api.ComputePassEncoderSetPipeline(pass, pipeline);
-    gpu->api.ComputePassEncoderSetBindGroup(pass, 0, group, 0, NULL);
-    gpu->api.ComputePassEncoderDispatchWorkgroups(pass, groups[0], groups[1], groups[2]);
-    gpu->recording->dispatches++;
-    gpu->api.ComputePassEncoderEnd(pass);
-    gpu->api.ComputePassEncoderRelease(pass);
+    if (r->pass == NULL) r->pass = gpu->api.CommandEncoderBeginComputePass(r->encoder, NULL);
+    gpu->api.ComputePassEncoderSetPipeline(r->pass, pipeline);
+    gpu->api.ComputePassEncoderSetBindGroup(r->pass, 0, group, 0, NULL);
+    gpu->api.ComputePassEncoderDispatchWorkgroups(r->pass, groups[0], groups[1], groups[2]);
+    r->dispatches++;
     gpu->api.BindGroupRelease(group);
 }
 
@@ -342,7 +364,9 @@ static eg_status run_block(void *arg, const eg_webgpu_pass *pass, const eg_webgp
     if (bias.buffer != NULL) {
         p.flags |= HAS_BIAS | (r->bias->view.dtype == EG_F16 ? BIAS_IS_F16 : 0U) |
                    (pass->bias_by_row ? BIAS_BY_ROW : 0U);
-        gpu->api.CommandEncoderCopyBufferToBuffer(recording->encoder, bias.buffer, bias.offset,
+        if (recording->ahead == NULL)
+            recording->ahead = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
+        gpu->api.CommandEncoderCopyBufferToBuffer(recording->ahead, bias.buffer, bias.offset,
                                                   gpu->params.buffer, recording->used + sizeof p, bias.bytes);
     }
     memcpy(recording->params + recording->used, &p, sizeof p);
