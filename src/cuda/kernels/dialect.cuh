@@ -15,6 +15,7 @@
 #include "epigrad/epigrad.h"
 
 #define EG_DEVICE static __device__ __forceinline__
+#define EG_INLINE __attribute__((always_inline)) /* of lambdas: what they capture stays in registers */
 
 /* Instructions name shared memory by its address in the block's window. */
 EG_DEVICE uint32_t eg_shared_address(const void *shared) {

@@ -8,7 +8,8 @@
 #include "../pair.h"
 #include "hopper_pingpong.cuh"
 
-/* As eg_produce, with its own way to load a k-block: load(ring, tile, depth, s) of summand s. */
+/* As eg_produce, with its own way to load a k-block: load(ring, tile, depth, s) of summand s. One template
+ * for both makes other, longer code of eg_produce. */
 template <class K, class F>
 EG_DEVICE void eg_produce_by(const eg_cuda_hopper &p, uint32_t shared, uint32_t rank, const F &load) {
     eg_hopper_tiles<K> tiles(p);
@@ -36,39 +37,20 @@ EG_DEVICE void eg_produce_sum(const eg_cuda_hopper_pair &both, uint32_t shared, 
                      });
 }
 
-EG_DEVICE void eg_prefetch_pair(const eg_cuda_hopper_pair &both) {
-    eg_prefetch_tensor_map(both.gate.left);
-    eg_prefetch_tensor_map(both.gate.right);
-    eg_prefetch_tensor_map(both.up.left);
-    eg_prefetch_tensor_map(both.up.right);
-}
-
-/* The kernel: what all warps do before and after their own work. */
 template <class K, class P, class C>
 EG_DEVICE void eg_hopper_pair(const eg_cuda_hopper_pair &both, const P &produce, const C &consume) {
-    extern __shared__ __align__(1024) uint8_t memory[];
-    const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
-    constexpr bool IN_TURN = K::CONSUMERS == 1; /* whose consumers wait for the predecessor themselves */
-    if (threadIdx.x == 0) {
-        eg_hopper_barriers<K>(shared);
-        eg_barrier_init_fence();
-        eg_prefetch_pair(both);
-    }
-    eg_cluster_arrive(); /* the fence has released the barriers */
-    eg_cluster_wait();
-    eg_let_successor_start();
-    const int warp = eg_warp();
-    if (warp >= 8) {
-        eg_fewer_registers<K::PRODUCER_REGISTERS>();
-        eg_wait_for_predecessor();
-        if (warp == 8) produce(shared, rank);
-        if (blockIdx.x == 0 && warp == 9) eg_clear(both.gate.counts, threadIdx.x % 32, 32);
-    } else {
-        eg_more_registers<K::CONSUMER_REGISTERS>();
-        if (!IN_TURN) eg_wait_for_predecessor();
-        consume(memory, shared, rank, warp);
-    }
-    eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
+    eg_hopper_frame<K, true>(
+        both.gate, produce,
+        [&](uint8_t *memory, uint32_t shared, uint32_t rank, int warp) EG_INLINE {
+            if (K::CONSUMERS != 1) eg_wait_for_predecessor(); /* consumers in turn do so themselves */
+            consume(memory, shared, rank, warp);
+        },
+        [&]() EG_INLINE {
+            eg_prefetch_tensor_map(both.gate.left);
+            eg_prefetch_tensor_map(both.gate.right);
+            eg_prefetch_tensor_map(both.up.left);
+            eg_prefetch_tensor_map(both.up.right);
+        });
 }
 
 #define EG_HOPPER_PAIR_ENTRY(name)                                                                           \

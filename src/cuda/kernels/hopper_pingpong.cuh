@@ -170,29 +170,14 @@ EG_DEVICE void eg_consume_any_in_turn(const eg_cuda_hopper &p, uint8_t *memory, 
 }
 
 template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
-    extern __shared__ __align__(1024) uint8_t memory[];
-    const uint32_t shared = eg_shared_address(memory), rank = eg_cluster_rank();
-    if (threadIdx.x == 0) {
-        eg_hopper_barriers<K>(shared);
-        eg_barrier_init_fence();
-        eg_prefetch_tensor_map(p.left);
-        eg_prefetch_tensor_map(p.right);
-    }
-    eg_cluster_arrive(); /* the fence has released the barriers */
-    eg_cluster_wait();
-    eg_let_successor_start();
-    const int warp = eg_warp();
-    if (warp >= 8) {
-        eg_fewer_registers<K::PRODUCER_REGISTERS>();
-        eg_wait_for_predecessor();
-        if (warp == 8) eg_produce<K>(p, shared, rank);
-        if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
-        if (blockIdx.x == 0 && warp == 10) eg_hopper_check_ends<K>(p);
-    } else {
-        eg_more_registers<K::CONSUMER_REGISTERS>();
-        eg_consume_any_in_turn<K>(p, memory, shared, rank, warp);
-    }
-    eg_sync_cluster(); /* a block must not leave while its neighbour still writes to it */
+    eg_hopper_frame<K, true>(
+        p, [&](uint32_t shared, uint32_t rank) EG_INLINE { eg_produce<K>(p, shared, rank); },
+        [&](uint8_t *memory, uint32_t shared, uint32_t rank, int warp)
+            EG_INLINE { eg_consume_any_in_turn<K>(p, memory, shared, rank, warp); },
+        [&]() EG_INLINE {
+            eg_prefetch_tensor_map(p.left);
+            eg_prefetch_tensor_map(p.right);
+        });
 }
 
 #define EG_HOPPER_PINGPONG_KERNEL(name, ...)                                                                 \

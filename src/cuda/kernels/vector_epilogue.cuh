@@ -9,8 +9,6 @@
 
 #include "vectors.cuh"
 
-#define EG_INLINE __attribute__((always_inline)) /* of lambdas: what they capture stays in registers */
-
 /* Where a vector of a row is. */
 template <typename V>
 EG_DEVICE uint4 *eg_vector_at(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col) {
