@@ -32,7 +32,7 @@ import gated_block  # noqa: E402
 import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
-from turns import REST, seconds  # noqa: E402
+from turns import REST, keep_memory, seconds  # noqa: E402
 
 SIZES = "512x512x512,1024x1024x1024,256x768x2048"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2, "f16": 8e-3, "f64": 1e-12}
@@ -146,6 +146,7 @@ def main():
     parser.add_argument("--output", default="build/gated-step-cpu.jsonl")
     options = parser.parse_args()
     torch.set_grad_enabled(False)
+    keep_memory()
     torch.manual_seed(options.seed)
     head = {"cpu": machine.processor_name(), "date": str(datetime.date.today()),
             "torch": torch.__version__.split("+")[0], "isa": os.environ.get("EPIGRAD_CPU_ISA", ""),

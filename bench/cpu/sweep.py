@@ -4,6 +4,7 @@
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
              [--shapes MxKxN,...] [--only SUBSTRING] [--kernel ROW] [--seconds S] [--output build/sweep.jsonl] [--plan]
+             [--onednn build/bench/libsweep_onednn.so]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
 4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
@@ -14,7 +15,9 @@ the caches:
     backward         the same, pre recomputed
 
     torch    PyTorch's operators one after the other, each into memory that is there before (out=)
-    onednn   a linear primitive with the activation as its epilogue, through PyTorch (forward only)
+    onednn   forward: a linear primitive with the activation as its epilogue, through PyTorch. Backward: PyTorch's
+             element-wise operators, and the products by matmul primitives, with operands brought into the layout
+             that oneDNN likes best where that is faster (f32 and bf16; sweep_onednn.c, where oneDNN 2 is there)
 
 All take turns in one process; the ratio of epigrad's time to the fastest peer's is taken within a turn, and the
 median of the turns counts. Between turns threads of either side come to rest. Where an instruction set is capped
@@ -23,6 +26,7 @@ median of the turns counts. Between turns threads of either side come to rest. W
 Beside the output, a line a layer and call, it writes OUTPUT-records.jsonl for tools/performance.py, and a plot."""
 
 import argparse
+import ctypes
 import json
 import math
 import os
@@ -37,7 +41,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import epigrad_c as eg  # noqa: E402
 import machine  # noqa: E402
 from operators import DTYPES, act_grad, activate  # noqa: E402
-from turns import REST, seconds  # noqa: E402
+from turns import REST, keep_memory, seconds  # noqa: E402
 
 SIZES = {  # K, N of a layer, or N, K
     "gpt2": [(768, 2304), (768, 768), (768, 3072), (1024, 4096), (1280, 5120), (768, 50257)],
@@ -98,19 +102,61 @@ def torch_forward(activation, x, pre):
         activate(activation, pre, x.y)
 
 
+def torch_act_grad(activation, x, recompute, pre_of=None):
+    """grad_pre; `pre_of` computes pre where it is recomputed."""
+    if activation == "none":
+        return x.grad
+    pre = x.pre
+    if recompute:
+        pre = pre_of(x) if pre_of else torch.addmm(x.bias, x.a, x.b, out=x.pre_out)
+    act_grad(activation, x.grad, pre, x.g)
+    return x.g
+
+
 def torch_backward(activation, weight, x, recompute):
-    pre, g = x.pre, x.grad
-    if activation != "none":
-        if recompute:
-            pre = torch.addmm(x.bias, x.a, x.b, out=x.pre_out)
-        act_grad(activation, x.grad, pre, x.g)
-        g = x.g
+    g = torch_act_grad(activation, x, recompute)
     torch.mm(g, x.b.mT, out=x.d_a)
     if weight == "kn":
         torch.mm(x.a.mT, g, out=x.d_b)
     else:
         torch.mm(g.mT, x.a, out=x.d_b.mT)
     torch.sum(g, 0, out=x.d_bias)
+
+
+class OneDnn:
+    """The products of backward calls by oneDNN's matmul."""
+
+    def __init__(self, path, threads):
+        self.lib = None
+        if path and os.path.exists(path):
+            self.lib = ctypes.CDLL(path)
+            self.lib.omp_set_num_threads(threads)
+            self.lib.sweep_onednn_make.restype = ctypes.c_void_p
+            self.lib.sweep_onednn_make.argtypes = [ctypes.c_int64] * 3 + [ctypes.c_bool] * 2
+            for function in (self.lib.sweep_onednn_d_a, self.lib.sweep_onednn_d_b):
+                function.argtypes, function.restype = [ctypes.c_void_p] * 4, None
+            self.lib.sweep_onednn_free.argtypes = [ctypes.c_void_p]
+        self.made = None
+
+    def prepare(self, layer):
+        """Whether it has the products of this layer."""
+        _, m, k, n, dtype, _, weight = layer
+        self.release()
+        if self.lib and dtype in ("f32", "bf16"):
+            self.made = self.lib.sweep_onednn_make(m, k, n, dtype == "bf16", weight == "nk")
+        return bool(self.made)
+
+    def release(self):
+        if self.made:
+            self.lib.sweep_onednn_free(self.made)
+        self.made = None
+
+    def backward(self, activation, weight, x, recompute):
+        g = torch_act_grad(activation, x, recompute, lambda x: onednn_forward("none", x))
+        left, right = (g, x.a) if weight == "nk" else (x.a, g)
+        self.lib.sweep_onednn_d_a(self.made, g.data_ptr(), x.b.data_ptr(), x.d_a.data_ptr())
+        self.lib.sweep_onednn_d_b(self.made, left.data_ptr(), right.data_ptr(), x.d_b.data_ptr())
+        torch.sum(g, 0, out=x.d_bias)
 
 
 def onednn_forward(activation, x):
@@ -180,7 +226,7 @@ class Epigrad:
             self.library.lib.eg_packed_free(self.library.context, pack)
 
 
-def variants_of(ours, layer, sets, mode):
+def variants_of(ours, onednn, layer, sets, mode):
     activation = layer[5]
     if mode.startswith("forward"):
         runs = {"torch": lambda i: torch_forward(activation, sets[i],
@@ -189,6 +235,8 @@ def variants_of(ours, layer, sets, mode):
             runs["onednn"] = lambda i: onednn_forward(activation, sets[i])
     else:
         runs = {"torch": lambda i: torch_backward(activation, layer[6], sets[i], mode == "backward")}
+        if onednn.prepare(layer):
+            runs["onednn"] = lambda i: onednn.backward(activation, layer[6], sets[i], mode == "backward")
     return {"epigrad": ours.run, **runs}
 
 
@@ -196,26 +244,28 @@ def results_of(x, mode):
     return [x.y] if mode.startswith("forward") else [x.d_a, x.d_b, x.d_bias]
 
 
-def check(ours, layer, x, mode, run_torch):
+def check(name, run, layer, x, mode, run_torch):
     """Against PyTorch's own on the same operands: a wrong figure must not be a fast one."""
     run_torch(0)
     want = [r.double().clone() for r in results_of(x, mode)]
     for r in results_of(x, mode):
         r.fill_(float("nan"))
-    ours.run(0)
+    run(0)
     limit = {"f32": 1e-3, "f64": 1e-10, "bf16": 4e-2, "f16": 1e-2}[layer[4]]
     if layer[5] == "relu" and mode == "backward":
         limit = max(limit, 3e-2)  # relu' jumps: a pre that rounds to the other side of 0 counts as a whole number
     for got, expected in zip(results_of(x, mode), want):
         error = (got.double() - expected).norm() / (expected.norm() + 1e-30)
         if not error <= limit:
-            raise SystemExit(f"wrong: {layer} {mode}: relative error {error:.1e}")
+            raise SystemExit(f"wrong: {name} {layer} {mode}: relative error {error:.1e}")
 
 
-def measure(library, layer, sets, mode, threads, options):
+def measure(library, onednn, layer, sets, mode, threads, options):
     ours = Epigrad(library, layer, sets, mode)
-    runs = variants_of(ours, layer, sets, mode)
-    check(ours, layer, sets[0], mode, runs["torch"])
+    runs = variants_of(ours, onednn, layer, sets, mode)
+    for name in runs if mode.startswith("backward") else ("epigrad",):  # oneDNN's forward has results of its own
+        if name != "torch":
+            check(name, runs[name], layer, sets[0], mode, runs["torch"])
     if options.plan:
         print(ours.plan(), end="")
     rest = REST if threads > 1 else 0
@@ -246,6 +296,7 @@ def measure(library, layer, sets, mode, threads, options):
 def sweep(options, threads, write):
     torch.set_num_threads(threads)
     library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads, kernel=options.kernel), []
+    onednn = OneDnn(options.onednn, threads)
     end = time.monotonic() + options.seconds
     for layer in draw(options):
         if time.monotonic() > end:
@@ -261,9 +312,10 @@ def sweep(options, threads, write):
             if mode == "forward+pre" and activation == "none":  # pre is y: nobody else writes it twice
                 continue
             row = {"threads": threads, "family": family, "layer": name,
-                   **measure(library, layer, sets, mode, threads, options)}
+                   **measure(library, onednn, layer, sets, mode, threads, options)}
             measured.append(row)
             write(row)
+    onednn.release()
     library.close()
     return measured
 
@@ -337,6 +389,7 @@ def parse():
     parser.add_argument("--seconds", type=float, default=math.inf, help="no further layer of so many threads after it")
     parser.add_argument("--output", default="build/sweep.jsonl")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--onednn", default="build/bench/libsweep_onednn.so", help="oneDNN's products, backward")
     options = parser.parse_args()
     options.dtypes, options.modes = options.dtypes.split(","), options.modes.split(",")
     return options
@@ -345,6 +398,7 @@ def parse():
 def main():
     options = parse()
     torch.set_grad_enabled(False)
+    keep_memory()
     rows = []
     with open(options.output, "w", encoding="utf-8") as file:
         def write(row):
