@@ -3,7 +3,7 @@
 """Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
-             [--shapes MxKxN,...] [--only SUBSTRING] [--kernel ROW] [--seconds S] [--output build/sweep.jsonl] [--plan]
+             [--shapes MxKxN,...] [--only SUBSTRING,...] [--kernel ROW] [--seconds S] [--output build/sweep.jsonl] [--plan]
              [--onednn build/bench/libsweep_onednn.so]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
@@ -303,7 +303,7 @@ def sweep(options, threads, write):
             break
         family, m, k, n, dtype, activation, weight = layer
         name = f"{dtype} {m}x{k}x{n} {activation} [{weight}]"
-        if options.only not in name:
+        if not any(part in name for part in options.only.split(",")):
             continue
         first = Set(m, k, n, DTYPES[dtype][0], weight)
         count = max(2, min(MOST_SETS, ROTATED_BYTES // first.bytes()))
@@ -384,7 +384,7 @@ def parse():
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--gflop", type=float, default=8, help="of one product: larger layers are left out")
     parser.add_argument("--shapes", default="", help="MxKxN,...: these layers, rather than drawn ones")
-    parser.add_argument("--only", default="", help="layers whose name has this")
+    parser.add_argument("--only", default="", help="layers whose name has one of these")
     parser.add_argument("--kernel", help="only this row of epigrad's kernels, rather than its choice")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no further layer of so many threads after it")
     parser.add_argument("--output", default="build/sweep.jsonl")

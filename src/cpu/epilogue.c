@@ -469,6 +469,15 @@ static void prefetch(const eg_operand *x, const eg_tile *tile) {
     }
 }
 
+static void touch(const eg_operand *x, const eg_tile *tile) {
+    if (is_read(x)) eg_cpu_touch(x, tile->item, tile->row, tile->rows, tile->col, tile->cols);
+}
+
+void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {
+    touch(e->x, tile);
+    touch(e->other, tile);
+}
+
 void eg_cpu_epilogue_prefetch(const eg_epilogue *e, const eg_tile *tile, const eg_operand *done) {
     prefetch(e->x, tile);
     if (e->other != done) prefetch(e->other, tile);

@@ -38,6 +38,9 @@ typedef struct eg_epilogue {
 
 void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epilogue *epilogue);
 
+/* Loads what a map reads of a tile, see eg_cpu_touch. */
+void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile);
+
 /* Prefetches what the epilogue of a tile reads, but for `done`, which is prefetched otherwise. */
 void eg_cpu_epilogue_prefetch(const eg_epilogue *epilogue, const eg_tile *tile, const eg_operand *done);
 

@@ -13,6 +13,7 @@ typedef struct map_job {
     eg_epilogue epilogue;
     int64_t rows, cols, bands, segments;
     int64_t band, segment; /* rows, a multiple of a chunk of column sums, and columns */
+    bool is_far;           /* what it reads comes from memory: not, where steps run block by block */
 } map_job;
 
 /* A segment of a band: long pieces of rows, which the hardware prefetches, tile after tile. */
@@ -29,6 +30,8 @@ static void map_segment(void *arg, int64_t index, int thread) {
     const int64_t end = eg_least(first + job->band, job->rows);
     for (tile.row = first; tile.row < end; tile.row += rows) {
         tile.rows = eg_least(rows, end - tile.row);
+        tile.col = col, tile.cols = cols;
+        if (job->is_far) eg_cpu_epilogue_touch(&job->epilogue, &tile);
         for (tile.col = col; tile.col < col + cols; tile.col += nr) {
             eg_tile_epilogue t;
             tile.cols = eg_least(nr, col + cols - tile.col);
@@ -57,6 +60,7 @@ void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
                      .rows = op->rows,
                      .cols = op->cols,
                      .band = EG_CPU_CHUNK,
+                     .is_far = step->tile_rows == 0,
                      .segment = nr * segment_of(eg_ceil_div(op->cols, nr), chunks, step->threads)};
     if (step->tile_rows > 0) job->band = step->tile_rows, job->segment = step->tile_cols;
     job->bands = eg_ceil_div(op->rows, job->band);

@@ -14,6 +14,18 @@ typedef struct pack_job {
     bool shared;         /* other cores read them */
 } pack_job;
 
+/* ---- Memory --------------------------------------------------------------------------------------- */
+
+void eg_cpu_touch(const eg_operand *x, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    enum { LINE = 64, SHORT = 2 * LINE };
+    const int64_t bytes = cols * (int64_t)eg_size_of(x->dtype);
+    if (x->col_stride != 1 || bytes <= SHORT) return;
+    for (int64_t i = 0; i < rows; i++) {
+        const volatile char *from = eg_cpu_at(x, item, row + i, col);
+        for (int64_t at = 0; at < bytes; at += LINE) (void)from[at];
+    }
+}
+
 /* ---- Micro-panels ------------------------------------------------------------------------------- */
 
 /* Rows whose columns are neighbours. The hardware prefetcher does not follow from one row to the next. */
@@ -102,6 +114,7 @@ eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int6
 
 /* One micro-panel of blocks: 32 rows of X. */
 static void pack_block_row(void *arg, int64_t index, int thread) {
+    enum { TOUCHED = 16 }; /* blocks */
     (void)thread;
     const pack_job *job = arg;
     const eg_operand *x = &job->x;
@@ -113,6 +126,8 @@ static void pack_block_row(void *arg, int64_t index, int thread) {
     bool fits = true;
     for (int64_t i = 0; i < grid.cols; i++) {
         const int64_t col = i * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, x->cols - col);
+        if (i % TOUCHED == 0)
+            eg_cpu_touch(x, item, row, rows, col, eg_least(TOUCHED * EG_AMX_BLOCK, x->cols - col));
         const eg_rows from = eg_cpu_block_rows(kernel, x, item, row, rows, col, cols, tile);
         const eg_cpu_packs to = eg_amx_block_at(&job->blocks, &grid, item, panel, i);
         if (job->shared && i + 1 < grid.cols) {
