@@ -228,3 +228,32 @@ EG_INLINE void store_sums(const float *sums, char *to, int64_t step, eg_dtype dt
     EG_BY_TYPE(dtype, STORE);
 #undef STORE
 }
+
+/* The transpose of a tile block, as 16-bit numbers: rows of `to` are its columns. Two rows are rounded to a
+ * line of pairs, so that half as much is transposed as in f32. */
+EG_INLINE void store_turned_words(const float *sums, char *to, int64_t step, int64_t rows, int64_t cols,
+                                  bool non_temporal, const float unscale, const eg_dtype dtype) {
+    const __m512i in_pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                                              23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    const __m512 factor = _mm512_set1_ps(unscale);
+    _Alignas(64) char pairs[TILE_BYTES], turned[TILE_BYTES];
+    for (int64_t half = 0; half < cols; half += HALF_ROW) {
+        for (int64_t i = 0; i < HALF_ROW; i++) {
+            const float *row = sums + 2 * i * EG_AMX_BLOCK + half;
+            __m512i words = _mm512_set1_epi32(0);
+            if (2 * i < rows)
+                words = two_to((EG_T)_mm512_mul_ps(_mm512_load_ps(row), factor),
+                               (EG_T)_mm512_mul_ps(_mm512_load_ps(row + EG_AMX_BLOCK), factor), dtype);
+            _mm512_store_si512(pairs + i * 64, _mm512_permutexvar_epi16(in_pairs, words));
+        }
+        transpose_tile(turned, pairs);
+        for (int64_t j = 0; j < HALF_ROW && half + j < cols; j++) {
+            const __m512i words = _mm512_load_si512(turned + j * 64);
+            if (rows == EG_AMX_BLOCK) {
+                store_line(to + (half + j) * step, words, non_temporal);
+            } else {
+                _mm512_mask_storeu_epi16(to + (half + j) * step, mask_below(rows), words);
+            }
+        }
+    }
+}

@@ -386,11 +386,15 @@ static void store_turned(const eg_tile_epilogue *t) {
     const eg_epilogue *e = t->of;
     const eg_tile *tile = &t->tile;
     const int64_t step = e->out->col_stride * (int64_t)eg_size_of(e->out->dtype);
+    char *to = eg_cpu_at(e->out, tile->item, tile->row, tile->col);
+    if (e->kernel->epilogue.store_turned != NULL && e->out->dtype == e->kernel->dtype) {
+        e->kernel->epilogue.store_turned(tile->values, to, step, tile->rows, tile->cols, e->non_temporal);
+        return;
+    }
     e->kernel->pack.load(tile->spare, tile->values, EG_F32, 1, EG_AMX_BLOCK, tile->cols, tile->rows,
                          tile->cols);
-    e->kernel->epilogue.store_rows((const float *)tile->spare,
-                                   eg_cpu_at(e->out, tile->item, tile->row, tile->col), step, e->out->dtype,
-                                   tile->cols, tile->rows, e->non_temporal);
+    e->kernel->epilogue.store_rows((const float *)tile->spare, to, step, e->out->dtype, tile->cols,
+                                   tile->rows, e->non_temporal);
 }
 
 /* In L1, before the first step, when the matrix unit has stored the tile: without a scale no step takes

@@ -46,6 +46,7 @@ typedef struct product {
     const eg_operand *out; /* the result, row by row; NULL: it is packed, or column-major */
     /* What the epilogue touches and the micro-kernel prefetches. NULL: nothing, or what is packed. */
     const eg_operand *prefetch_out, *prefetch_in;
+    bool turns; /* AMX tile blocks are stored as the row-major transpose of the result, which is prefetched */
     const eg_epilogue *epilogue;
 } product;
 
@@ -154,7 +155,9 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->b_dtype = op->right.dtype;
     x->result = eg_cpu_bind(run->call, &op->out);
     x->out = x->result.data != NULL && x->result.col_stride == 1 ? &x->result : NULL;
-    x->prefetch_out = epilogue->non_temporal ? NULL : choose_prefetch_out(x);
+    x->turns = is_amx && epilogue->plain_store && x->out == NULL && x->result.row_stride == 1;
+    if (x->turns) x->result = eg_cpu_transpose(x->result);
+    x->prefetch_out = epilogue->non_temporal ? NULL : x->turns ? &x->result : choose_prefetch_out(x);
     /* An accumulated result is prefetched as prefetch_out. */
     x->prefetch_in = is_amx || op->accumulate ? NULL : eg_cpu_epilogue_reads(epilogue);
     x->stores_result =
@@ -207,7 +210,7 @@ static bool ends_epilogue(const product *x, const block *b, const eg_tile *tile,
 static void run_tile(const product *x, const block *b, const pass *pass, const eg_micro_operand *left,
                      const eg_micro_operand *right, eg_prefetch_plan *plan, const eg_tile *tile) {
     if (pass->last && x->prefetch_in == NULL) eg_cpu_epilogue_prefetch(x->epilogue, tile, x->prefetch_out);
-    plan->rows = pass->last ? tile->rows : 0;
+    plan->rows = !pass->last ? 0 : x->turns ? tile->cols : tile->rows;
     plan->epilogue = b->epilogue;
     plan->epilogue_step = eg_cpu_epilogue_step;
     plan->epilogue_steps = b->epilogue->of != NULL ? b->epilogue->steps - b->epilogue->step : 0;
@@ -299,13 +302,19 @@ static eg_prefetch_rows rows_of(const eg_operand *x, const eg_tile *tile) {
                               tile->cols * size};
 }
 
+static eg_prefetch_rows rows_of_turned(const eg_operand *x, const eg_tile *tile) {
+    eg_tile turned = *tile;
+    turned.row = tile->col, turned.col = tile->row, turned.cols = tile->rows;
+    return rows_of(x, &turned);
+}
+
 /* The rows that the epilogue of the first tile touches. They are for the last pass: prefetched earlier, they
  * would be evicted again, or evict what the passes read. */
 static void plan_epilogue_rows(eg_prefetch_plan *plan, const product *x, const pass *pass,
                                const eg_tile *tile) {
     plan->rows_a_group = eg_ceil_div(x->mr, pass->groups);
     if (x->prefetch_out != NULL) {
-        plan->out = rows_of(x->prefetch_out, tile);
+        plan->out = x->turns ? rows_of_turned(x->prefetch_out, tile) : rows_of(x->prefetch_out, tile);
     } else if (x->epilogue->micro_panels != NULL) {
         const int64_t size = (int64_t)x->size;
         plan->out =
@@ -478,6 +487,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     }
     if (pass->last) plan_epilogue_rows(&plan, x, pass, &tile);
     const int64_t to_next_pass = (pass->last ? -pass->k : pass->depth) * x->left.k;
+    const int64_t to_next_out = x->turns ? mr * (int64_t)eg_size_of(x->result.dtype) : mr * plan.out.stride;
     const int64_t in_turn = eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1;
     int64_t place = x->single_pass && !eg_cpu_is_amx(x->kernel) ? eg_div(b->row, mr) : panel * tiles_down;
     for (; tile.row < b->row + b->rows; tile.row += mr) {
@@ -496,7 +506,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         run_tile(x, b, pass, &left, &right, &plan, &tile);
         plan.right_blocks += plan.right_bytes;
         if (plan.source.at != NULL) plan.source.at += plan.source_rows * plan.source.stride;
-        if (plan.out.at != NULL) plan.out.at += mr * plan.out.stride;
+        if (plan.out.at != NULL) plan.out.at += to_next_out;
         if (plan.in.at != NULL) plan.in.at += mr * plan.in.stride;
         walk_on(&rows, tile.row, mr);
     }

@@ -244,6 +244,9 @@ typedef struct eg_epilogue_kernels {
     /* AMX: stores rows of a product, unscaled, as results of `dtype`, `step` bytes from row to row. */
     void (*store_rows)(const float *sums, char *to, int64_t step, eg_dtype dtype, int64_t rows, int64_t cols,
                        bool non_temporal);
+    /* AMX: the transpose of a tile, as results of the row's 16-bit type; NULL: it has none. */
+    void (*store_turned)(const float *sums, char *to, int64_t step, int64_t rows, int64_t cols,
+                         bool non_temporal);
     /* AMX: `rows_a_step` rows, from `row` on. */
     void (*grad_rows[EG_ACTIVATIONS])(const eg_grad_rows *of, int64_t row);
     void (*act_rows[EG_ACTIVATIONS])(const eg_act_rows *of, int64_t row);

@@ -134,6 +134,16 @@ BY_TERMS(1, EG_BF16)
 BY_TERMS(2, EG_F16)
 BY_TERMS(3, EG_F32)
 
+static void store_turned_bf16(const float *sums, char *to, int64_t step, int64_t rows, int64_t cols,
+                              bool non_temporal) {
+    store_turned_words(sums, to, step, rows, cols, non_temporal, UNSCALE(1), EG_BF16);
+}
+
+static void store_turned_f16(const float *sums, char *to, int64_t step, int64_t rows, int64_t cols,
+                             bool non_temporal) {
+    store_turned_words(sums, to, step, rows, cols, non_temporal, UNSCALE(2), EG_F16);
+}
+
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
 /* Any bf16 of either sign in [0.5, 2): multiplying zeros, the unit takes less power and is clocked a tenth
@@ -223,7 +233,7 @@ const eg_cpu_kernel eg_cpu_amx_bf16x1_32x32 = {
                  .max_left = 1 << 18,
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
-    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1,
+    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1, .store_turned = store_turned_bf16,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)},
                  .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
 };
@@ -255,7 +265,7 @@ const eg_cpu_kernel eg_cpu_avx512_bf16x1_32x32 = {
                  .max_left = 1 << 18,
                  .fused_max_rows = 384,
                  .non_temporal_below = INT_MAX},
-    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1,
+    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_1, .store_turned = store_turned_bf16,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_BF16)},
                  .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_BF16)}, .rows_a_step = ROWS_A_STEP_OF_BF16},
 };
@@ -278,7 +288,7 @@ const eg_cpu_kernel eg_cpu_amx_f16x4_32x32 = {
     .maths = BY_DEFAULT,
     .needs = EG_CPU_AMX | EG_CPU_AVX512,
     ROW_OF_TWO_TERMS(4),
-    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2,
+    .epilogue = {EG_ELEMENTWISE_FUNCTIONS, .store_rows = store_rows_2, .store_turned = store_turned_f16,
                  .grad_rows = {EG_ACTIVATION_TABLE(GRAD_ROWS_F16)},
                  .act_rows = {EG_ACTIVATION_TABLE(ACT_ROWS_F16)}, .rows_a_step = ROWS_A_STEP},
 };
