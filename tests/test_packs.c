@@ -135,14 +135,18 @@ static bool rounds_grad_pre(eg_context *context, eg_dtype dtype) {
 
 /* ---- A pack against none ------------------------------------------------------------------------ */
 
-/* The kernels that a plan's products take, one a line: what stands before the words about blocks. */
+/* The kernels that a plan's products take, one a line: what stands before the words about blocks. But not the
+ * tile, behind the last underscore: of vector units rows of one type may take each other's place, with the
+ * same bits. */
 static void kernels_of(const char *plan, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     for (const char *end = plan; (end = strstr(end, "  block ")) != NULL; end++) {
         const char *begin = end;
         while (begin > plan && begin[-1] != ' ') begin--;
-        used += (size_t)snprintf(text + used, capacity - used, "%.*s\n", (int)(end - begin), begin);
+        int length = (int)(end - begin);
+        while (length > 0 && begin[length - 1] != '_') length--;
+        used += (size_t)snprintf(text + used, capacity - used, "%.*s\n", length, begin);
         assert_true(used < capacity);
     }
     assert_true(used > 0);

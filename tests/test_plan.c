@@ -422,7 +422,7 @@ static const choice choices[] = {
     {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f32_4x64"},
     {AVX512, EG_F16, EG_MATH_DEFAULT, false, 999, 64, 64, 1, "avx512_f32_4x64"},
     {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 128, 1, "avx512_f32_8x48"},
-    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 63, 64, 1, "avx512_f32_8x48"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 63, 64, 1, "avx512_f32_4x64"},
     {AVX512, EG_F64, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f64_8x24"},
     {AVX2, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx2_f32_4x24"},
     {0, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "portable_f32_4x8"},
@@ -435,12 +435,12 @@ static const choice choices[] = {
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 0, 0, 0, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_FAST, false, 256, 256, 256, 1, "amx_f32x3_32x32"},
     {AMX, EG_BF16, EG_MATH_DEFAULT, false, 128, 128, 128, 1, "amx_bf16x1_32x32"},
-    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_4x64"},
     {AMX, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "amx_f16x4_32x32"},
     /* Vector units gain by dots of bf16, where rows are not so few that to read b is all. */
     {BF16, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_bf16x1_32x32"},
     {BF16, EG_BF16, EG_MATH_STRICT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
-    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
+    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_4x64"},
     {BF16, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
     {AVX512, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
 };
@@ -485,7 +485,8 @@ static void sizes_choose_the_row(void **state) {
     }
 }
 
-/* Nor does the layout of b: either would make the bits depend on it. */
+/* Nor does the layout of b, but for rows of one instruction set, which sum alike: either would make the bits
+ * depend on it. */
 static void threads_do_not_choose_the_row(void **state) {
     (void)state;
     for (int64_t m = 1; m <= 1024; m += 1 + m / 2) {
@@ -496,7 +497,7 @@ static void threads_do_not_choose_the_row(void **state) {
             const eg_cpu_kernel *row = eg_cpu_choose(&one, &list);
             assert_ptr_equal(eg_cpu_choose(&many, &list), row);
             list.op[0].right.row_stride = 1, list.op[0].right.col_stride = 200;
-            assert_ptr_equal(eg_cpu_choose(&one, &list), row);
+            assert_int_equal(eg_cpu_choose(&one, &list)->needs, row->needs);
         }
     }
 }

@@ -48,14 +48,55 @@ static void put_b_in_rows(eg_op_list *list) {
     }
 }
 
-/* Estimated microseconds by a row, on one thread. */
-static double time_alone(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
-    double time = 0;
+/* A row's program on one thread: its estimated microseconds, and in what order it sums each product. */
+typedef struct trial {
+    double time;
+    struct {
+        eg_cpu_streams streams;
+        int64_t pass; /* k of each */
+    } sum[EG_MAX_OPS];
+} trial;
+
+static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list, trial *to) {
     eg_program program = {.list = *list};
+    *to = (trial){.time = HUGE_VAL};
     put_b_in_rows(&program.list);
-    if (!eg_cpu_compile_for(caps, row, 1, &program)) return HUGE_VAL;
-    for (int i = 0; i < program.steps; i++) time += program.step[i].microseconds;
-    return time;
+    if (!eg_cpu_compile_for(caps, row, 1, &program)) return;
+    to->time = 0;
+    for (int i = 0; i < program.steps; i++) {
+        const eg_step *step = &program.step[i];
+        to->time += step->microseconds;
+        if (step->kind != EG_GEMM || step->op == EG_NO_OP) continue;
+        const eg_cpu_streams streams = (eg_cpu_streams)eg_cpu_detail(step)->streams;
+        /* outer products have the order of the tile loop */
+        to->sum[step->op].streams = streams == EG_CPU_STREAMS_RESULT ? EG_CPU_STREAMS_NONE : streams;
+        to->sum[step->op].pass = eg_least(step->k_block, program.list.op[step->op].depth);
+    }
+}
+
+static bool has_same_bits(const trial *a, const trial *b, int ops) {
+    for (int i = 0; i < ops; i++) {
+        if (a->sum[i].streams != b->sum[i].streams || a->sum[i].pass != b->sum[i].pass) return false;
+    }
+    return true;
+}
+
+/* Of rows for vector units of the same instruction set the fastest, where it sums as the first one does.
+ * Others would make the bits depend on what else the call computes. */
+static const eg_cpu_kernel *fastest_like(const eg_caps *caps, const eg_cpu_kernel *first,
+                                         const eg_op_list *list, double *time) {
+    const eg_cpu_kernel *best = first, *row;
+    trial of_first, other;
+    try_row(caps, first, list, &of_first);
+    *time = of_first.time;
+    for (int i = eg_cpu_index_of(first) + 1; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
+        if (row->needs != first->needs || row->compute != first->compute || !eg_cpu_serves(caps, row, list) ||
+            !finds_b(row, list))
+            continue;
+        try_row(caps, row, list, &other);
+        if (other.time < *time && has_same_bits(&of_first, &other, list->ops)) best = row, *time = other.time;
+    }
+    return best;
 }
 
 /* ---- The choice --------------------------------------------------------------------------------- */
@@ -77,8 +118,13 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) 
     }
     if (matrix != NULL && !finds_b(matrix, list)) matrix = NULL;
     if (vector != NULL && !finds_b(vector, list)) vector = NULL;
-    if (matrix == NULL || vector == NULL) return matrix != NULL ? matrix : vector;
-    return time_alone(caps, matrix, list) < time_alone(caps, vector, list) ? matrix : vector;
+    if (vector == NULL) return matrix;
+    double time;
+    trial of_matrix;
+    vector = fastest_like(caps, vector, list, &time);
+    if (matrix == NULL) return vector;
+    try_row(caps, matrix, list, &of_matrix);
+    return of_matrix.time < time ? matrix : vector;
 }
 
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {

@@ -262,7 +262,6 @@ typedef struct eg_cpu_kernel {
     eg_micro_kernel micro;
     eg_packing pack;
     eg_blocking blocking;
-    bool single_panel; /* only for products whose K and N are nr */
     eg_epilogue_kernels epilogue;
 } eg_cpu_kernel;
 
@@ -286,8 +285,8 @@ enum { EG_CPU_WIDEST = 64 }; /* the largest nr */
     X(amx_f32x3_32x32)                                                                                       \
     X(amx_f32x6_32x32)                                                                                       \
     X(avx512_bf16x1_32x32)                                                                                   \
-    X(avx512_f32_4x64)                                                                                       \
     X(avx512_f32_8x48)                                                                                       \
+    X(avx512_f32_4x64)                                                                                       \
     X(avx512_f64_8x24)                                                                                       \
     X(avx2_f32_4x24)                                                                                         \
     X(avx2_f64_4x12)                                                                                         \

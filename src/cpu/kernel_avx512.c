@@ -17,8 +17,9 @@
 #define EG_KC_FUSED       288
 #include "kernel_template.h"
 
-/* For layers of 64 columns, which are no whole number of micro-panels of 48. Four rows read the micro-panel
- * twice as often as eight: that is worth it while the micro-panel stays in L1, and so for one alone. */
+/* Four rows read a micro-panel twice as often as eight. But 64 columns are whole cache lines of 16-bit
+ * numbers too, and a power of two: results of little depth, element-wise steps and few rows take less time.
+ */
 #define EG_KERNEL         avx512_f32_4x64
 #define EG_ELEMENTWISE_OF avx512_f32_8x48
 #define EG_REAL_BITS      32
@@ -27,7 +28,6 @@
 #define EG_KC             384
 #define EG_KC_SINGLE_PASS 576
 #define EG_KC_FUSED       288
-#define EG_SINGLE_PANEL   1
 #include "kernel_template.h"
 
 #define EG_KERNEL         avx512_f64_8x24

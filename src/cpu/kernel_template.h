@@ -6,7 +6,6 @@
  *   EG_KC_SINGLE_PASS   where the whole depth is no more; EG_KC if left out
  *   EG_KC_FUSED         with fused packing; EG_KC if left out
  *   EG_NEEDS            instruction-set bits
- *   EG_SINGLE_PANEL     1: only for layers whose K and N are nr; 0 if left out
  *
  * The accumulators take EG_MR * EG_NV registers, a row of the right operand EG_NV, and a number of the left
  * operand one: 28 of 32 for 8x48 on AVX-512, all 16 for 4x24 on AVX2. Each k costs EG_NV loads and EG_MR
@@ -18,9 +17,6 @@
 #endif
 #ifndef EG_KC_FUSED
 #define EG_KC_FUSED EG_KC
-#endif
-#ifndef EG_SINGLE_PANEL
-#define EG_SINGLE_PANEL 0
 #endif
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
@@ -188,12 +184,10 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
                  .kc_multiple = EG_NR,
                  .fused_max_rows = 256,
                  .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0},
-    .single_panel = EG_SINGLE_PANEL,
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
 };
 
 #undef EG_KC
 #undef EG_KC_SINGLE_PASS
 #undef EG_KC_FUSED
-#undef EG_SINGLE_PANEL
 #include "template_end.h"

@@ -37,15 +37,12 @@ static bool takes_scale(const eg_cpu_kernel *row, const eg_op *op) {
     return !eg_cpu_may_refuse(row) || op == NULL || fabs(eg_scale_of(op)) <= most_scale;
 }
 
-/* Sums of AMX tile blocks have room for so many products. A row that the caller names is taken for any N. */
-static bool serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
+/* Sums of AMX tile blocks have room for so many products. */
+bool eg_cpu_serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list) {
     const eg_op *op = eg_first_gemm(list);
     if (!is_named(caps, row) || (row->needs & caps->features) != row->needs) return false;
     if (row->compute != list->compute || !(row->maths & EG_CPU_MATH(list->math))) return false;
     if (row->dtype != EG_DTYPE_DEFAULT && row->dtype != list->dtype) return false;
-    if (row->single_panel && caps->only_kernel == NULL &&
-        (op == NULL || op->depth != row->micro.nr || op->cols != row->micro.nr))
-        return false;
     if (!takes_scale(row, op)) return false;
     return !eg_cpu_is_amx(row) || op == NULL || longest_sum(op) <= (double)EG_AMX_MAX_DEPTH;
 }
@@ -75,7 +72,7 @@ eg_caps eg_cpu_caps_without_amx(const eg_caps *caps) {
 const eg_cpu_kernel *eg_cpu_first_row(const eg_caps *caps, const eg_op_list *list, bool is_amx) {
     const eg_cpu_kernel *row;
     for (int i = 0; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
-        if (eg_cpu_is_amx(row) == is_amx && serves(caps, row, list)) break;
+        if (eg_cpu_is_amx(row) == is_amx && eg_cpu_serves(caps, row, list)) break;
     }
     return row;
 }

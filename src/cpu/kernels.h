@@ -8,6 +8,9 @@
 /* Row `index` of the table, NULL past the end. */
 const eg_cpu_kernel *eg_cpu_kernel_row(int index);
 
+/* Whether a row serves these operations. */
+bool eg_cpu_serves(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list);
+
 /* The first row that serves these operations, of those for the matrix unit or of the others; NULL: none. */
 const eg_cpu_kernel *eg_cpu_first_row(const eg_caps *caps, const eg_op_list *list, bool is_amx);
 

@@ -42,7 +42,7 @@ eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_pa
     const eg_caps any = eg_cpu_caps_without_amx(caps);
     const eg_op_list layer = layer_of(problem);
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
-    const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_choose(&any, &layer),
+    const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_first_row(&any, &layer, false),
                                                           eg_cpu_first_row(caps, &layer, true)};
     const bool only_amx = any.only_kernel != caps->only_kernel; /* the caller names such a row */
     if (rows[0] == NULL || (only_amx && rows[1] == NULL)) return eg_cpu_no_kernel(caps, &layer);
