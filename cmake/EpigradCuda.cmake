@@ -65,7 +65,7 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin
         COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${compress} ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
                 -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/skinny.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin)

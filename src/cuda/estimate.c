@@ -55,11 +55,16 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_SPLIT:
         return kind_of_split(row);
     case EG_CUDA_STREAMED:
+        if ((row->takes & EG_CUDA_ODD) != 0)
+            return row->tile_rows == 8 ? EG_CUDA_KIND_ODD_8 : EG_CUDA_KIND_ODD_16;
         return row->tile_rows == 8 ? EG_CUDA_KIND_STREAMED_8 : EG_CUDA_KIND_STREAMED_16;
     case EG_CUDA_STRIDED:
         break;
     }
     if (row->kind == EG_COPY) return EG_CUDA_KIND_PAD;
+    if ((row->takes & EG_CUDA_TALL) != 0) return EG_CUDA_KIND_TALL;
+    if ((row->takes & EG_CUDA_SHALLOW) != 0)
+        return (row->takes & EG_CUDA_NO_ADD) != 0 ? EG_CUDA_KIND_OUTER : EG_CUDA_KIND_OUTER_ADD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
     if (row->dtype == EG_DTYPE_DEFAULT)
@@ -149,6 +154,11 @@ static bool is_odd(const eg_cuda_gemm *x) {
     return (deep && x->depth % each != 0) || (down && x->rows % each != 0) || (across && x->cols % each != 0);
 }
 
+static bool is_on_words(const eg_cuda_matrix *x) {
+    const int64_t ld = x->col_stride == 1 ? x->row_stride : x->col_stride;
+    return x->data % 8 == 0 && ld * (int64_t)eg_size_of((eg_dtype)x->dtype) % 8 == 0;
+}
+
 /* The library's kernels are not known. It is taken to have tiles of a few sizes, to split the depth where
  * tiles are few, and to choose well. A k-block is one of 64, of a tile of 128 x 128. Lines of 16 bits that
  * begin in the middle of a word it reads at a quarter of the rate, which few rows wait for. */
@@ -159,7 +169,9 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const double k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed;
     const double result = (double)x->rows * (double)x->cols * (double)x->items;
     const bool odd = is_odd(x);
-    const double full = odd ? costs->odd : costs->k_block;
+    /* Where lines begin on 8 bytes, it copies as many at once. */
+    const bool words = is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
+    const double full = odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block;
     const double parts = odd ? 4 : 1; /* kernels of any alignment take 16 terms at once */
     const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
     const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* outer products that are added */
@@ -171,8 +183,10 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const bool outer = x->depth * x->summed == 1 && !x->accumulate;
     /* Vectors take what memory takes; of 16 bits, a long sum is made by few threads. */
     const double sum = narrow ? 1e-3 * (double)(x->depth * x->summed) : 0;
-    if (x->rows == 1 || x->cols == 1 || outer)
-        return costs->launch + beside(memory_time(machine, costs, x), sum);
+    /* An outer product begins sooner, and does not reach the rate of memory. */
+    if (outer)
+        return costs->launch - (narrow ? 1.1 : 0) + (narrow ? 1.45 : 1.8) * memory_time(machine, costs, x);
+    if (x->rows == 1 || x->cols == 1) return costs->launch + beside(memory_time(machine, costs, x), sum);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
         const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
@@ -219,6 +233,14 @@ static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return (double)eg_ceil_div(depth, row->k_block) * (double)x->summed;
 }
 
+/* Of a persistent kernel's tile, whose rows do not begin on 16 bytes: threads store it, which TMA cannot. */
+static double stores_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const double each = 4.3; /* of 128 x 128 results */
+    if (row->family != EG_CUDA_TMA || (eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second)))
+        return 0;
+    return each * row->tile_cols / 128;
+}
+
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const bool clusters = eg_cuda_is_persistent(row);
@@ -235,12 +257,13 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     /* Kernels of any type wait longer for what they load one by one. */
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
     const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency * waiting);
-    const double epilogue = (costs->tile + terms_of(costs, x)) * inside;
+    const double stores = stores_of(row, x);
+    const double epilogue = (costs->tile + terms_of(costs, x)) * inside + stores;
     /* Two tiles in turn take the products and the epilogue of one; or the products of both, if that is more.
      */
     const bool in_turn = (row->takes & EG_CUDA_PINGPONG) != 0;
     const double each = in_turn ? greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
-    const double epilogues = epilogue + greatest(waves - 1, 0) * each;
+    const double epilogues = epilogue + greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
     const double memory = memory_time(machine, costs, x);
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
 }

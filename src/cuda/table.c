@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "few_rows.h"
+#include "skinny.h"
 #include "table.h"
 
 #define STORES     (1U << EG_CUDA_STORE)
@@ -129,27 +130,63 @@
     SMALL(label "_grouped", storage, accumulated, size, 64, 64, GROUPS_ALONE | (also))
 
 /* Few rows: kernels/few_rows.cuh. `deep` warps share the depth, each in steps of `step` terms. */
-#define FEW(type, storage, layout, rows, cols, deep, step)                                                   \
-    {.name = "few_" #type "_" #layout "_" #rows "x" #cols,                                                   \
+#define FEW_ROW(label, storage, layout, rows, cols, deep, step, also)                                        \
+    {.name = "few_" label "_" #layout "_" #rows "x" #cols,                                                   \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_STREAMED,                                                                             \
      .compute = EG_F32,                                                                                      \
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM80,                                                                                  \
      .epilogues = EVERYTHING,                                                                                \
-     .takes =                                                                                                \
-         EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_FEW_ROWS | EG_CUDA_NO_REDUCTION | layout##_LAYOUT,    \
+     .takes = EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_FEW_ROWS | EG_CUDA_NO_REDUCTION |                \
+              layout##_LAYOUT | (also),                                                                      \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = (deep) * (step),                                                                             \
      .threads = EG_FEW_THREADS,                                                                              \
      .shared = EG_FEW_SHARED(rows, cols, deep)},
+#define FEW(type, storage, layout, rows, cols, deep, step)                                                   \
+    FEW_ROW(#type, storage, layout, rows, cols, deep, step, 0)
+/* Of lines that begin anywhere: kernels/few_rows_odd.cuh. */
+#define FEW_16_ODD(type, storage)                                                                            \
+    FEW_ROW(#type "_odd", storage, nn, 8, 112, 4, 16, EG_CUDA_ODD)                                           \
+    FEW_ROW(#type "_odd", storage, nn, 16, 56, 8, 16, EG_CUDA_ODD)                                           \
+    FEW_ROW(#type "_odd", storage, nt, 8, 16, 8, 32, EG_CUDA_ODD)                                            \
+    FEW_ROW(#type "_odd", storage, nt, 16, 16, 8, 32, EG_CUDA_ODD)
 #define FEW_16(type, storage)                                                                                \
     FEW(type, storage, nn, 16, 64, 8, 16)                                                                    \
     FEW(type, storage, nt, 8, 16, 8, 64)                                                                     \
     FEW(type, storage, nt, 16, 16, 8, 64)                                                                    \
     FEW(type, storage, nt, 8, 128, 2, 32)                                                                    \
     FEW(type, storage, nt, 16, 128, 2, 32)
+
+/* Short rows: kernels/tall.cuh. */
+#define TALL(type, storage)                                                                                  \
+    {.name = "tall_" #type "_32x64",                                                                         \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_STRIDED,                                                                              \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM80,                                                                                  \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes = EG_CUDA_MATRIX_UNIT | EG_CUDA_NO_REDUCTION | EG_CUDA_TALL | EG_CUDA_NO_ADD,                    \
+     .tile_rows = EG_TALL_ROWS,                                                                              \
+     .tile_cols = EG_TALL_COLS,                                                                              \
+     .k_block = 16,                                                                                          \
+     .threads = EG_TALL_THREADS},
+
+/* Few outer products of any types: kernels/outer.cu. */
+#define OUTER(label, type, accumulated, rows, also)                                                          \
+    {.name = label "_" #type,                                                                                \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_STRIDED,                                                                              \
+     .compute = accumulated,                                                                                 \
+     .epilogues = STORES,                                                                                    \
+     .takes = EG_CUDA_SHALLOW | EG_CUDA_NO_REDUCTION | EG_CUDA_ROW_STORES | (also),                          \
+     .tile_rows = rows,                                                                                      \
+     .tile_cols = 128,                                                                                       \
+     .k_block = 1,                                                                                           \
+     .threads = 256},
 
 /* And of the rows of groups. */
 #define HOPPER_GROUPED(type, storage, layout, terms)                                                         \
@@ -245,9 +282,13 @@ static const eg_cuda_kernel rows[] = {
      .tile_cols = 256,
      .threads = 256},
     /* Few rows, few columns or few tiles. */
-    FEW_16(bf16, EG_BF16) FEW_16(f16, EG_F16) SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
-        SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
-            SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
+    FEW_16(bf16, EG_BF16) FEW_16(f16, EG_F16) FEW_16_ODD(bf16, EG_BF16) FEW_16_ODD(f16, EG_F16)
+        SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+            SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+                SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
+                    TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
+                        OUTER("outer", f64, EG_F64, 32, EG_CUDA_NO_ADD) OUTER("outer_add", f32, EG_F32, 64, 0)
+                            OUTER("outer_add", f64, EG_F64, 32, 0)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

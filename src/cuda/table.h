@@ -51,7 +51,11 @@ enum {
     EG_CUDA_DEPTH_GROUPS = 1U << 15, /* sums over the rows of each group */
     EG_CUDA_GROUPS_ALONE = 1U << 16, /* takes nothing else */
     EG_CUDA_SHARES_LEFT = 1U << 17,  /* the blocks of a cluster lie side by side, else one below the other */
-    EG_CUDA_RELU = 1U << 18          /* takes no other activation, and not none */
+    EG_CUDA_RELU = 1U << 18,         /* takes no other activation, and not none */
+    EG_CUDA_SHALLOW = 1U << 19,      /* sums EG_OUTER_TERMS terms at most */
+    EG_CUDA_TALL = 1U << 20,         /* short rows that follow each other (skinny.h) */
+    EG_CUDA_NO_ADD = 1U << 22,       /* not where the result is added to */
+    EG_CUDA_ODD = 1U << 21           /* lines that begin anywhere, if not too far apart */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */

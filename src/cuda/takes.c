@@ -4,6 +4,7 @@
 #include "takes.h"
 
 #include "layout.h"
+#include "skinny.h"
 
 /* ---- What TMA and vectors need -------------------------------------------------------------------- */
 
@@ -116,14 +117,44 @@ static bool takes_groups(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return (row->takes & EG_CUDA_DEPTH_GROUPS) != 0;
 }
 
-/* Lines of right in vectors of 16 bytes that end where it ends. A single row of left has no pitch. */
+/* Lines of right in vectors of 16 bytes that end where it ends; or any, whose distances fit into 32 bits. A
+ * single row of left has no pitch. */
 static bool can_be_streamed(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype), most = (1LL << 31) / EG_MOST_SPLITS;
+    enum { FARTHEST = 1 << 24 };
     const int64_t line = (row->takes & EG_CUDA_RIGHT_ROWS) != 0 ? x->cols : x->depth;
     eg_cuda_matrix left = x->left;
     if (x->rows == 1) left.row_stride = 0;
+    if ((row->takes & EG_CUDA_ODD) != 0)
+        return x->right.row_stride <= FARTHEST && x->right.col_stride <= FARTHEST &&
+               left.row_stride <= FARTHEST && x->items <= most / eg_ceil_div(x->cols, row->tile_cols);
     return line % each == 0 && eg_cuda_is_aligned(&x->right) && eg_cuda_is_aligned(&left) &&
            x->items <= most / eg_ceil_div(x->cols, row->tile_cols);
+}
+
+/* An operand whose lines are a span that begins on 16 bytes, as do those of other items. */
+static bool is_span(const eg_cuda_matrix *x, int64_t items, int64_t pitch, int64_t most) {
+    const int64_t each = 16 / (int64_t)eg_dtype_size((eg_dtype)x->dtype);
+    return pitch <= most && x->data % 16 == 0 && (items == 1 || x->item_stride % each == 0);
+}
+
+/* Results, and what the epilogue reads, have no gap between their rows. */
+static bool is_tall(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 3 };
+    const eg_cuda_matrix *const all[ALL] = {&x->out, &x->second, &x->in};
+    const bool by_term = x->right.row_stride == 1;
+    for (int i = 0; i < ALL; i++) {
+        if (all[i]->data == 0) continue;
+        if (all[i]->col_stride != 1 || all[i]->row_stride != x->cols ||
+            !is_span(all[i], x->items, x->cols, x->cols))
+            return false;
+    }
+    return x->depth > 0 && x->depth <= EG_TALL_PITCH && x->cols <= EG_TALL_COLS && x->left.col_stride == 1 &&
+           is_span(&x->left, x->items, x->left.row_stride, EG_TALL_PITCH) &&
+           (by_term || x->right.col_stride == 1) &&
+           is_span(&x->right, x->items, by_term ? x->right.col_stride : x->right.row_stride,
+                   by_term ? EG_TALL_PITCH : EG_TALL_COLS) &&
+           (x->in.data == 0 || x->in.dtype == (int32_t)row->dtype);
 }
 
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
@@ -142,6 +173,9 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_COPY) != 0 && !is_copy(x)) return false;
     if ((takes & EG_CUDA_FEW_ROWS) != 0 && rows_of_item(x) > row->tile_rows) return false;
     if ((takes & EG_CUDA_FEW_COLS) != 0 && x->cols > row->tile_cols) return false;
+    if ((takes & EG_CUDA_SHALLOW) != 0 && (x->depth == 0 || x->depth > EG_OUTER_TERMS)) return false;
+    if ((takes & EG_CUDA_NO_ADD) != 0 && x->accumulate != 0) return false;
+    if ((takes & EG_CUDA_TALL) != 0 && !is_tall(row, x)) return false;
     if (row->family == EG_CUDA_STREAMED && !can_be_streamed(row, x)) return false;
     if (eg_cuda_is_persistent(row) && !is_of_one_type(row, x)) return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;

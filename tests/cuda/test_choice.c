@@ -272,7 +272,8 @@ static bool is_forward_by(session *s, const char *kernel) {
     return strstr(text, kernel) != NULL;
 }
 
-/* Few rows are streamed past lines of whole vectors only: a load would go past the end of B. */
+/* Few rows are streamed past lines of whole vectors, by loads of 16 bytes that do not go past the end of B;
+ * past others by kernels that shift what they load. */
 static void lines_of_whole_vectors_are_streamed(void **state) {
     (void)state;
     session s;
@@ -283,18 +284,76 @@ static void lines_of_whole_vectors_are_streamed(void **state) {
     s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
     assert_true(is_forward_by(&s, "few_bf16_nn"));
     s.layer.n = 996, s.forward.b.ld = 1000;
-    assert_false(is_forward_by(&s, "few_"));
+    assert_false(is_forward_by(&s, "few_bf16_nn"));
+    s.layer.k = 4095, s.layer.n = s.forward.b.ld = 4097;
+    assert_true(is_forward_by(&s, "few_bf16_odd_nn"));
+    s.layer.k = 1024;
     s.layer.n = 997, s.forward.b.layout = EG_COL_MAJOR, s.forward.b.ld = 1024; /* any number of columns */
     assert_true(is_forward_by(&s, "few_bf16_nt"));
-    s.layer.k = 1020;
+    s.layer.k = 4095, s.forward.b.ld = 4095;
+    assert_true(is_forward_by(&s, "few_bf16_odd_nt"));
+    s.forward.b.ld = (1 << 24) + 1; /* distances of lines are 32-bit numbers of bytes there */
     assert_false(is_forward_by(&s, "few_"));
-    s.layer.k = 1024,
-    s.forward.a.ld = 1025; /* rows of A that begin anywhere are copied, but not a single one */
-    assert_true(is_forward_by(&s, "pad a"));
+    s.layer.k = s.forward.b.ld = 1024;
+    s.forward.a.ld = 1025; /* rows of A that begin anywhere are shifted, or copied, but not a single one */
+    assert_true(is_forward_by(&s, "few_bf16_odd_nt"));
     s.layer.m = 1, s.layer.k = 1021, s.layer.n = 1000;
     s.forward.a.ld = s.forward.b.ld = 0, s.forward.b.layout = EG_ROW_MAJOR;
     assert_true(is_forward_by(&s, "few_bf16_nn"));
     assert_false(is_forward_by(&s, "pad a"));
+    close_session(&s);
+}
+
+static bool is_backward_by(session *s, const char *kernel) {
+    char text[2048];
+    assert_ok(eg_backward_plan(s->context, &s->layer, &s->backward, text, sizeof text));
+    return strstr(text, kernel) != NULL;
+}
+
+/* Sums of up to 16 outer products are memory's work, of any types and strides. */
+static void few_outer_products_are_streamed(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.backward = (eg_backward_args){.size = sizeof s.backward,
+                                    .a.data = (void *)((uintptr_t)1 << 40),
+                                    .grad.data = (void *)((uintptr_t)2 << 40),
+                                    .d_b = {.data = (void *)((uintptr_t)3 << 40), .dtype = EG_F32},
+                                    .accumulate = 1,
+                                    .workspace = {(void *)((uintptr_t)4 << 40), 0, 1U << 30}};
+    s.layer.activation = EG_ACT_NONE;
+    s.layer.m = 1, s.layer.k = 4096, s.layer.n = 14336;
+    assert_true(is_backward_by(&s, "outer_add_f32"));
+    s.layer.m = 16, s.layer.n = 14337;
+    assert_true(is_backward_by(&s, "outer_add_f32"));
+    assert_false(is_backward_by(&s, "pad"));
+    s.layer.m = 17;
+    assert_false(is_backward_by(&s, "outer_"));
+    s.layer.dtype = EG_F64, s.layer.m = 2, s.backward.d_b.dtype = EG_F64;
+    assert_true(is_backward_by(&s, "outer_add_f64"));
+    close_session(&s);
+}
+
+/* Rows that follow each other are one span, which begins on 16 bytes: a gap between results is none of it. */
+static void short_rows_are_copied_as_spans(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = 3000, s.layer.k = 30, s.layer.n = 50;
+    s.forward.a.data = (void *)((uintptr_t)1 << 40), s.forward.b.data = (void *)((uintptr_t)2 << 40);
+    s.forward.y.data = (void *)((uintptr_t)3 << 40);
+    s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
+    assert_true(is_forward_by(&s, "tall_bf16"));
+    s.forward.b.layout = EG_COL_MAJOR, s.forward.a.ld = 32;
+    assert_true(is_forward_by(&s, "tall_bf16"));
+    s.forward.y.ld = 52;
+    assert_false(is_forward_by(&s, "tall_"));
+    s.forward.y.ld = 0, s.forward.a.offset = 4;
+    assert_false(is_forward_by(&s, "tall_"));
+    s.forward.a.offset = 0, s.forward.a.ld = 129;
+    assert_false(is_forward_by(&s, "tall_"));
+    s.forward.a.ld = 0, s.layer.n = 65;
+    assert_false(is_forward_by(&s, "tall_"));
     close_session(&s);
 }
 
@@ -465,6 +524,8 @@ int main(void) {
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(few_rows_or_columns_share_the_depth),
         cmocka_unit_test(lines_of_whole_vectors_are_streamed),
+        cmocka_unit_test(few_outer_products_are_streamed),
+        cmocka_unit_test(short_rows_are_copied_as_spans),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(epilogues_run_beside_products),
         cmocka_unit_test(the_copy_engine_stores_no_end_of_a_row),

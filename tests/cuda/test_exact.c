@@ -59,6 +59,19 @@ static const layer_case streamed_16_cases[] = {
     {13, 520, 136, .batch = 5},
     {9, 8200, 264, .batch = 1, .apart = true},
 };
+/* Lines that begin anywhere; short rows; few outer products. */
+static const layer_case odd_cases[] = {
+    {16, 1003, 71, .batch = 1}, {1, 8197, 1035, .batch = 1}, {7, 261, 519, .batch = 1},
+    {13, 520, 136, .batch = 5}, {9, 131, 57, .batch = 3},    {5, 33, 1, .batch = 1},
+    {2, 7, 4097, .batch = 1},
+};
+static const layer_case tall_cases[] = {
+    {1000, 30, 50, .batch = 1}, {33, 64, 64, .batch = 2}, {7, 17, 8, .batch = 1}, {129, 8, 60, .batch = 1}};
+static const layer_case outer_cases[] = {
+    {1, 300, 520, .batch = 1}, {16, 65, 129, .batch = 1},
+    {5, 520, 136, .batch = 5}, {9, 261, 515, .batch = 1, .apart = true, .accumulate = true},
+    {3, 1, 1000, .batch = 1},  {16, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
+};
 static const layer_case few_cols_cases[] = {
     {1000, 72, 16, .batch = 1},
     {264, 1000, 3, .batch = 1},
@@ -117,6 +130,25 @@ static const product streamed_16[] = {
     {"few_bf16_nt_16x16", D_A, D_A, EG_ROW_MAJOR},
     {"few_bf16_nt_16x128", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
 };
+static const product odd_rows[] = {
+    {"few_bf16_odd_nn_16x56", Y, Y, EG_ROW_MAJOR},
+    {"few_bf16_odd_nn_16x56", GRAD_PRE, D_BIAS, EG_ROW_MAJOR},
+    {"few_bf16_odd_nn_16x56", D_A, D_A, EG_COL_MAJOR},
+    {"few_bf16_odd_nt_16x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"few_bf16_odd_nt_16x16", D_A, D_A, EG_ROW_MAJOR},
+};
+static const product tall[] = {
+    {"tall_bf16_32x64", Y, Y, EG_ROW_MAJOR},
+    {"tall_bf16_32x64", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+    {"tall_bf16_32x64", D_A, D_A, EG_ROW_MAJOR},
+};
+static const product odd_rows_8[] = {
+    {"few_bf16_odd_nn_8x112", Y, Y, EG_ROW_MAJOR},
+    {"few_bf16_odd_nn_8x112", D_A, D_A, EG_COL_MAJOR},
+    {"few_bf16_odd_nt_8x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
+};
+static const product outer = {"outer_f32", D_B, D_B, EG_ROW_MAJOR},
+                     outer_add = {"outer_add_f32", D_B, D_B, EG_ROW_MAJOR};
 static const product few_cols[] = {
     {"mma_bf16_64x16", Y, Y, EG_ROW_MAJOR},
     {"mma_bf16_64x16", GRAD_PRE, D_BIAS, EG_COL_MAJOR},
@@ -274,6 +306,17 @@ static void parts_of_a_depth_have_the_bits_of_the_whole(void **state) {
         for (size_t j = 0; j < LENGTH(streamed); j++) check(&streamed_cases[i], &streamed[j]);
     for (size_t i = 0; i < LENGTH(streamed_16_cases); i++)
         for (size_t j = 0; j < LENGTH(streamed_16); j++) check(&streamed_16_cases[i], &streamed_16[j]);
+    for (size_t i = 0; i < LENGTH(odd_cases); i++)
+        for (size_t j = 0; j < LENGTH(odd_rows); j++) check(&odd_cases[i], &odd_rows[j]);
+    for (size_t i = 0; i < LENGTH(odd_cases); i++)
+        for (size_t j = 0; j < LENGTH(odd_rows_8) && odd_cases[i].m <= 8; j++)
+            check(&odd_cases[i], &odd_rows_8[j]);
+    for (size_t i = 0; i < LENGTH(tall_cases); i++)
+        for (size_t j = 0; j < LENGTH(tall); j++) check(&tall_cases[i], &tall[j]);
+    for (size_t i = 0; i < LENGTH(outer_cases); i++) {
+        check(&outer_cases[i], &outer_add);
+        if (!outer_cases[i].accumulate) check(&outer_cases[i], &outer);
+    }
     for (size_t i = 0; i < LENGTH(few_cols_cases); i++)
         for (size_t j = 0; j < LENGTH(few_cols); j++) check(&few_cols_cases[i], &few_cols[j]);
     for (size_t i = 0; i < LENGTH(few_tiles_cases); i++)

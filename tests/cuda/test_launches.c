@@ -332,8 +332,8 @@ static void the_library_is_given_what_it_does_right(void **state) {
     args.a = (eg_matrix){.data = place(0), .ld = 1, .batch_stride = 1, .layout = EG_COL_MAJOR};
     args.grad = (eg_matrix){.data = place(1), .ld = 64, .batch_stride = 64};
     assert_int_equal(by_library(&s, &layer, &args), 0);
-    layer.m = 5, layer.batch = 1;
-    args.a = matrix(0, 5, 64, false);
+    layer.m = 33, layer.batch = 1; /* more than outer products are made of */
+    args.a = matrix(0, 33, 64, false);
     assert_int_equal(by_library(&s, &layer, &args), 1);
     close_session(&s);
 }

@@ -69,9 +69,50 @@ EG_DEVICE void eg_few_multiply(float (&sums)[4], uint32_t l0, uint32_t l1, uint3
     }
 }
 
+/* The same with four terms of eight columns that a thread has of right: column 2 i of all threads' eight is
+ * row g of the unit's product i, and column 2 i + 1 its row g + 8. */
+template <bool BF16, int HIGH>
+EG_DEVICE void eg_few_multiply_columns(float (&acc)[4][HIGH][4], const uint4 (&right)[4],
+                                       const uint2 (&left)[HIGH]) {
+    const uint32_t a[4] = {right[0].x, right[0].y, right[0].z, right[0].w};
+    const uint32_t b[4] = {right[1].x, right[1].y, right[1].z, right[1].w};
+    const uint32_t c[4] = {right[2].x, right[2].y, right[2].z, right[2].w};
+    const uint32_t d[4] = {right[3].x, right[3].y, right[3].z, right[3].w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t l0 = __byte_perm(a[i], b[i], 0x5410), l1 = __byte_perm(a[i], b[i], 0x7632);
+        const uint32_t l2 = __byte_perm(c[i], d[i], 0x5410), l3 = __byte_perm(c[i], d[i], 0x7632);
+#pragma unroll
+        for (int j = 0; j < HIGH; j++) eg_few_multiply<BF16>(acc[i][j], l0, l1, l2, l3, left[j].x, left[j].y);
+    }
+}
+
+/* The accumulators of a warp's columns of 16, and of eight columns a thread. */
+template <int LD, int WIDE, int HIGH>
+EG_DEVICE void eg_few_put_by_depth(const float (&acc)[WIDE][HIGH][4], float *tile) {
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < WIDE * HIGH * 4; i++) {
+        const int wide = i / (HIGH * 4), high = i / 4 % HIGH, part = i % 4;
+        tile[(high * 8 + t * 2 + part % 2) * LD + wide * 16 + part / 2 * 8 + g] = acc[wide][high][part];
+    }
+}
+template <int LD, int HIGH>
+EG_DEVICE void eg_few_put_by_columns(const float (&acc)[4][HIGH][4], float *tile) {
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < HIGH * 4; i++) {
+        const int high = i / 4, odd = i / 2 % 2, half = i % 2;
+        float *to = tile + (high * 8 + t * 2 + odd) * LD + g * 8 + half * 4;
+        *(float4 *)to = make_float4(acc[half * 2][high][odd], acc[half * 2][high][odd + 2],
+                                    acc[half * 2 + 1][high][odd], acc[half * 2 + 1][high][odd + 2]);
+    }
+}
+
 /* ROWS rows by WIDE times 16 columns; STAGES steps on their way, each of LONG times 32 terms. */
 template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_by_depth {
     static constexpr int STEP = 32 * LONG, COLS = 16 * WIDE, HIGH = ROWS / 8;
+    static constexpr bool FOLLOW = false; /* a warp's steps do not follow each other */
     uint4 right[STAGES][LONG][WIDE][2], left[STAGES][LONG][HIGH];
     float acc[WIDE][HIGH][4] = {};
     const char *from, *with; /* the thread's numbers of the step that is loaded next */
@@ -120,7 +161,7 @@ template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_by_
         from += hop, with += hop;
         left_terms -= between;
     }
-    __device__ void multiply(int stage) {
+    template <bool GUARDED> __device__ void multiply(int stage) {
 #pragma unroll
         for (int n = 0; n < LONG; n++) {
 #pragma unroll
@@ -135,19 +176,13 @@ template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_by_
             }
         }
     }
-    template <int LD> __device__ void put(float *tile) const {
-        const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-        for (int i = 0; i < WIDE * HIGH * 4; i++) {
-            const int wide = i / (HIGH * 4), high = i / 4 % HIGH, part = i % 4;
-            tile[(high * 8 + t * 2 + part % 2) * LD + wide * 16 + part / 2 * 8 + g] = acc[wide][high][part];
-        }
-    }
+    template <int LD> __device__ void put(float *tile) const { eg_few_put_by_depth<LD>(acc, tile); }
 };
 
 /* ROWS rows by 64 columns. */
 template <bool BF16, int ROWS, int STAGES> struct eg_few_by_columns {
     static constexpr int STEP = 16, COLS = 64, HIGH = ROWS / 8;
+    static constexpr bool FOLLOW = false;
     uint4 right[STAGES][4];
     uint2 left[STAGES][HIGH];
     float acc[4][HIGH][4] = {};
@@ -190,54 +225,40 @@ template <bool BF16, int ROWS, int STAGES> struct eg_few_by_columns {
         from += hop, with += between * 2;
         left_terms -= between;
     }
-    /* Column 2 i of all threads' eight is row g of the unit's product i, and column 2 i + 1 its row g + 8. */
-    __device__ void multiply(int stage) {
-        const uint32_t a[4] = {right[stage][0].x, right[stage][0].y, right[stage][0].z, right[stage][0].w};
-        const uint32_t b[4] = {right[stage][1].x, right[stage][1].y, right[stage][1].z, right[stage][1].w};
-        const uint32_t c[4] = {right[stage][2].x, right[stage][2].y, right[stage][2].z, right[stage][2].w};
-        const uint32_t d[4] = {right[stage][3].x, right[stage][3].y, right[stage][3].z, right[stage][3].w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t l0 = __byte_perm(a[i], b[i], 0x5410), l1 = __byte_perm(a[i], b[i], 0x7632);
-            const uint32_t l2 = __byte_perm(c[i], d[i], 0x5410), l3 = __byte_perm(c[i], d[i], 0x7632);
-#pragma unroll
-            for (int j = 0; j < HIGH; j++)
-                eg_few_multiply<BF16>(acc[i][j], l0, l1, l2, l3, left[stage][j].x, left[stage][j].y);
-        }
+    template <bool GUARDED> __device__ void multiply(int stage) {
+        eg_few_multiply_columns<BF16>(acc, right[stage], left[stage]);
     }
-    template <int LD> __device__ void put(float *tile) const {
-        const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#pragma unroll
-        for (int i = 0; i < HIGH * 4; i++) {
-            const int high = i / 4, odd = i / 2 % 2, half = i % 2;
-            float *to = tile + (high * 8 + t * 2 + odd) * LD + g * 8 + half * 4;
-            *(float4 *)to = make_float4(acc[half * 2][high][odd], acc[half * 2][high][odd + 2],
-                                        acc[half * 2 + 1][high][odd], acc[half * 2 + 1][high][odd + 2]);
-        }
-    }
+    template <int LD> __device__ void put(float *tile) const { eg_few_put_by_columns<LD>(acc, tile); }
 };
+
+/* Loads step `index` of `steps`, if there is one: of those that follow each other, a neighbour after the
+ * last. */
+template <class O> EG_DEVICE void eg_few_load(O &operands, int stage, int index, int steps) {
+    if (index < steps) operands.template load<true>(stage);
+    if constexpr (O::FOLLOW) {
+        if (index == steps) operands.load_neighbour(stage);
+    }
+}
 
 /* Sums `steps` steps: STAGES of them are always on their way. Only the last may have terms outside. */
 template <class O, int STAGES, typename F>
 EG_DEVICE void eg_few_sum(O &operands, int steps, const F &meanwhile) {
 #pragma unroll
-    for (int i = 0; i < STAGES; i++) {
-        if (i < steps) operands.template load<true>(i);
-    }
+    for (int i = 0; i < STAGES; i++) eg_few_load(operands, i, i, steps);
     meanwhile();
     int at = 0;
     for (; at + 2 * STAGES < steps; at += STAGES) {
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
-            operands.multiply(i);
+            operands.template multiply<false>(i);
             operands.template load<false>(i);
         }
     }
     for (; at < steps; at += STAGES) {
 #pragma unroll
         for (int i = 0; i < STAGES; i++) {
-            if (at + i < steps) operands.multiply(i);
-            if (at + i + STAGES < steps) operands.template load<true>(i);
+            if (at + i < steps) operands.template multiply<true>(i);
+            eg_few_load(operands, i, at + i + STAGES, steps);
         }
     }
 }
@@ -347,9 +368,12 @@ template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
     if (splits > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
     const int all = (int)((p.depth + operands_type::STEP - 1) / operands_type::STEP);
-    const int first = (int)((int64_t)all * rank / splits) + deep,
-              end = (int)((int64_t)all * (rank + 1) / splits);
-    const int steps = end > first ? (end - first + K::DEEP - 1) / K::DEEP : 0;
+    const int begin = (int)((int64_t)all * rank / splits), end = (int)((int64_t)all * (rank + 1) / splits);
+    int first = begin + deep, steps = end > first ? (end - first + K::DEEP - 1) / K::DEEP : 0;
+    if constexpr (operands_type::FOLLOW) {
+        first = begin + (end - begin) * deep / K::DEEP;
+        steps = begin + (end - begin) * (deep + 1) / K::DEEP - first;
+    }
     const eg_share share = eg_share_of<K::FOURS>(rank, splits);
     const int groups = (share.end - share.first) * K::ROWS;
     eg_few_group<K::ROWS> group((int)threadIdx.x, share);
