@@ -281,13 +281,17 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program) {
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
                           CUstream stream) {
     eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
-    bool beside = false;
+    bool beside = false, forks = false;
     eg_cuda_name_kernels(device, program);
-    for (int i = 0; i < program->steps && !beside; i++)
-        beside = program->step[i].beside && program->step[i].kind == EG_MAP;
-    if (beside) EG_TRY(follow(&run, stream, device->side, device->fork));
+    for (int i = 0; i < program->steps; i++)
+        forks = forks || (program->step[i].beside && program->step[i].kind == EG_MAP);
     for (int i = 0; i < program->steps; i++) {
         const eg_step *step = &program->step[i];
+        /* A map on the side stream waits for no product, but for the padded copies, of which it reads one. */
+        if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {
+            EG_TRY(follow(&run, stream, device->side, device->fork));
+            forks = false, beside = true;
+        }
         run.stream = step->beside ? device->side : stream;
         EG_TRY(run_step(&run, step));
         beside = beside || (step->beside && step->kind != EG_COLLECTIVE);

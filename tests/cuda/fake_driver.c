@@ -122,7 +122,7 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)stream, (void)event, (void)flags;
-    eg_fake_cuda.waits++;
+    if (eg_fake_cuda.waits++ == 0) eg_fake_cuda.launches_before_wait = eg_fake_cuda.launches;
     return CUDA_SUCCESS;
 }
 

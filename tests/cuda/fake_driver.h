@@ -27,9 +27,10 @@ typedef struct fake_cuda {
     int replays;         /* graphs launched */
     int streams, events; /* not destroyed */
     int captures;        /* graphs captured and not destroyed */
-    int waits;           /* of streams for events, captured or not */
-    int pieces;          /* of device memory, not freed */
-    uint32_t *word;      /* of the host's memory, that kernels may write to: the last context's */
+    int waits;           /* of streams for events, captured or not; and launches before the first: */
+    int launches_before_wait;
+    int pieces;     /* of device memory, not freed */
+    uint32_t *word; /* of the host's memory, that kernels may write to: the last context's */
     char last_kernel[96];
     uint64_t parameter[512];            /* what a kernel for gated units was given last */
     unsigned last_blocks, last_cluster; /* its grid, and blocks of a cluster */

@@ -433,6 +433,34 @@ static void each_launch_reads_its_part_of_a_pack(void **state) {
     close_session(&s);
 }
 
+/* The sums of a gradient are made on the side stream, and read the copy that its product reads: they wait for
+ * it, and not for the product. */
+static void sums_beside_a_product_wait_for_the_padded_copy(void **state) {
+    enum { M = 64, K = 128, N = 100 };
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {
+        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pingpong_nn_128x128"};
+    eg_context *named = NULL;
+    assert_ok(eg_open(&info, &named));
+    const eg_layer layer = {.size = sizeof layer, .m = M, .k = K, .n = N, .batch = 1, .dtype = EG_BF16};
+    const eg_backward_args args = {.size = sizeof args,
+                                   .a = {.data = place(0), .layout = EG_COL_MAJOR},
+                                   .b = {.data = place(1)},
+                                   .grad = {.data = place(2), .ld = N + 1},
+                                   .d_b = {.data = place(3)},
+                                   .d_bias = {.data = place(4)}};
+    driver->launches = driver->waits = 0;
+    assert_ok(eg_backward(named, &layer, &args));
+    assert_true(driver->waits > 0);
+    assert_string_equal(driver->launch[0], "pad_16");
+    assert_string_equal(driver->launch[1], info.kernel);
+    assert_int_equal(driver->launches_before_wait, 1);
+    eg_close(named);
+    close_session(&s);
+}
+
 /* TMA reads from 16 bytes on, and so each outer item has to begin there, not only the first. */
 static void every_outer_item_has_to_be_aligned(void **state) {
     enum { B = 2, H = 2, T = 256, D = 256, ROW = H * D };
@@ -562,6 +590,7 @@ int main(void) {
                                        cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
+                                       cmocka_unit_test(sums_beside_a_product_wait_for_the_padded_copy),
                                        cmocka_unit_test(every_outer_item_has_to_be_aligned),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
