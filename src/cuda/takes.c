@@ -138,23 +138,25 @@ static bool is_span(const eg_cuda_matrix *x, int64_t items, int64_t pitch, int64
     return pitch <= most && x->data % 16 == 0 && (items == 1 || x->item_stride % each == 0);
 }
 
-/* Results, and what the epilogue reads, have no gap between their rows. */
+/* Rows of results may have any gaps, but begin in pairs if the first one does. */
+static bool is_of_pairs(const eg_cuda_matrix *x, int64_t items) {
+    return x->data == 0 || (x->col_stride == 1 && is_span(x, items, 0, 0));
+}
+
 static bool is_tall(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    enum { ALL = 3 };
-    const eg_cuda_matrix *const all[ALL] = {&x->out, &x->second, &x->in};
-    const bool by_term = x->right.row_stride == 1;
-    for (int i = 0; i < ALL; i++) {
-        if (all[i]->data == 0) continue;
-        if (all[i]->col_stride != 1 || all[i]->row_stride != x->cols ||
-            !is_span(all[i], x->items, x->cols, x->cols))
-            return false;
-    }
-    return x->depth > 0 && x->depth <= EG_TALL_PITCH && x->cols <= EG_TALL_COLS && x->left.col_stride == 1 &&
-           is_span(&x->left, x->items, x->left.row_stride, EG_TALL_PITCH) &&
-           (by_term || x->right.col_stride == 1) &&
-           is_span(&x->right, x->items, by_term ? x->right.col_stride : x->right.row_stride,
-                   by_term ? EG_TALL_PITCH : EG_TALL_COLS) &&
-           (x->in.data == 0 || x->in.dtype == (int32_t)row->dtype);
+    const eg_cuda_matrix *const right = &x->right, *const in = &x->in;
+    const bool by_term = right->row_stride == 1;
+    if (x->depth == 0 || x->depth > EG_TALL_PITCH || x->cols > EG_TALL_COLS) return false;
+    if (x->left.col_stride != 1 || !is_span(&x->left, x->items, x->left.row_stride, EG_TALL_PITCH))
+        return false;
+    if (!by_term && right->col_stride != 1) return false;
+    if (!is_span(right, x->items, by_term ? right->col_stride : right->row_stride,
+                 by_term ? EG_TALL_PITCH : EG_TALL_COLS))
+        return false;
+    if (in->data != 0 && (in->dtype != (int32_t)row->dtype || in->col_stride != 1 ||
+                          !is_span(in, x->items, in->row_stride, EG_TALL_COLS)))
+        return false;
+    return is_of_pairs(&x->out, x->items) && is_of_pairs(&x->second, x->items);
 }
 
 static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {

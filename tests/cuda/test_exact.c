@@ -65,8 +65,11 @@ static const layer_case odd_cases[] = {
     {13, 520, 136, .batch = 5}, {9, 131, 57, .batch = 3},    {5, 33, 1, .batch = 1},
     {2, 7, 4097, .batch = 1},
 };
-static const layer_case tall_cases[] = {
-    {1000, 30, 50, .batch = 1}, {33, 64, 64, .batch = 2}, {7, 17, 8, .batch = 1}, {129, 8, 60, .batch = 1}};
+static const layer_case tall_cases[] = {{1000, 30, 50, .batch = 1},
+                                        {33, 64, 64, .batch = 2},
+                                        {7, 17, 8, .batch = 1},
+                                        {129, 8, 60, .batch = 1},
+                                        {100, 17, 33, .batch = 1, .apart = true}};
 static const layer_case outer_cases[] = {
     {1, 300, 520, .batch = 1}, {16, 65, 129, .batch = 1},
     {5, 520, 136, .batch = 5}, {9, 261, 515, .batch = 1, .apart = true, .accumulate = true},

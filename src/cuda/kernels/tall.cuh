@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tall and skinny products of 16-bit numbers: few terms and few columns, of which all of right is in shared
- * memory. Such a product is a wait for memory and a launch, whatever the length of its rows: those of left,
- * of the result and of what the epilogue reads have no gap, or a small one, so that 32 of them are one span
- * that begins on 16 bytes. Spans are copied as they lie, all at once; only reading them in shared memory
+ * memory. Such a product is a wait for memory and a launch, whatever the length of its rows: those of left
+ * and of what the epilogue reads have no gap, or a small one, so that 32 of them are one span that begins on
+ * 16 bytes. Spans are copied as they lie, all at once; only reading them in shared memory
  * knows rows.
  *
  *     left     32 rows, pitch and all    raw bytes -> fragments of mma.sync, word by word
  *     right    all of it                 raw bytes -> fragments, once for the block -> registers
  *     in       32 rows                   raw bytes -> the epilogue
  *
- * A warp makes 16 rows of 16 columns: warps are many, for each waits for itself most of the time. The
- * epilogue takes four numbers of the span of the result at a time, which may be of two rows. */
+ * A warp makes 16 rows of 16 columns: warps are many, for each waits for itself most of the time. So
+ * instructions are what it costs: the epilogue is made of the accumulators as they are, pairs of neighbours.
+ */
 #ifndef EG_CUDA_TALL_CUH
 #define EG_CUDA_TALL_CUH
 
@@ -34,7 +35,7 @@ struct eg_tall_memory {
         float tile[EG_TALL_ROWS * EG_TALL_LD];
     };
     uint2 right[EG_TALL_STEPS][EG_TALL_COLS / 8][32]; /* fragments of 16 terms and 8 columns, by lane */
-    uint16_t in[EG_TALL_ROWS * EG_TALL_COLS];
+    uint16_t in[EG_TALL_ROWS * EG_TALL_COLS + 8];
     float bias[EG_TALL_COLS];
 };
 
@@ -63,17 +64,18 @@ EG_DEVICE uint32_t eg_tall_mask(int term, int depth) {
     return term + 1 < depth ? 0xffffffffU : term < depth ? 0xffffU : 0;
 }
 
-template <bool BF16>
-EG_DEVICE void eg_tall_multiply(float (&sums)[4], const uint32_t (&l)[4], uint32_t low, uint32_t high) {
+/* To the four sums from FROM on. */
+template <bool BF16, int FROM>
+EG_DEVICE void eg_tall_multiply(float (&sums)[8], const uint32_t (&l)[4], uint32_t low, uint32_t high) {
     if (BF16) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+            : "+f"(sums[FROM]), "+f"(sums[FROM + 1]), "+f"(sums[FROM + 2]), "+f"(sums[FROM + 3])
             : "r"(l[0]), "r"(l[1]), "r"(l[2]), "r"(l[3]), "r"(low), "r"(high));
     } else {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
             "{%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+            : "+f"(sums[FROM]), "+f"(sums[FROM + 1]), "+f"(sums[FROM + 2]), "+f"(sums[FROM + 3])
             : "r"(l[0]), "r"(l[1]), "r"(l[2]), "r"(l[3]), "r"(low), "r"(high));
     }
 }
@@ -106,7 +108,7 @@ EG_DEVICE void eg_tall_arrange(const eg_cuda_gemm &p, eg_tall_memory &memory) {
 /* The warp's 16 rows of 16 columns. */
 template <bool BF16>
 EG_DEVICE void eg_tall_products(const eg_cuda_gemm &p, const eg_tall_memory &memory, int row, int col,
-                                float (&acc)[2][4]) {
+                                float (&v)[8]) {
     const int lane = (int)threadIdx.x % 32, depth = (int)p.depth, pitch = (int)p.left.row_stride;
     const unsigned char *const left = memory.operands.left;
     const int line = (row + lane / 4) * pitch;
@@ -118,65 +120,103 @@ EG_DEVICE void eg_tall_products(const eg_cuda_gemm &p, const eg_tall_memory &mem
         const uint32_t l[4] = {eg_tall_pair(left, at) & low, eg_tall_pair(left, below) & low,
                                eg_tall_pair(left, at + 8) & high, eg_tall_pair(left, below + 8) & high};
         const uint2 first = memory.right[step][col / 8][lane];
-        eg_tall_multiply<BF16>(acc[0], l, first.x, first.y);
+        eg_tall_multiply<BF16, 0>(v, l, first.x, first.y);
         if (!both) continue;
         const uint2 second = memory.right[step][col / 8 + 1][lane];
-        eg_tall_multiply<BF16>(acc[1], l, second.x, second.y);
+        eg_tall_multiply<BF16, 4>(v, l, second.x, second.y);
     }
 }
 
-struct eg_tall_four {
+/* A thread's results: columns `col` and the next, and eight further; rows `row` and eight below. In the order
+ * of the accumulators. */
+struct eg_tall_eight {
     typedef float real;
-    enum { COUNT = 4 };
+    enum { COUNT = 8 };
+};
+struct eg_tall_place {
+    int row, col;
+    __device__ int row_of(int pair) const { return row + pair % 2 * 8; }
+    __device__ int col_of(int pair) const { return col + pair / 2 * 8; }
 };
 
-/* Numbers of a span: four, or what is left of it. */
-EG_DEVICE void eg_tall_put(const eg_cuda_matrix &x, int64_t index, int count, const float (&v)[4]) {
-    if (count == 4) return eg_store4(x, index, v);
-    eg_store_some(x, index, 1, count, v);
-}
-
-template <bool BF16>
-EG_DEVICE void eg_tall_finish(const eg_cuda_gemm &p, const eg_dense_tile &at, eg_tall_memory &memory) {
-    const int cols = (int)p.cols, all = at.rows * cols;
-    const float scale = (float)p.scale;
-    const int64_t begin = at.row * cols;
-#pragma unroll 1
-    for (int first = (int)threadIdx.x * 4; first < all; first += EG_TALL_THREADS * 4) {
-        const int count = min(4, all - first);
-        int row = first / cols, col = first - row * cols, place[4];
-        float v[4], in[4] = {};
+/* Pairs, in one word where rows begin on one. */
+EG_DEVICE void eg_tall_put(const eg_cuda_matrix &x, const eg_dense_tile &tile, int cols,
+                           const eg_tall_place &at, const float (&v)[8]) {
+    const int64_t begin = tile.item * x.item_stride + tile.row * x.row_stride;
+    const bool words = x.row_stride % 2 == 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            place[i] = row * EG_TALL_LD + col;
-            v[i] = i < count ? memory.tile[place[i]] * scale + memory.bias[col] : 0;
-            if (++col == cols) col = 0, row++;
-        }
-        if (p.in.data != 0) {
-            const uint2 q = *(const uint2 *)&memory.in[first];
-            const uint32_t bits[2] = {q.x, q.y};
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t number = bits[i / 2] >> i % 2 * 16 & 0xffffU;
-                in[i] = BF16 ? eg_widen_bf16(number) : eg_widen_f16((uint16_t)number);
-            }
-        }
-        if (p.second.data != 0)
-            eg_tall_put(p.second, at.item * p.second.item_stride + begin + first, count, v);
-        eg_with_terms<eg_tall_four>(p, [&](const auto &terms) EG_INLINE { terms(v, in); });
-        if (p.out.data != 0) eg_tall_put(p.out, at.item * p.out.item_stride + begin + first, count, v);
-        if (p.sums == 0) continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            if (i < count) memory.tile[place[i]] = v[i];
+    for (int i = 0; i < 4; i++) {
+        const int there = cols - at.col_of(i);
+        const int64_t index = begin + at.row_of(i) * x.row_stride + at.col_of(i);
+        if (at.row_of(i) >= tile.rows || there <= 0) continue;
+        if (there == 1 || !words) {
+            eg_store(x, index, v[i * 2]);
+            if (there > 1) eg_store(x, index + 1, v[i * 2 + 1]);
+        } else if (x.dtype == EG_F32) {
+            *(float2 *)((float *)x.data + index) = make_float2(v[i * 2], v[i * 2 + 1]);
+        } else {
+            *(uint32_t *)((uint16_t *)x.data + index) = x.dtype == EG_BF16
+                                                            ? eg_round_bf16x2(v[i * 2], v[i * 2 + 1])
+                                                            : eg_round_f16x2(v[i * 2], v[i * 2 + 1]);
         }
     }
+}
+
+/* v: accumulators, then what is summed over the columns. */
+template <bool BF16>
+EG_DEVICE void eg_tall_finish(const eg_cuda_gemm &p, const eg_dense_tile &tile, const eg_tall_memory &memory,
+                              const eg_tall_place &at, float (&v)[8]) {
+    const int cols = (int)p.cols, pitch = (int)p.in.row_stride;
+    const float scale = (float)p.scale;
+    float in[8] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 bias = *(const float2 *)&memory.bias[at.col_of(i)];
+        v[i * 2] = v[i * 2] * scale + bias.x, v[i * 2 + 1] = v[i * 2 + 1] * scale + bias.y;
+    }
+    if (p.in.data != 0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t two =
+                eg_tall_pair((const unsigned char *)memory.in, at.row_of(i) * pitch + at.col_of(i));
+            in[i * 2] = BF16 ? eg_widen_bf16(two & 0xffffU) : eg_widen_f16((uint16_t)two);
+            in[i * 2 + 1] = BF16 ? __uint_as_float(two & 0xffff0000U) : eg_widen_f16((uint16_t)(two >> 16));
+        }
+    }
+    if (p.second.data != 0) eg_tall_put(p.second, tile, cols, at, v);
+    eg_with_terms<eg_tall_eight>(p, [&](const auto &terms) EG_INLINE { terms(v, in); });
+    if (p.out.data != 0) eg_tall_put(p.out, tile, cols, at, v);
+}
+
+/* Rows outside are 0 in the sums. */
+EG_DEVICE void eg_tall_sum(const eg_cuda_gemm &p, const eg_dense_tile &tile, eg_tall_memory &memory,
+                           const eg_tall_place &at, const float (&v)[8]) {
+    __syncthreads(); /* the operands have been read */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const bool there = at.row_of(i) < tile.rows;
+        *(float2 *)&memory.tile[at.row_of(i) * EG_TALL_LD + at.col_of(i)] =
+            make_float2(there ? v[i * 2] : 0, there ? v[i * 2 + 1] : 0);
+    }
+    __syncthreads();
+    eg_sum_columns<float, EG_TALL_ROWS, EG_TALL_COLS, EG_TALL_LD, EG_TALL_THREADS>(p, tile, memory.tile);
+}
+
+/* The columns are those of one tile. */
+EG_DEVICE eg_dense_tile eg_tall_tile(const eg_cuda_gemm &p, int64_t index) {
+    eg_dense_tile at{};
+    at.item = p.items == 1 ? 0 : index / p.chunks;
+    at.row = (index - at.item * p.chunks) * EG_TALL_ROWS;
+    at.rows = (int32_t)min(p.rows - at.row, (int64_t)EG_TALL_ROWS);
+    at.depth = p.depth;
+    return at;
 }
 
 template <bool BF16> EG_DEVICE void eg_tall_run(const eg_cuda_gemm &p) {
     __shared__ __align__(16) eg_tall_memory memory;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int warp_row = warp / (EG_TALL_COLS / 16) * 16, warp_col = warp % (EG_TALL_COLS / 16) * 16;
+    const eg_tall_place place = {warp_row + lane / 4, warp_col + lane % 4 * 2};
     static_assert(EG_TALL_THREADS / 32 == EG_TALL_ROWS / 16 * (EG_TALL_COLS / 16), "a warp for 16 x 16");
     const int lines = (int)(p.right.row_stride == 1 ? p.cols : p.depth),
               line = (int)(p.right.row_stride == 1 ? p.depth : p.cols),
@@ -184,15 +224,15 @@ template <bool BF16> EG_DEVICE void eg_tall_run(const eg_cuda_gemm &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
     for (int64_t index = blockIdx.x; index < p.tiles; index += gridDim.x) {
-        const auto at = eg_tile_at<EG_TALL_ROWS, EG_TALL_COLS, eg_dense_tile>(p, index);
+        const eg_dense_tile at = eg_tall_tile(p, index);
         eg_tall_copy(memory.operands.left,
                      p.left.data + (at.item * p.left.item_stride + at.row * p.left.row_stride) * 2,
                      (int)((at.rows - 1) * p.left.row_stride + p.depth) * 2);
         eg_tall_copy(memory.operands.right, p.right.data + at.item * p.right.item_stride * 2,
                      ((lines - 1) * pitch + line) * 2);
         if (p.in.data != 0)
-            eg_tall_copy(memory.in, p.in.data + (at.item * p.in.item_stride + at.row * p.cols) * 2,
-                         at.rows * (int)p.cols * 2);
+            eg_tall_copy(memory.in, p.in.data + (at.item * p.in.item_stride + at.row * p.in.row_stride) * 2,
+                         (int)((at.rows - 1) * p.in.row_stride + p.cols) * 2);
         if ((int)threadIdx.x < EG_TALL_COLS) {
             float bias = 0;
             if (p.bias.data != 0 && (int)threadIdx.x < p.cols)
@@ -203,22 +243,12 @@ template <bool BF16> EG_DEVICE void eg_tall_run(const eg_cuda_gemm &p) {
         __syncthreads();
         eg_tall_arrange(p, memory);
         __syncthreads();
-        float acc[2][4] = {};
-        if (warp_col < p.cols) eg_tall_products<BF16>(p, memory, warp_row, warp_col, acc);
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = warp_row + i % 2 * 8 + lane / 4, col = warp_col + i / 2 * 8 + lane % 4 * 2;
-            const float *const from = acc[i / 2] + i % 2 * 2;
-            const bool there = row < at.rows; /* rows outside are added to the sums */
-            *(float2 *)&memory.tile[row * EG_TALL_LD + col] =
-                make_float2(there ? from[0] : 0, there ? from[1] : 0);
+        float v[8] = {};
+        if (warp_col < p.cols) {
+            eg_tall_products<BF16>(p, memory, warp_row, warp_col, v);
+            eg_tall_finish<BF16>(p, at, memory, place, v);
         }
-        __syncthreads();
-        eg_tall_finish<BF16>(p, at, memory);
-        __syncthreads();
-        if (p.sums == 0) continue;
-        eg_sum_columns<float, EG_TALL_ROWS, EG_TALL_COLS, EG_TALL_LD, EG_TALL_THREADS>(p, at, memory.tile);
+        if (p.sums != 0) eg_tall_sum(p, at, memory, place, v);
         __syncthreads();
     }
 }
