@@ -83,7 +83,8 @@
      .threads = 128,                                                                                         \
      .shared = bytes},
 
-/* Small tiles, whose depth a cluster may share: kernels/hopper_split.cuh. */
+/* Small tiles, whose depth a cluster may share: kernels/hopper_split.cuh. Where all warps would multiply,
+ * there is one more that loads. */
 #define HOPPER_SPLIT(label, storage, rows, cols, also)                                                       \
     {.name = "hopper_" label "_" #rows "x" #cols,                                                            \
      .kind = EG_GEMM,                                                                                        \
@@ -96,7 +97,7 @@
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_HOPPER_DEPTH,                                                                             \
-     .threads = EG_TMA_SPLIT_THREADS,                                                                        \
+     .threads = EG_TMA_SPLIT_THREADS + ((rows) > 64 ? 32 : 0),                                               \
      .shared = EG_TMA_SPLIT_SHARED(rows, cols)},
 #define HOPPER_16_SPLIT(type, storage)                                                                       \
     HOPPER_SPLIT(#type "_split", storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS)                      \
