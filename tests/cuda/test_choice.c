@@ -237,8 +237,8 @@ static void few_rows_or_columns_share_the_depth(void **state) {
     static const struct {
         eg_dtype dtype;
         const char *few_rows[2], *few_cols; /* few_rows: with clusters, and without */
-    } rows[] = {{EG_BF16, {"few_bf16_nn_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16"},
-                {EG_F16, {"few_f16_nn_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16"},
+    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16"},
+                {EG_F16, {"hopper_f16_split_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16"},
                 {EG_F32, {"fma_f32_16x64", "fma_f32_16x64"}, "fma_f32_64x16"},
                 {EG_F64, {"fma_f64_16x64", "fma_f64_16x64"}, "fma_f64_64x16"}};
     (void)state;
@@ -278,12 +278,12 @@ static void lines_of_whole_vectors_are_streamed(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    s.layer.m = 4, s.layer.k = 1024, s.layer.n = 1000;
+    s.layer.m = 4, s.layer.k = 4096, s.layer.n = 6144;
     s.forward.a.data = (void *)((uintptr_t)1 << 40), s.forward.b.data = (void *)((uintptr_t)2 << 40);
     s.forward.y.data = (void *)((uintptr_t)3 << 40);
     s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
     assert_true(is_forward_by(&s, "few_bf16_nn"));
-    s.layer.n = 996, s.forward.b.ld = 1000;
+    s.layer.n = 6140, s.forward.b.ld = 6144;
     assert_false(is_forward_by(&s, "few_bf16_nn"));
     s.layer.k = 4095, s.layer.n = s.forward.b.ld = 4097;
     assert_true(is_forward_by(&s, "few_bf16_odd_nn"));
