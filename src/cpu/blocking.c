@@ -266,6 +266,21 @@ int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step
 
 /* ---- Little depth: outer_product.c --------------------------------------------------------------------- */
 
+bool eg_cpu_stores_sums(const eg_op *op) {
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        const bool is_plain = term->activation == EG_ACT_NONE || term->activation == EG_ACT_RELU;
+        if (term->kind != EG_TERM_BIAS && !(term->kind == EG_TERM_ACT && is_plain)) return false;
+    }
+    return !op->accumulate && op->out.space == EG_OPERAND;
+}
+
+bool eg_cpu_is_whole_lines(const eg_view *x) {
+    const uint64_t distances =
+        (uint64_t)(x->row_stride | x->batch_stride | x->outer.stride) * eg_size_of(x->dtype);
+    return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
+}
+
 /* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. */
 enum { MOST_DEPTH = 40 };
 
@@ -288,7 +303,7 @@ static int64_t outer_cols(const eg_cpu_kernel *kernel, const eg_op *op) {
 static int64_t outer_rows(const eg_op *op, int64_t cols, int threads) {
     enum { MOST = 4 * EG_CPU_CHUNK, BLOCKS_A_THREAD = 4 };
     const double parts = (double)op->items * (double)eg_ceil_div(op->cols, cols);
-    int64_t rows = op->terms == 0 ? MOST : EG_CPU_CHUNK;
+    int64_t rows = eg_cpu_stores_sums(op) ? MOST : EG_CPU_CHUNK;
     while (rows > EG_CPU_CHUNK &&
            parts * (double)eg_ceil_div(op->rows, rows) < (double)(BLOCKS_A_THREAD * threads))
         rows /= 2;
@@ -314,5 +329,6 @@ int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t depth) {
 
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
     return eg_cpu_epilogue_rows(kernel) * kernel->micro.nr +
-           eg_cpu_outer_left_numbers(kernel, step->k_block) + step->k_block * step->tile_cols;
+           eg_cpu_outer_left_numbers(kernel, step->k_block) + step->k_block * step->tile_cols +
+           step->tile_cols + kernel->micro.mr * kernel->micro.nr * EG_CPU_OUTER_PIECE;
 }

@@ -108,7 +108,8 @@ typedef struct eg_part {
 } eg_part;
 
 /* Loads a number of each line of rows x cols, row by row, before micro-panels take a line or two of each. The
- * hardware prefetcher does not follow so many streams, and prefetches by software do not start it: loads do. */
+ * hardware prefetcher does not follow so many streams, and prefetches by software do not start it: loads do.
+ */
 void eg_cpu_touch(const eg_operand *x, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
 
 /* Packs a part of x [depth, cols] to a micro-panel, or to AMX tile blocks as if x were that part alone. */

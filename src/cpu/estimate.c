@@ -246,14 +246,14 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
-    const bool is_stored = op->terms == 0 && !op->accumulate && op->out.space == EG_OPERAND;
+    const bool is_stored = eg_cpu_stores_sums(op);
     if (non_temporal) tiles.of[EG_CPU_COST_STREAM] = eg_cpu_bytes_stored(op);
     if (!non_temporal)
         tiles.of[is_stored ? EG_CPU_COST_OUTER_FAR : EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
     tiles.of[EG_CPU_COST_WRITTEN] = 0;
     if (is_stored) {
         tiles.of[EG_CPU_COST_OUTER_STORE] = tiles.of[EG_CPU_COST_STORE];
-        tiles.of[EG_CPU_COST_STORE] = tiles.of[EG_CPU_COST_NARROW] = 0;
+        tiles.of[EG_CPU_COST_STORE] = tiles.of[EG_CPU_COST_NARROW] = tiles.of[EG_CPU_COST_FORWARD] = 0;
     }
     for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];
     if (op->left.space == EG_OPERAND)

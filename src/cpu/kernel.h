@@ -108,6 +108,8 @@ typedef struct eg_little_depth {
     int64_t left_group;  /* elements from nr k to the next, */
     int64_t right_panel; /* and from nr columns to the next */
     bool left_is_transposed;
+    const void *bias;  /* of the compute type, for whole micro-panels: added to every row; NULL: none */
+    bool relu;         /* and then the larger of that and 0 */
     bool non_temporal; /* stores bypass the caches; whole cache lines only */
     eg_dtype dtype;    /* of the result */
     char *out;
@@ -179,8 +181,10 @@ typedef struct eg_micro_kernel {
     void (*few_rows)(const eg_few_rows *of);
     int rows_along_k; /* AMX tile blocks: so few rows lie as a left operand even for a right one in place */
 
-    /* The whole result, without an epilogue. NULL: the row has no such kernel. */
+    /* The whole result, without an epilogue but what is said there. NULL: the row has no such kernel. */
     void (*outer)(const eg_little_depth *of);
+    /* Stores numbers of the compute type past the caches, from any number of a cache line on. */
+    void (*stream_row)(void *row, const void *numbers, int64_t count);
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */
     void (*enter)(void);
@@ -222,7 +226,8 @@ typedef struct eg_blocking {
     int kc_multiple;    /* a pass ends at a multiple of this */
     int max_left;       /* MC * depth of a single pass, which needs no room for accumulators */
     int fused_max_rows; /* fused packing: products of so many rows are one block high; 0: never fused */
-    int non_temporal_below; /* products of less depth may store their result non-temporally */
+    int non_temporal_below; /* products of less depth may store their result non-temporally, */
+    int copied_below;       /* and outer products even where its rows begin between cache lines */
 } eg_blocking;
 
 typedef struct eg_epilogue_kernels {

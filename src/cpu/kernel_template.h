@@ -174,6 +174,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
               .multiply = EG_V(multiply),
               .few_rows = EG_V(few_rows),
               .outer = EG_V(outer),
+              .stream_row = EG_V(stream_row),
               .peak = EG_V(peak)},
     .pack = {.unscale = 1, .load = EG_V(load_tile)},
     .blocking = {.mc = EG_REAL_BITS == 64 ? 128 : 192,
@@ -183,7 +184,8 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
                  .kc_fused = EG_KC_FUSED,
                  .kc_multiple = EG_NR,
                  .fused_max_rows = 256,
-                 .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0},
+                 .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0,
+                 .copied_below = EG_VECTOR_BYTES == 64 ? 8 : 0},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
 };
 

@@ -26,13 +26,16 @@ typedef struct outer_job {
     outer_side a, b;
     eg_operand out;
     bool stores_result; /* from registers: no epilogue */
+    bool finishes;      /* with a bias or relu, */
+    bool is_relu;       /* or both */
+    bool by_copies;     /* past the caches, but rows begin between cache lines: by way of L1 */
     bool turns_left;    /* the left operand is in micro-panels of its rows */
     int64_t mc, nc, row_blocks, col_blocks;
 } outer_job;
 
 typedef struct outer_block {
     int64_t item, col, cols;
-    char *spare, *tile, *left, *right;
+    char *spare, *tile, *left, *right, *bias, *copies;
     eg_micro_operand a, b; /* of some rows, and from the first column on */
     int64_t right_panel;   /* bytes from one micro-panel of the right operand to the next */
 } outer_block;
@@ -69,6 +72,25 @@ static void load_right(const outer_job *job, outer_block *x) {
     for (int64_t col = 0; col < x->cols; col += nr, to += x->right_panel)
         kernel->pack.load(to, eg_cpu_at(b, x->item, 0, x->col + col), b->dtype, b->row_stride, b->col_stride,
                           depth, eg_least(nr, x->cols - col), depth);
+}
+
+/* Where the sums are stored from registers. An absent bias is -0, as in an epilogue. */
+static void load_bias(const outer_job *job, const outer_block *x) {
+    const eg_operand *bias = job->epilogue.bias;
+    const int64_t nr = job->kernel->micro.nr, size = (int64_t)eg_size_of(job->kernel->compute);
+    const float absent = -0.0F;
+    const double absent_f64 = -0.0;
+    const bool is_f64 = job->kernel->compute == EG_F64;
+    for (int64_t col = 0; col < x->cols; col += nr) {
+        char *to = x->bias + col * size;
+        if (bias != NULL) {
+            job->kernel->pack.load(to, eg_cpu_at(bias, 0, 0, x->col + col), bias->dtype, bias->row_stride,
+                                   bias->col_stride, 1, eg_least(nr, x->cols - col), 1);
+        } else {
+            job->kernel->pack.load(to, is_f64 ? (const void *)&absent_f64 : &absent, job->kernel->compute, 0,
+                                   0, 1, nr, 1);
+        }
+    }
 }
 
 /* Micro-panels of k by nr rows where the operand is a transpose, else of rows by nr k. */
@@ -137,6 +159,28 @@ static void run_rows(const outer_job *job, outer_block *x, int64_t row, int64_t 
     x->b.at = right;
 }
 
+/* The same, by pieces that stay in L1 until each row of them is stored. */
+static void copy_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr, size = (int64_t)eg_size_of(kernel->compute),
+                  most = nr * EG_CPU_OUTER_PIECE;
+    eg_little_depth of = *all;
+    of.out_step = most * size;
+    for (int64_t row = 0; row < all->rows; row += mr) {
+        of.left = (const char *)all->left + row * x->a.index_stride * size;
+        of.rows = eg_least(mr, all->rows - row);
+        for (int64_t col = 0; col < all->cols; col += most) {
+            char *to = all->out + row * all->out_step + col * size;
+            of.right = (const char *)all->right + eg_div(col, nr) * all->right_panel * size;
+            of.cols = eg_least(most, all->cols - col);
+            of.out = x->copies;
+            kernel->micro.outer(&of);
+            for (int64_t i = 0; i < of.rows; i++)
+                kernel->micro.stream_row(to + i * all->out_step, x->copies + i * of.out_step, of.cols);
+        }
+    }
+}
+
 /* Without an epilogue, sums are rounded and stored from registers. */
 static void store_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
     const eg_little_depth of = {.left = x->a.at,
@@ -145,14 +189,20 @@ static void store_rows(const outer_job *job, const outer_block *x, int64_t row, 
                                 .right_panel = job->b.panels != NULL ? job->b.numbers
                                                                      : job->op->depth * job->kernel->micro.nr,
                                 .left_is_transposed = x->a.index_stride == 1,
-                                .non_temporal = job->epilogue.non_temporal,
+                                .bias = job->finishes ? x->bias : NULL,
+                                .relu = job->is_relu,
+                                .non_temporal = job->epilogue.non_temporal && !job->by_copies,
                                 .dtype = job->out.dtype,
                                 .out = eg_cpu_at(&job->out, x->item, row, x->col),
                                 .out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype),
                                 .rows = rows,
                                 .cols = x->cols,
                                 .depth = job->op->depth};
-    job->kernel->micro.outer(&of);
+    if (job->by_copies) {
+        copy_rows(job, x, &of);
+    } else {
+        job->kernel->micro.outer(&of);
+    }
 }
 
 /* Rows of the left operand that are laid out at once, from `row` on: up to the end of a micro-panel where
@@ -178,7 +228,10 @@ static void run_block(void *arg, int64_t index, int thread) {
     x.left = x.tile + tiles;
     x.right = x.left + (size_t)eg_cpu_outer_left_numbers(job->kernel, job->op->depth) *
                            eg_size_of(job->kernel->compute);
+    x.bias = x.right + (size_t)(job->op->depth * job->nc) * eg_size_of(job->kernel->compute);
+    x.copies = x.bias + (size_t)job->nc * eg_size_of(job->kernel->compute);
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+    if (job->finishes) load_bias(job, &x);
     if (job->b.panels != NULL) {
         find_right(job, &x);
     } else {
@@ -231,10 +284,14 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     find_side(&job->b, job, &op->right, detail->right, op->depth, op->cols);
     job->row_blocks = eg_ceil_div(op->rows, job->mc);
     job->col_blocks = eg_ceil_div(op->cols, job->nc);
-    job->stores_result = op->terms == 0 && !op->accumulate && job->out.data != NULL;
+    job->stores_result = eg_cpu_stores_sums(op) && job->out.data != NULL;
     job->turns_left = job->a.panels != NULL ? turned
                                             : job->stores_result && job->a.operand.row_stride == 1 &&
                                                   job->a.operand.col_stride != 1;
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    const eg_term *act = eg_term_of(op, EG_TERM_ACT);
+    job->is_relu = act != NULL && act->activation == EG_ACT_RELU;
+    job->finishes = job->stores_result && (job->epilogue.bias != NULL || job->is_relu);
+    job->by_copies = job->epilogue.non_temporal && !eg_cpu_is_whole_lines(&op->out);
     eg_cpu_share(run, step->threads, op->items * job->row_blocks * job->col_blocks, run_block, job);
 }

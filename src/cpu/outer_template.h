@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of little depth that have no epilogue, such as d_b of few rows: sums are rounded and stored from
- * registers, tile after tile along the rows. Part of kernel_template.h. The sums are those of the
- * micro-kernel.
+/* Products of little depth that have no epilogue but a bias and relu, such as d_b of few rows: sums are
+ * rounded and stored from registers, tile after tile along the rows. Part of kernel_template.h. The sums are
+ * those of the micro-kernel.
  *
  * A tile has `rows` rows of `width` micro-panels, mr of both together. Two of 16-bit numbers are whole
  * cache lines where one is not. */
@@ -44,15 +44,36 @@ EG_INLINE void EG_V(put_sums)(EG_R *to, int64_t step, const EG_T sum[EG_MR * EG_
     }
 }
 
+/* What an epilogue of a bias, and perhaps of relu, makes of the sums. */
+EG_INLINE void EG_V(finish_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *bias, const bool relu, const int rows,
+                                 const int vectors) {
+    EG_UNROLL(8)
+    for (int j = 0; j < vectors; j++) {
+        const EG_T b = EG_V(load)(bias + j * EG_LANES);
+        EG_UNROLL(16)
+        for (int i = 0; i < rows; i++) {
+            EG_T *const x = sum + i * vectors + j;
+            *x += b;
+            if (relu) *x = EG_V(unless_nan)(*x, EG_V(act_relu)(*x), ~(EG_I){0});
+        }
+    }
+}
+
 /* One tile, of which there may be fewer rows and columns. */
-EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right, char *out,
-                                int64_t rows_left, int64_t cols_left, const bool transposed,
-                                const eg_dtype dtype, const int rows, const int width) {
+EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right,
+                                const EG_R *bias, char *out, int64_t rows_left, int64_t cols_left,
+                                const bool transposed, const eg_dtype dtype, const int rows,
+                                const int width) {
     EG_T sum[EG_MR * EG_NV] = {{0}};
     for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
         const int64_t count = k < EG_NR ? k : EG_NR;
         if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width);
         if (!transposed) EG_V(outer_sums)(sum, left, EG_NR, 1, right, x->right_panel, count, rows, width);
+    }
+    if (bias != NULL && x->relu) {
+        EG_V(finish_sums)(sum, bias, true, rows, width * EG_NV);
+    } else if (bias != NULL) {
+        EG_V(finish_sums)(sum, bias, false, rows, width * EG_NV);
     }
     if (rows_left < rows || cols_left < width * EG_NR || !EG_V(stores_sums)(dtype)) {
         EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
@@ -77,15 +98,18 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
     const int64_t panel_bytes = EG_NR * (int64_t)eg_dtype_size(dtype);
     const EG_R *left = x->left;
     for (int64_t row = 0; row < x->rows; row += rows, left += rows * (transposed ? 1 : EG_NR)) {
-        const EG_R *right = x->right;
+        const EG_R *right = x->right, *bias = x->bias;
         char *out = x->out + row * x->out_step;
         int64_t cols = x->cols;
         for (; width > 1 && cols >= width * EG_NR && x->rows - row >= rows; cols -= width * EG_NR) {
-            EG_V(outer_tile)(x, left, right, out, rows, cols, transposed, dtype, rows, width);
+            EG_V(outer_tile)(x, left, right, bias, out, rows, cols, transposed, dtype, rows, width);
             right += width * x->right_panel, out += width * panel_bytes;
+            if (bias != NULL) bias += width * EG_NR;
         }
-        for (; cols > 0; cols -= EG_NR, right += x->right_panel, out += panel_bytes)
-            EG_V(outer_tile)(x, left, right, out, x->rows - row, cols, transposed, dtype, rows, 1);
+        for (; cols > 0; cols -= EG_NR, right += x->right_panel, out += panel_bytes) {
+            EG_V(outer_tile)(x, left, right, bias, out, x->rows - row, cols, transposed, dtype, rows, 1);
+            if (bias != NULL) bias += EG_NR;
+        }
     }
 }
 
@@ -99,4 +123,21 @@ static void EG_V(outer)(const eg_little_depth *x) {
     }
     EG_BY_STORAGE(x->dtype, EG_OUTER);
 #undef EG_OUTER
+}
+
+/* A row past the caches: whole cache lines of it, wherever they begin, and the numbers before and behind them
+ * as they are. */
+static void EG_V(stream_row)(void *row, const void *numbers, int64_t count) {
+    enum { LINE = 64, OF_LINE = LINE / sizeof(EG_R) };
+    EG_R *to = row;
+    const EG_R *from = numbers;
+    const int64_t over = (int64_t)((uintptr_t)row & (LINE - 1)) / (int64_t)sizeof(EG_R);
+    int64_t before = over > 0 ? OF_LINE - over : 0, at;
+    if (before > count) before = count;
+    memcpy(to, from, (size_t)before * sizeof(EG_R));
+    for (at = before; at + OF_LINE <= count; at += OF_LINE) {
+        EG_UNROLL(4)
+        for (int64_t j = 0; j < OF_LINE; j += EG_LANES) EG_V(stream)(to + at + j, EG_V(load)(from + at + j));
+    }
+    memcpy(to + at, from + at, (size_t)(count - at) * sizeof(EG_R));
 }

@@ -46,13 +46,7 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
  * non-temporal stores of parts are slower than a last-level cache: such results have to be larger. */
 enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
 
-static bool is_whole_lines(const eg_view *x) {
-    const uint64_t distances =
-        (uint64_t)(x->row_stride | x->batch_stride | x->outer.stride) * eg_size_of(x->dtype);
-    return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
-}
-
-static bool is_whole_matrix(const eg_view *x) { return x->space == EG_OPERAND && is_whole_lines(x); }
+static bool is_whole_matrix(const eg_view *x) { return x->space == EG_OPERAND && eg_cpu_is_whole_lines(x); }
 
 /* Whether the epilogue is an activation of the product, whose stores may bypass the caches, `pre` included.
  * An operand that it reads has brought the lines of memory that the result may share with it. */
@@ -76,7 +70,11 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const double bytes = eg_cpu_bytes_stored(op);
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
-    return by_lines && (is_long || streams == EG_CPU_STREAMS_RESULT) && is_whole_lines(&out) &&
+    const bool by_copies = streams == EG_CPU_STREAMS_RESULT && op->terms == 0 && out.col_stride == 1 &&
+                           out.dtype == c->kernel->compute && out.align >= (int)eg_size_of(out.dtype) &&
+                           op->depth < c->kernel->blocking.copied_below;
+    return by_lines && (is_long || streams == EG_CPU_STREAMS_RESULT) &&
+           (by_copies || eg_cpu_is_whole_lines(&out)) &&
            bytes > (double)threads * (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
 }
 
