@@ -87,6 +87,12 @@ def sweep_section(records):
     return table(columns, rows)
 
 
+def backward_peer(group):
+    """Of a sweep on the CPU. Older runs name the peer of forward calls with all."""
+    other = [r["peer"] for r in group if r["what"].startswith("backward") and r["peer"] != group[0]["peer"]]
+    return f" Backward: {other[0]}." if other else " Backward the peer is PyTorch alone."
+
+
 def layers_of(backend, found):
     lines = []
     for kind, (date, path) in found.items():
@@ -101,7 +107,7 @@ def layers_of(backend, found):
             group = [r for r in records if r["kind"] == "sweep" and r["machine"] == machine]
             lines += [f"### Layers nobody tuned for: {machine}", "",
                       f"Time over that of {group[0]['peer']}; below 1 epigrad is faster."
-                      + " Backward the peer is PyTorch alone." * (backend == "cpu"), ""]
+                      + backward_peer(group) * (backend == "cpu"), ""]
             lines += sweep_section(group)
             layers, how = group[0]["layers_are"], group[0]["how"]
             lines += [f"{date}. {layers[0].upper()}{layers[1:]}. {how}.", ""]

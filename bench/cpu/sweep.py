@@ -3,8 +3,8 @@
 """Times epigrad beside PyTorch and oneDNN on layers drawn with a seed, forward and backward, on the CPU.
 
     sweep.py LIBEPIGRAD [--seed 1] [--layers 200] [--threads 1,2] [--dtypes f32,bf16,f16,f64] [--gflop 8]
-             [--shapes MxKxN,...] [--only SUBSTRING,...] [--kernel ROW] [--seconds S] [--output build/sweep.jsonl] [--plan]
-             [--onednn build/bench/libsweep_onednn.so]
+             [--shapes MxKxN,...] [--only SUBSTRING,...] [--kernel ROW] [--seconds S] [--plan]
+             [--output build/sweep.jsonl] [--onednn build/bench/libsweep_onednn.so]
 
 The layers are those of GPT-2, Llama, BERT, ViT, recommenders, small control networks, and odd sizes; M from 1 to
 4096; weights mostly [N, K], as PyTorch stores them. Each is timed in five calls, with operands that go round past
@@ -346,10 +346,14 @@ def records(rows):
         for mode in MODES:
             some = sorted((r for r in rows if r["mode"] == mode and r["threads"] == threads),
                           key=lambda r: -r["ratio"])
+            torch_version = torch.__version__.split("+", maxsplit=1)[0]
+            peer = f"the faster of PyTorch {torch_version} and its oneDNN"
+            if mode.startswith("backward") and any("onednn" in r["us"] for r in some):
+                peer = f"of PyTorch {torch_version}, and the same with its products by oneDNN 2, the faster"
             if some:
                 yield {"kind": "sweep", "backend": "cpu", "machine": machine.processor_name(), "what": mode,
-                       "threads": threads, "peer": f"the faster of PyTorch {torch.__version__.split('+')[0]} and its "
-                       "oneDNN", "how": "In turn in one process over operands from beyond L2, medians of ratios",
+                       "threads": threads, "peer": peer,
+                       "how": "In turn in one process over operands from beyond L2, medians of ratios",
                        "layers_are": layers_are, "layers": len(some), "slower": sum(r["ratio"] > 1 for r in some),
                        "geomean": round(math.exp(statistics.fmean(math.log(r["ratio"]) for r in some)), 3),
                        "worst": [[r["layer"], round(r["ratio"], 2)] for r in some[:6]]}

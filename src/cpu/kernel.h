@@ -183,7 +183,7 @@ typedef struct eg_micro_kernel {
 
     /* The whole result, without an epilogue but what is said there. NULL: the row has no such kernel. */
     void (*outer)(const eg_little_depth *of);
-    /* Stores numbers of the compute type past the caches, from any number of a cache line on. */
+    /* Non-temporal stores of numbers of the compute type, from any number of a cache line on. */
     void (*stream_row)(void *row, const void *numbers, int64_t count);
 
     /* Around each block, on the thread that computes it; NULL: nothing to do. */

@@ -28,7 +28,7 @@ typedef struct outer_job {
     bool stores_result; /* from registers: no epilogue */
     bool finishes;      /* with a bias or relu, */
     bool is_relu;       /* or both */
-    bool by_copies;     /* past the caches, but rows begin between cache lines: by way of L1 */
+    bool by_copies;     /* non-temporal stores of rows that begin between cache lines: by way of L1 */
     bool turns_left;    /* the left operand is in micro-panels of its rows */
     int64_t mc, nc, row_blocks, col_blocks;
 } outer_job;

@@ -125,8 +125,8 @@ static void EG_V(outer)(const eg_little_depth *x) {
 #undef EG_OUTER
 }
 
-/* A row past the caches: whole cache lines of it, wherever they begin, and the numbers before and behind them
- * as they are. */
+/* A row by non-temporal stores: of whole cache lines, wherever they begin, and the numbers before and behind
+ * them as they are. */
 static void EG_V(stream_row)(void *row, const void *numbers, int64_t count) {
     enum { LINE = 64, OF_LINE = LINE / sizeof(EG_R) };
     EG_R *to = row;
