@@ -64,11 +64,19 @@ int eg_low_memory_may_split(const eg_caps *caps, const eg_op_list *list) {
     return EG_NO_OP;
 }
 
-/* A chunk that is not the whole batch is in one outer item, which may begin where no other one does. */
-static void shorten_batch(eg_view *x, int64_t items) {
-    if (items > x->outer.inner) return;
-    const uint64_t at = (uint64_t)x->outer.stride * eg_size_of(x->dtype) | (uint64_t)x->align;
+/* What a view may begin at that begins so many elements further on in some chunks. */
+static void begin_at(eg_view *x, int64_t elements) {
+    const uint64_t at = (uint64_t)elements * eg_size_of(x->dtype) | (uint64_t)x->align;
     x->align = (int)(at & -at);
+}
+
+/* A chunk of some items of the batch may begin with any of them. One that is not the whole batch is in one
+ * outer item, which may begin where no other one does. Buffers have a chunk's items alone. */
+static void shorten_batch(eg_view *x, int64_t items, int64_t batch) {
+    const bool of_caller = x->space == EG_OPERAND && x->id < EG_OPERANDS;
+    if (of_caller && items < batch) begin_at(x, x->batch_stride);
+    if (items > x->outer.inner) return;
+    begin_at(x, x->outer.stride);
     x->outer = (eg_outer){0, 0};
 }
 
@@ -127,7 +135,7 @@ static eg_view gradient_of(const eg_low_memory *x, int64_t rows) {
                           .align = REGION_ALIGN};
     }
     right.rows = rows;
-    shorten_batch(&right, x->items);
+    shorten_batch(&right, x->items, x->problem.batch);
     return right;
 }
 
@@ -162,12 +170,12 @@ static void start_anywhere(eg_view *right) {
     if (right->space == EG_PACKED_B && right->batch_stride != 0) right->align = PACK_ALIGN;
 }
 
-static void shorten_batches(eg_op *op, int64_t items) {
+static void shorten_batches(eg_op *op, int64_t items, int64_t batch) {
     start_anywhere(&op->right);
-    shorten_batch(&op->left, items);
-    shorten_batch(&op->right, items);
-    shorten_batch(&op->out, items);
-    for (int i = 0; i < op->terms; i++) shorten_batch(&op->term[i].view, items);
+    shorten_batch(&op->left, items, batch);
+    shorten_batch(&op->right, items, batch);
+    shorten_batch(&op->out, items, batch);
+    for (int i = 0; i < op->terms; i++) shorten_batch(&op->term[i].view, items, batch);
 }
 
 /* The first chunk has added it. */
@@ -185,7 +193,7 @@ static void shorten_op(const eg_low_memory *x, int index, const eg_chunk *c, eg_
         if (op->axis == EG_AXIS_ROWS) op->rows = c->rows;
         if (op->axis == EG_AXIS_DEPTH) op->depth = c->rows;
         shorten_views(op, c->rows);
-        shorten_batches(op, c->items);
+        shorten_batches(op, c->items, x->problem.batch);
     }
     const eg_op *whole = &x->whole.op[index];
     if (!eg_sums_rows(op) && !eg_adds_items(x, whole)) return;
@@ -233,7 +241,7 @@ void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, eg_begun begun, eg_
         temporary->rows = c->rows;
         temporary->items = c->items;
         if (eg_is_present(&temporary->same)) temporary->same.rows = c->rows;
-        shorten_batch(&temporary->same, c->items);
+        shorten_batch(&temporary->same, c->items, x->problem.batch);
     }
     for (int i = 0; i < list->buffers; i++) {
         list->buffer[i].rows = c->rows;
@@ -293,7 +301,7 @@ eg_op_list eg_copy_sums(const eg_low_memory *x, int op, int64_t item, bool befor
     const eg_view sums = workspace_sums(x, op);
     const int64_t items = eg_is_per_item(x, &x->whole.op[op]) ? eg_chunk_at(x, item, 0).items : 1;
     eg_view out = eg_workspace_part(x, op);
-    shorten_batch(&out, items);
+    shorten_batch(&out, items, x->problem.batch);
     return before ? copy_of(x, items, out, sums) : copy_of(x, items, sums, out);
 }
 

@@ -583,6 +583,32 @@ static void a_cluster_shares_left_or_right(void **state) {
     }
 }
 
+/* So has each item of a batch whose chunks have one: the second chunk begins with the second item. */
+static void every_item_of_a_chunk_has_to_be_aligned(void **state) {
+    enum { M = 64, K = 32, N = 32 };
+    (void)state;
+    session s;
+    open_session(&s);
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "tall_bf16_32x64"};
+    eg_context *named = NULL;
+    assert_ok(eg_open(&info, &named));
+    eg_layer layer = eg_layer_of(M, K, N, EG_ACT_SILU);
+    layer.dtype = EG_BF16, layer.batch = 2;
+    eg_forward_args args = {.size = sizeof args,
+                            .a = {.data = place(0), .batch_stride = M * K},
+                            .b = {.data = place(1)},
+                            .b_up = {.data = place(2)},
+                            .y = {.data = place(3), .batch_stride = M * N}};
+    size_t bytes;
+    assert_ok(eg_forward_workspace(named, &layer, &args, &bytes));
+    args.workspace_limit = bytes - 1;
+    assert_ok(eg_forward(named, &layer, &args));
+    args.a.batch_stride += 4; /* 8 bytes */
+    assert_int_equal(eg_forward(named, &layer, &args), EG_ERR_UNSUPPORTED);
+    eg_close(named);
+    close_session(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_cluster_shares_left_or_right),
                                        cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
@@ -592,6 +618,7 @@ int main(void) {
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
                                        cmocka_unit_test(sums_beside_a_product_wait_for_the_padded_copy),
                                        cmocka_unit_test(every_outer_item_has_to_be_aligned),
+                                       cmocka_unit_test(every_item_of_a_chunk_has_to_be_aligned),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
