@@ -4,6 +4,7 @@
 set(EPIGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is found), ON or OFF")
 set(EPIGRAD_CUDA_ARCHITECTURES "80;90a;ptx" CACHE STRING
     "What the CUDA kernels are compiled for: compute capabilities, and ptx for devices to come")
+set(EPIGRAD_CUDA_FLAGS "" CACHE STRING "More options for nvcc: -DEG_STAMPS for bench/cuda/timeline.c")
 
 # nvcc options for a kernel file: files named hopper_* are for 9.0 alone.
 function(epigrad_cuda_code file result)
@@ -63,9 +64,9 @@ function(epigrad_cuda target)
     get_filename_component(name ${kernel} NAME_WE)
     if(code)
       add_custom_command(OUTPUT ${to}/${name}.fatbin
-        COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${compress} ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
+        COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${compress} ${EPIGRAD_CUDA_FLAGS} ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
                 -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/skinny.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/skinny.h ${from}/stamps.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin)
@@ -99,4 +100,10 @@ function(epigrad_cuda target)
   add_executable(bench_cuda_host EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/bench/cuda/host_time.c)
   target_link_libraries(bench_cuda_host PRIVATE epigrad_static m)
   epigrad_options(bench_cuda_host)
+  # What a multiprocessor does, tile by tile; needs a device, and kernels with stamps.
+  add_executable(bench_cuda_timeline EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/bench/cuda/timeline.c)
+  target_include_directories(bench_cuda_timeline PRIVATE ${from}/..)
+  target_include_directories(bench_cuda_timeline SYSTEM PRIVATE ${EPIGRAD_CUDA_INCLUDE})
+  target_link_libraries(bench_cuda_timeline PRIVATE epigrad_static ${CMAKE_DL_LIBS})
+  epigrad_options(bench_cuda_timeline)
 endfunction()

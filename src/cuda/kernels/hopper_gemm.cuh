@@ -42,12 +42,14 @@ template <class K> EG_DEVICE void eg_produce(const eg_cuda_hopper &p, uint32_t s
     for (eg_scheduler<K> work(p, tiles.total); work.next();) {
         const eg_hopper_tile tile = tiles.at(work.tile, rank);
         int s = work.first / k_blocks, k_block = work.first % k_blocks; /* 0, but in a partial tile */
+        EG_STAMP(EG_STAMP_PRODUCER, work.tile, EG_STAMP_LOADS, 0);
         for (int i = work.first; i < work.last; i++, ring.advance()) {
             eg_barrier_wait(ring.empty(), ring.parity ^ 1);
             if (eg_elect())
                 eg_load_k_block<K>(p, ring, tile, k_block * K::DEPTH, summed > 1 ? s : tile.item, rank);
             if (++k_block == k_blocks) k_block = 0, s++;
         }
+        EG_STAMP(EG_STAMP_PRODUCER, work.tile, EG_STAMP_LOADS, 1);
         if constexpr (K::STREAM_K) {
             if (work.reduces()) eg_load_partial_tiles(work, ring, rank);
         }
@@ -69,11 +71,13 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         if (owned) epilogue.boxes.start_tile(tiles.at(work.tile, rank));
         eg_bias<K> bias;
         bias.load(p.gemm, epilogue.boxes.group(), epilogue.boxes.col);
+        EG_STAMP(consumer, work.tile, EG_STAMP_PRODUCTS, 0);
         eg_multiply_tile<K>(acc, ring, work.last - work.first, consumer * 64, [&](int i) {
             /* What the epilogue reads, late enough that the last tile's results have been stored. */
             if (owned && i == min(2, work.last - work.first - 1))
                 epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
         });
+        EG_STAMP(consumer, work.tile, EG_STAMP_PRODUCTS, 1);
         if constexpr (K::STREAM_K) {
             if (!owned) eg_store_partial_tile(work, rank, acc);
             if (work.reduces()) eg_add_partial_tiles(work, ring, acc);
@@ -82,7 +86,9 @@ EG_DEVICE void eg_consume(const eg_cuda_hopper &p, uint8_t *memory, uint32_t sha
         eg_scale_tile<K>(p.gemm, acc);
         if (K::ACTIVATES) eg_sync_threads<128>(EG_HOPPER_SYNC + consumer); /* the last bias has been read */
         epilogue.put(bias);
+        EG_STAMP(consumer, work.tile, EG_STAMP_EPILOGUE, 0);
         epilogue.finish_tile(acc);
+        EG_STAMP(consumer, work.tile, EG_STAMP_EPILOGUE, 1);
     }
     if (eg_boxes<K>::elected()) eg_stores_have_read<0>(); /* boxes go with the block */
 }

@@ -19,6 +19,7 @@
 #include "../layout.h"
 #include "hopper_ptx.cuh"
 #include "order.cuh"
+#include "stamps.cuh"
 
 /* ---- What differs from kernel to kernel --------------------------------------------------------------- */
 

@@ -124,6 +124,7 @@ EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t 
             epilogue.start_tile(tile, parts);
             if (waits) eg_sync_threads<256>(EG_PINGPONG_TURN + consumer);
             waits = true;
+            EG_STAMP(consumer, work.tile, EG_STAMP_PRODUCTS, 0);
             eg_multiply_tile<K>(acc, ring, work.last, 0, [&](int k_block) {
                 if (k_block == min(1, work.last - 1)) {
                     epilogue.put(bias);
@@ -133,13 +134,16 @@ EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t 
                 if (k_block == work.last - 1 && !last)
                     eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
             });
+            EG_STAMP(consumer, work.tile, EG_STAMP_PRODUCTS, 1);
             eg_scale_tile<K>(p.gemm, acc);
             if (E::LENDS && last) {
                 E::lend(memory, acc);
                 eg_arrive_threads<256>(EG_PINGPONG_LENT);
             }
         }
+        EG_STAMP(consumer, lent ? other : work.tile, EG_STAMP_EPILOGUE, 0);
         epilogue.finish_tile(acc, parts, lent, rehearsal);
+        EG_STAMP(consumer, lent ? other : work.tile, EG_STAMP_EPILOGUE, 1);
         if (rehearsal) {
             rehearsal = false;
             eg_wait_for_predecessor();
