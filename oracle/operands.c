@@ -272,13 +272,23 @@ static bool unneeded(const check_case *c, check_operand which) {
     return which == CHECK_BIAS && !recompute;
 }
 
+/* Whether no other operand lies in its memory, where it would have the same numbers. */
+static bool lies_alone(const check_case *c, check_operand which) {
+    for (int i = 0; i < CHECK_OPERANDS && c->places != NULL; i++) {
+        const bool other = i != (int)which && in(c->present, (check_operand)i);
+        if (other && c->places[i].home == c->places[which].home) return false;
+    }
+    return true;
+}
+
 /* 2 to the power that makes an operand huge. Whatever is made of them, in products of up to five and sums of
  * a few, stays finite in the type of the sums; so the oracle, which has more room, has nothing to forgive.
- * One operand of a case may go further, where no activation squares it and no scale makes it larger. */
+ * One operand of a case may go further, where no activation squares it, no scale makes it larger and no other
+ * operand has its numbers. */
 static double huge_of(const check_case *c, check_operand which, eg_dtype dtype) {
     const bool squares = c->activation == EG_ACT_RELU2 || c->below_activation == EG_ACT_RELU2;
     const bool grows = fabs(c->scale) > 1; /* by up to 2^8 a product, of which there are two in a row */
-    const bool most = c->seed % CHECK_Y == (uint64_t)which && !squares && !grows;
+    const bool most = c->seed % CHECK_Y == (uint64_t)which && !squares && !grows && lies_alone(c, which);
     if (c->gated || in(c->present, CHECK_BELOW_UP)) /* products of many more */
         return dtype == EG_F64 ? 0x1p60 : dtype == EG_F16 ? 2 : 0x1p8;
     if (dtype == EG_F64) return most ? 0x1p800 : 0x1p200;
