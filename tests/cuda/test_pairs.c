@@ -8,9 +8,7 @@
 
 enum { M = 2048, K = 512, N = 1024 };
 
-/* Of the tensor maps; no operands overlap. */
-static void *place(int index) { return (void *)((uintptr_t)(index + 1) << 44); }
-static eg_matrix at(int index) { return (eg_matrix){.data = place(index)}; }
+/* Past every operand, so that none overlap. */
 static const eg_workspace workspace = {(void *)((uintptr_t)62 << 44), 0, (size_t)1 << 40};
 
 static eg_layer layer_of(int64_t k, int64_t n, eg_activation activation) {
@@ -20,26 +18,27 @@ static eg_layer layer_of(int64_t k, int64_t n, eg_activation activation) {
 
 static eg_forward_args unit(void) {
     return (eg_forward_args){.size = sizeof(eg_forward_args),
-                             .a = at(0),
+                             .a = dense(0),
                              .b = {.data = place(1), .layout = EG_COL_MAJOR},
                              .bias = {.data = place(2)},
-                             .y = at(3),
-                             .pre = at(4),
+                             .y = dense(3),
+                             .pre = dense(4),
                              .b_up = {.data = place(5), .layout = EG_COL_MAJOR},
                              .bias_up = {.data = place(6)},
-                             .pre_up = at(7),
+                             .pre_up = dense(7),
                              .workspace = workspace};
 }
 
 /* Of a layer N to K above the unit. */
 static eg_backward_args above(void) {
-    eg_backward_args args = {.size = sizeof args,
-                             .b = at(1),
-                             .grad = at(2),
-                             .d_a = at(5),
-                             .chain = {.saved = at(9), .d_bias = {.data = place(10)}},
-                             .chain_up = {.saved = at(17), .d_up = at(18), .d_bias = {.data = place(20)}},
-                             .workspace = workspace};
+    eg_backward_args args = {
+        .size = sizeof args,
+        .b = dense(1),
+        .grad = dense(2),
+        .d_a = dense(5),
+        .chain = {.saved = dense(9), .d_bias = {.data = place(10)}},
+        .chain_up = {.saved = dense(17), .d_up = dense(18), .d_bias = {.data = place(20)}},
+        .workspace = workspace};
     args.chain.source = EG_SOURCE_PRE, args.chain.activation = EG_ACT_SILU;
     return args;
 }
@@ -96,7 +95,7 @@ static void chain_is_one_product(void **state) {
     const eg_layer layer = layer_of(N, K, EG_ACT_NONE);
     for (int y = 0; y < 2; y++) {
         eg_backward_args args = above();
-        if (y) args.chain_up.y = at(19);
+        if (y) args.chain_up.y = dense(19);
         driver->launches = driver->maps = 0;
         assert_ok(eg_backward(s.context, &layer, &args));
         assert_int_equal(launches_of("hopper_bf16_gated_chain_nt_128x128"), 1);
@@ -122,9 +121,9 @@ static void d_a_is_one_product(void **state) {
     const eg_backward_args args = {.size = sizeof args,
                                    .b = {.data = place(1), .layout = EG_COL_MAJOR},
                                    .b_up = {.data = place(2), .layout = EG_COL_MAJOR},
-                                   .grad = at(3),
-                                   .grad_up = at(4),
-                                   .d_a = at(5),
+                                   .grad = dense(3),
+                                   .grad_up = dense(4),
+                                   .d_a = dense(5),
                                    .workspace = workspace};
     driver->launches = driver->maps = 0;
     assert_ok(eg_backward(s.context, &layer, &args));
@@ -162,8 +161,8 @@ static void what_has_no_vectors_is_made_apart(void **state) {
     driver->launches = 0;
     assert_ok(eg_backward(s.context, &up, &args));
     assert_int_equal(launches_of("hopper_bf16_gated"), 0);
-    args = (eg_backward_args){.size = sizeof args, .b = at(1), .b_up = at(2), .workspace = workspace};
-    args.grad = at(3), args.grad_up = at(4), args.d_a = at(5), args.residual = at(6);
+    args = (eg_backward_args){.size = sizeof args, .b = dense(1), .b_up = dense(2), .workspace = workspace};
+    args.grad = dense(3), args.grad_up = dense(4), args.d_a = dense(5), args.residual = dense(6);
     driver->launches = 0;
     assert_ok(eg_backward(s.context, &down, &args));
     assert_int_equal(launches_of("hopper_bf16_pair"), 0);
