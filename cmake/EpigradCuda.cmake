@@ -59,18 +59,22 @@ function(epigrad_cuda target)
   file(GLOB headers CONFIGURE_DEPENDS ${from}/kernels/*.cuh)
   set(fatbins)
   set(table)
+  set(entries)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/EpigradFatbin.cmake)
   foreach(kernel ${kernels})
     epigrad_cuda_code(${kernel} code)
     get_filename_component(name ${kernel} NAME_WE)
     if(code)
-      add_custom_command(OUTPUT ${to}/${name}.fatbin
-        COMMAND ${EPIGRAD_NVCC} -std=c++17 -O3 -prec-div=false ${compress} ${EPIGRAD_CUDA_FLAGS} ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include
-                -fatbin -o ${to}/${name}.fatbin ${from}/kernels/${kernel}
+      set(options -std=c++17 -O3 -prec-div=false ${compress} ${EPIGRAD_CUDA_FLAGS} ${code} -I${from}/.. -I${PROJECT_SOURCE_DIR}/include)
+      add_custom_command(OUTPUT ${to}/${name}.fatbin ${to}/${name}.entries
+        COMMAND ${CMAKE_COMMAND} "-DNVCC=${EPIGRAD_NVCC}" "-DOPTIONS=${options}" -DFROM=${from}/kernels/${kernel} -DTO=${to}/${name}
+                -P ${script}
         DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/skinny.h ${from}/stamps.h
-                ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h
+                ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h ${script}
         COMMENT "nvcc ${kernel}" VERBATIM)
-      list(APPEND fatbins ${to}/${name}.fatbin)
+      list(APPEND fatbins ${to}/${name}.fatbin ${to}/${name}.entries)
       string(APPEND table " X(${name})")
+      string(APPEND entries "#include \"${name}.entries\"\n")
     endif()
   endforeach()
 
@@ -81,6 +85,7 @@ function(epigrad_cuda target)
   target_sources(${target} PRIVATE ${sources})
   file(CONFIGURE OUTPUT ${to}/fatbins.h CONTENT
     "#define EG_CUDA_FATBINS(X)@table@\n#define EG_CUDA_FATBIN_DIR \"@to@\"\n" @ONLY)
+  file(CONFIGURE OUTPUT ${to}/entries.h CONTENT "@entries@" @ONLY)
   set_source_files_properties(${from}/kernels.c PROPERTIES OBJECT_DEPENDS "${fatbins}" INCLUDE_DIRECTORIES ${to})
   add_custom_target(${target}_fatbins DEPENDS ${fatbins})
   add_dependencies(${target} ${target}_fatbins)

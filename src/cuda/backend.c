@@ -101,24 +101,15 @@ static eg_status make_word(eg_cuda_device *device) {
                          "cuMemHostGetDevicePointer");
 }
 
-/* While any thread captures a stream, the driver refuses modules and memory to all that have not said that
- * they mean it: CU_STREAM_CAPTURE_MODE_RELAXED. Both are apart from what is captured. Returns the mode
- * before. */
-static CUstreamCaptureMode set_capture_mode(const eg_cuda_device *device, CUstreamCaptureMode mode) {
-    device->driver->cuThreadExchangeStreamCaptureMode(&mode);
-    return mode;
-}
-
 static eg_status start(eg_context *context, eg_cuda_device *device, const eg_open_info *info) {
     EG_TRY(find_device(device, info));
     EG_TRY(eg_cuda_enter(device));
-    const CUstreamCaptureMode before = set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUstreamCaptureMode before = eg_cuda_set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
     eg_status status = detect(context, device);
     if (status == EG_OK) status = make_side_stream(device);
     if (status == EG_OK) status = make_word(device);
-    if (status == EG_OK) status = eg_cuda_load_kernels(device, context->caps.features);
     if (status == EG_OK) status = eg_cuda_graphs_open(context, device);
-    set_capture_mode(device, before);
+    eg_cuda_set_capture_mode(device, before);
     return eg_cuda_leave(device, status);
 }
 
@@ -191,9 +182,9 @@ static eg_status cuda_alloc(eg_context *context, size_t bytes, void **memory) {
     eg_cuda_device *device = context->device;
     CUdeviceptr address = 0;
     EG_TRY(eg_cuda_enter(device));
-    const CUstreamCaptureMode before = set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUstreamCaptureMode before = eg_cuda_set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
     const CUresult result = device->driver->cuMemAlloc(&address, bytes > 0 ? bytes : 1);
-    set_capture_mode(device, before);
+    eg_cuda_set_capture_mode(device, before);
     *memory = (void *)(uintptr_t)address;
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return eg_cuda_leave(device, eg_fail(EG_ERR_OUT_OF_MEMORY, "no device memory for %zu bytes", bytes));

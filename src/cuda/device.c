@@ -45,6 +45,11 @@ eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *wha
     return eg_cuda_fail(device->driver, result, what);
 }
 
+CUstreamCaptureMode eg_cuda_set_capture_mode(const eg_cuda_device *device, CUstreamCaptureMode mode) {
+    device->driver->cuThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
 eg_status eg_cuda_enter(eg_cuda_device *device) {
     if (device->broken != CUDA_SUCCESS) {
         char names[256], what[320];

@@ -9,7 +9,7 @@
 typedef struct eg_cuda_lt eg_cuda_lt;         /* cublasLt and what it chose so far: lt.c */
 typedef struct eg_cuda_graphs eg_cuda_graphs; /* of calls made before: graphs.c */
 
-enum { EG_CUDA_MAX_KERNELS = 160, EG_CUDA_MAX_MODULES = 48 };
+enum { EG_CUDA_MAX_MODULES = 48 };
 
 typedef struct eg_cuda_device {
     const eg_cuda_driver *driver;
@@ -20,8 +20,8 @@ typedef struct eg_cuda_device {
     CUstream side; /* for what runs beside the products */
     CUevent fork, join;
     eg_cuda_caps caps;
-    CUmodule modules[EG_CUDA_MAX_MODULES];
-    CUfunction functions[EG_CUDA_MAX_KERNELS]; /* by row of the kernel table */
+    CUmodule modules[EG_CUDA_MAX_MODULES];     /* NULL: not loaded yet */
+    CUfunction functions[EG_CUDA_MAX_KERNELS]; /* by row of the kernel table; NULL likewise */
     eg_cuda_lt *lt;                            /* NULL: no cublasLt */
     eg_cuda_graphs *graphs;                    /* NULL: there are none */
     bool checked;                              /* every kernel is waited for: EPIGRAD_CUDA_CHECK */
@@ -40,10 +40,15 @@ eg_status eg_cuda_check(eg_cuda_device *device, CUresult result, const char *wha
 eg_status eg_cuda_enter(eg_cuda_device *device);
 eg_status eg_cuda_leave(eg_cuda_device *device, eg_status status);
 
-/* Modules and functions of the embedded kernels. */
-eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features);
+/* Of this thread; returns the mode before. While any thread captures a stream, the driver refuses modules and
+ * memory to all that have not said that they mean it: CU_STREAM_CAPTURE_MODE_RELAXED. Both are apart from
+ * what is captured. */
+CUstreamCaptureMode eg_cuda_set_capture_mode(const eg_cuda_device *device, CUstreamCaptureMode mode);
+
+/* Loads a row's kernel, if it is not loaded. Any thread may be capturing a stream. */
+eg_status eg_cuda_load_row(eg_cuda_device *device, const eg_cuda_kernel *row);
 void eg_cuda_unload_kernels(eg_cuda_device *device);
-/* The entry point eg_`kernel`. */
+/* The entry point eg_`kernel`, whose module is loaded if it is not. */
 eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfunction *function);
 
 /* run.c: the kernels of a program. */

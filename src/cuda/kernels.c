@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels as code: fatbins embedded as bytes, loaded as modules, entry points found by name. */
+/* The kernels as code: fatbins embedded as bytes, of which a device loads those whose kernels it runs. To
+ * load all of them would take a third of a second. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,14 @@
 EG_CUDA_FATBINS(EG_FATBIN)
 #undef EG_FATBIN
 
+enum {
+#define EG_FATBIN(name) FATBIN_##name,
+    EG_CUDA_FATBINS(EG_FATBIN)
+#undef EG_FATBIN
+        FATBINS
+};
+_Static_assert((int)FATBINS <= (int)EG_CUDA_MAX_MODULES, "a module for each fatbin");
+
 static const struct {
     const char *name;
     const unsigned char *bytes;
@@ -27,50 +36,47 @@ static const struct {
     EG_CUDA_FATBINS(EG_FATBIN)
 #undef EG_FATBIN
 };
-enum { FATBINS = sizeof fatbins / sizeof *fatbins };
-_Static_assert((int)FATBINS <= (int)EG_CUDA_MAX_MODULES, "a module for each fatbin");
 
-/* Files for one architecture alone, hopper_*, have no code for the others. */
-static eg_status load_modules(eg_cuda_device *device, uint32_t features) {
-    for (int i = 0; i < FATBINS; i++) {
-        const bool hopper = strncmp(fatbins[i].name, "hopper", 6) == 0;
-        if (hopper && (features & EG_CUDA_SM90A) == 0) continue;
-        EG_TRY(eg_cuda_check(device, device->driver->cuModuleLoadData(&device->modules[i], fatbins[i].bytes),
-                             fatbins[i].name));
-    }
-    return EG_OK;
+/* Which fatbin has a kernel. */
+static const struct {
+    const char *kernel;
+    int fatbin;
+} entries[] = {
+#define EG_ENTRY(fatbin, kernel) {#kernel, FATBIN_##fatbin},
+#include "entries.h" /* made by CMake of what nvcc compiled */
+#undef EG_ENTRY
+};
+
+static eg_status load_module(eg_cuda_device *device, int fatbin) {
+    if (device->modules[fatbin] != NULL) return EG_OK;
+    const CUstreamCaptureMode before = eg_cuda_set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    const CUresult result = device->driver->cuModuleLoadData(&device->modules[fatbin], fatbins[fatbin].bytes);
+    eg_cuda_set_capture_mode(device, before);
+    return eg_cuda_check(device, result, fatbins[fatbin].name);
 }
 
 eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfunction *function) {
     char name[96];
+    size_t i = 0;
+    while (i < sizeof entries / sizeof *entries && strcmp(entries[i].kernel, kernel) != 0) i++;
+    if (i == sizeof entries / sizeof *entries) return eg_cuda_check(device, CUDA_ERROR_NOT_FOUND, kernel);
+    EG_TRY(load_module(device, entries[i].fatbin));
     snprintf(name, sizeof name, "eg_%s", kernel);
-    CUresult result = CUDA_ERROR_NOT_FOUND;
-    for (int i = 0; i < FATBINS && result == CUDA_ERROR_NOT_FOUND; i++) {
-        if (device->modules[i] == NULL) continue;
-        result = device->driver->cuModuleGetFunction(function, device->modules[i], name);
-    }
-    return eg_cuda_check(device, result, kernel);
+    return eg_cuda_check(
+        device, device->driver->cuModuleGetFunction(function, device->modules[entries[i].fatbin], name),
+        kernel);
 }
 
-static eg_status find_row(eg_cuda_device *device, const eg_cuda_kernel *row, CUfunction *function) {
-    EG_TRY(eg_cuda_find_function(device, row->name, function));
-    if (row->shared <= 48 * 1024) return EG_OK;
-    return eg_cuda_check(device,
-                         device->driver->cuFuncSetAttribute(
-                             *function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, row->shared),
-                         row->name);
-}
-
-eg_status eg_cuda_load_kernels(eg_cuda_device *device, uint32_t features) {
-    const eg_cuda_kernel *row;
-    EG_TRY(load_modules(device, features));
-    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
-        if (i >= EG_CUDA_MAX_KERNELS)
-            return eg_fail(EG_ERR_UNSUPPORTED, "the kernel table has more than %d rows",
-                           (int)EG_CUDA_MAX_KERNELS);
-        if (row->family == EG_CUDA_LIBRARY || (row->needs & features) != row->needs) continue;
-        EG_TRY(find_row(device, row, &device->functions[i]));
-    }
+eg_status eg_cuda_load_row(eg_cuda_device *device, const eg_cuda_kernel *row) {
+    CUfunction *function = &device->functions[row - eg_cuda_kernel_row(0)], found;
+    if (row->family == EG_CUDA_LIBRARY || *function != NULL) return EG_OK;
+    EG_TRY(eg_cuda_find_function(device, row->name, &found));
+    if (row->shared > 48 * 1024)
+        EG_TRY(eg_cuda_check(device,
+                             device->driver->cuFuncSetAttribute(
+                                 found, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, row->shared),
+                             row->name));
+    *function = found;
     return EG_OK;
 }
 

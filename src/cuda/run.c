@@ -278,10 +278,22 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program) {
     for (int i = 0; i < program->steps; i++) device->name[i] = program->step[i].kernel;
 }
 
+/* Before anything is enqueued: a call that fails has written nothing. */
+static eg_status load_kernels(eg_cuda_device *device, const eg_program *program) {
+    for (int i = 0; i < program->steps; i++) {
+        const eg_cuda_step *detail = eg_cuda_detail(&program->step[i]);
+        if (program->step[i].kind == EG_COLLECTIVE) continue;
+        if (detail->kernel != NULL) EG_TRY(eg_cuda_load_row(device, detail->kernel));
+        if (detail->sum_kernel != NULL) EG_TRY(eg_cuda_load_row(device, detail->sum_kernel));
+    }
+    return EG_OK;
+}
+
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
                           CUstream stream) {
     eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
     bool beside = false, forks = false;
+    EG_TRY(load_kernels(device, program));
     eg_cuda_name_kernels(device, program);
     for (int i = 0; i < program->steps; i++)
         forks = forks || (program->step[i].beside && program->step[i].kind == EG_MAP);

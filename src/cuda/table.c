@@ -499,6 +499,7 @@ static const eg_cuda_kernel rows[] = {
      .tile_cols = 32,
      .threads = 1024},
 };
+_Static_assert(sizeof rows / sizeof *rows <= EG_CUDA_MAX_KERNELS, "a function for each row");
 
 const eg_cuda_kernel *eg_cuda_kernel_row(int index) {
     return index >= 0 && index < (int)(sizeof rows / sizeof *rows) ? &rows[index] : NULL;

@@ -225,6 +225,8 @@ EXPORT CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUst
 
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     (void)image;
+    if (eg_fake_cuda.module_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.module_result;
+    eg_fake_cuda.modules++;
     *module = (CUmodule)&thing;
     return CUDA_SUCCESS;
 }

@@ -21,6 +21,7 @@ typedef struct fake_cuda {
     int kernels;     /* enqueued on a stream, not captured */
     int clears;      /* of memory, likewise; nothing is written */
     int allocations; /* of device memory */
+    int modules;     /* loaded */
     int synchronisations;
     int recordings;      /* graphs instantiated */
     int graphs;          /* of them, those not destroyed */
@@ -45,6 +46,7 @@ typedef struct fake_cuda {
     bool stream_hangs;    /* for cuStreamQuery */
     int sync_result;      /* of cuStreamSynchronize: a CUresult */
     int record_result;    /* of cuGraphInstantiate */
+    int module_result;    /* of cuModuleLoadData */
 } fake_cuda;
 
 /* Notes a launch, captured or not. */

@@ -3,6 +3,8 @@
  * recorded and replayed, and what is said when something fails. What is chosen for a layer is for
  * test_choice.c, results for test_device.c. */
 #define _DEFAULT_SOURCE
+#include "core/backend.h"
+#include "cuda/device.h"
 #include "host.h"
 
 static void backward(session *s, int times) {
@@ -263,6 +265,35 @@ static void a_call_neither_allocates_nor_waits(void **state) {
 
 /* ---- The peak ----------------------------------------------------------------------------------- */
 
+/* A module takes milliseconds. */
+static void modules_are_loaded_when_they_are_needed(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    driver->modules = 0;
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(driver->modules, 1);
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_int_equal(driver->modules, 1);
+    driver->module_result = CUDA_ERROR_OUT_OF_MEMORY;
+    driver->launches = 0;
+    assert_int_equal(eg_backward(s.context, &s.layer, &s.backward), EG_ERR_OUT_OF_MEMORY);
+    assert_int_equal(driver->launches, 0); /* nothing is half written */
+    driver->module_result = CUDA_SUCCESS;
+    assert_ok(eg_backward(s.context, &s.layer, &s.backward));
+    close_session(&s);
+}
+
+static void every_row_has_a_kernel(void **state) {
+    (void)state;
+    const eg_cuda_kernel *row;
+    session s;
+    open_session(&s);
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++)
+        assert_ok(eg_cuda_load_row(s.context->device, row));
+    close_session(&s);
+}
+
 static void the_peak_is_of_what_a_device_has(void **state) {
     static const char *const kernels[] = {[EG_F32] = "eg_peak_f32",
                                           [EG_F64] = "eg_peak_f64",
@@ -402,6 +433,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_sum_beside_the_products_is_waited_for),
         cmocka_unit_test(sums_of_a_gradient_as_it_is_come_aside),
         cmocka_unit_test(sums_of_few_rows_take_no_kernel),
+        cmocka_unit_test(modules_are_loaded_when_they_are_needed),
+        cmocka_unit_test(every_row_has_a_kernel),
         cmocka_unit_test(the_peak_is_of_what_a_device_has),
         cmocka_unit_test(a_call_neither_allocates_nor_waits),
         cmocka_unit_test(a_lost_context_refuses_politely),
