@@ -5,6 +5,14 @@
 #include "cuda/depth_groups.h"
 #include "host.h"
 
+/* With a row of the kernel table for all that it can do. */
+static eg_context *open_named(const char *kernel) {
+    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = kernel};
+    eg_context *context = NULL;
+    assert_ok(eg_open(&info, &context));
+    return context;
+}
+
 /* How many products of a backward call the plan gives to the library. */
 static int by_library(session *s, const eg_layer *layer, const eg_backward_args *args) {
     char text[8192];
@@ -44,9 +52,7 @@ static void the_library_adds_no_bias_of_another_type(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "cublaslt_bf16"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("cublaslt_bf16");
     const eg_layer layer = {.size = sizeof layer, .m = 64, .k = 64, .n = 64, .batch = 1, .dtype = EG_BF16};
     const eg_backward_args args = {.size = sizeof args,
                                    .a = dense(0),
@@ -103,10 +109,7 @@ static void each_launch_reads_its_part_of_a_pack(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pingpong_nn_128x128"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("hopper_bf16_pingpong_nn_128x128");
     eg_layer layer = {.size = sizeof layer, .m = T, .k = D, .n = D, .batch = B * H, .dtype = EG_BF16};
     const eg_matrix b = {.data = place(1), .batch_stride = D * D};
     eg_packed *packed = NULL;
@@ -141,10 +144,7 @@ static void sums_beside_a_product_wait_for_the_padded_copy(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pingpong_nn_128x128"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("hopper_bf16_pingpong_nn_128x128");
     const eg_layer layer = {.size = sizeof layer, .m = M, .k = K, .n = N, .batch = 1, .dtype = EG_BF16};
     const eg_backward_args args = {.size = sizeof args,
                                    .a = {.data = place(0), .layout = EG_COL_MAJOR},
@@ -156,7 +156,7 @@ static void sums_beside_a_product_wait_for_the_padded_copy(void **state) {
     assert_ok(eg_backward(named, &layer, &args));
     assert_true(driver->waits > 0);
     assert_string_equal(driver->launch[0], "pad_16");
-    assert_string_equal(driver->launch[1], info.kernel);
+    assert_string_equal(driver->launch[1], "hopper_bf16_pingpong_nn_128x128");
     assert_int_equal(driver->launches_before_wait, 1);
     eg_close(named);
     close_session(&s);
@@ -168,10 +168,7 @@ static void every_outer_item_has_to_be_aligned(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_pingpong_nn_128x128"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("hopper_bf16_pingpong_nn_128x128");
     const eg_layer layer = {
         .size = sizeof layer, .m = T, .k = D, .n = D, .batch = H, .dtype = EG_BF16, .outer_batch = B};
     eg_forward_args args = {.size = sizeof args,
@@ -192,9 +189,7 @@ static void every_item_of_a_chunk_has_to_be_aligned(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "tall_bf16_32x64"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("tall_bf16_32x64");
     eg_layer layer = eg_layer_of(M, K, N, EG_ACT_SILU);
     layer.dtype = EG_BF16, layer.batch = 2;
     eg_forward_args args = {.size = sizeof args,
@@ -241,10 +236,7 @@ static void k_blocks_have_the_rows_of_their_group(void **state) {
     (void)state;
     session s;
     open_session(&s);
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_grouped_tn_128x128"};
-    eg_context *named = NULL;
-    assert_ok(eg_open(&info, &named));
+    eg_context *named = open_named("hopper_bf16_grouped_tn_128x128");
     const eg_layer layer = {.size = sizeof layer, .m = M, .k = K, .n = N, .dtype = EG_BF16, .groups = GROUPS};
     for (int turned = 0; turned < 2; turned++) {
         const eg_backward_args args = {
@@ -255,7 +247,7 @@ static void k_blocks_have_the_rows_of_their_group(void **state) {
             .offsets = {.data = place(21)}};
         driver->maps = driver->launches = 0;
         assert_ok(eg_backward(named, &layer, &args));
-        assert_string_equal(driver->launch[0], info.kernel);
+        assert_string_equal(driver->launch[0], "hopper_bf16_grouped_tn_128x128");
         for (int i = 0; i < 2; i++) {
             const fake_map *map = map_at((uintptr_t)place(i));
             assert_non_null(map);
@@ -289,9 +281,7 @@ static void a_cluster_shares_left_or_right(void **state) {
     for (size_t i = 0; i < LENGTH(rows); i++) {
         session s;
         open_session(&s);
-        const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = rows[i].kernel};
-        eg_context *named = NULL;
-        assert_ok(eg_open(&info, &named));
+        eg_context *named = open_named(rows[i].kernel);
         const eg_layer layer = {
             .size = sizeof layer, .m = M, .k = K, .n = N, .dtype = EG_BF16, .groups = GROUPS};
         const eg_forward_args args = {.size = sizeof args,
