@@ -28,6 +28,20 @@ static inline uint16_t eg_bf16_of_f32(float x) {
 }
 
 /* f16 has 10 fraction bits and exponent bias 15, f32 has 23 and 127. */
+#ifdef __aarch64__ /* which converts f16 in hardware, by the same rules */
+static inline float eg_f32_of_f16(uint16_t x) {
+    __fp16 number;
+    memcpy(&number, &x, sizeof number);
+    return (float)number;
+}
+
+static inline uint16_t eg_f16_of_f32(float x) {
+    const __fp16 number = (__fp16)x;
+    uint16_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits;
+}
+#else
 static inline float eg_f32_of_f16(uint16_t x) {
     const uint32_t sign = (uint32_t)(x & 0x8000U) << 16, magnitude = x & 0x7fffU;
     if (magnitude >= 0x7c00U) return eg_f32_of_bits(sign | 0x7f800000U | (magnitude << 13)); /* inf, NaN */
@@ -48,6 +62,7 @@ static inline uint16_t eg_f16_of_f32(float x) {
     const float shifted = eg_f32_of_bits(magnitude) + 0.5F;
     return (uint16_t)(sign | (eg_bits_of_f32(shifted) - 0x3f000000U));
 }
+#endif
 
 /* Rounds to f32 toward zero with the last bit set when inexact ("round to odd"), after which a second
  * rounding to at most 22 bits gives what one rounding would have given. */

@@ -23,29 +23,39 @@ static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int6
         char *to = dst + i * row_bytes;
         for (int64_t j = 0; j < whole; j += EG_LANES)
             EG_V(stream)((EG_R *)(void *)to + j, EG_V(load)(from + j));
-        EG_V(store_row)(to + (size_t)whole * eg_dtype_size(dtype), from + whole, dtype, 1, cols - whole);
+        EG_V(store_row)(to + whole * (int64_t)eg_dtype_size(dtype), from + whole, dtype, 1, cols - whole);
     }
 }
 
-#if defined(__AVX2__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 32
+#if EG_REAL_BITS == 32
+typedef uint32_t EG_V(bits) __attribute__((vector_size(EG_VECTOR_BYTES)));
+
 /* To the nearest bf16, in the low half of each lane, ties to even; a NaN stays one. */
-EG_INLINE __m256i EG_V(round_to_bf16)(EG_T number) {
-    const EG_I x = (EG_I)number, odd = (x >> 16) & 1;
-    const __m256i half = _mm256_add_epi32((__m256i)odd, _mm256_set1_epi32(0x7fff));
-    const EG_T rounded = (EG_T)_mm256_add_epi32((__m256i)x, half), quiet = (EG_T)(x | 0x400000);
-    const EG_I nan = (x & EG_ABS_MASK) > EG_EXP_FIELD;
-    return _mm256_srli_epi32((__m256i)EG_V(select)(nan, quiet, rounded), 16);
+EG_INLINE EG_V(bits) EG_V(round_to_bf16)(EG_T number) {
+    const EG_V(bits) x = (EG_V(bits))number, rounded = x + ((x >> 16) & 1) + 0x7fff, quiet = x | 0x400000;
+    const EG_I nan = ((EG_I)number & EG_ABS_MASK) > EG_EXP_FIELD;
+    return (EG_V(bits))EG_V(select)(nan, (EG_T)quiet, (EG_T)rounded) >> 16;
 }
+#endif
+
+#if defined(__AVX2__) && EG_VECTOR_BYTES == 32 && EG_REAL_BITS == 32
 
 /* A vector as 16-bit numbers. */
 EG_INLINE void EG_V(store_words)(char *to, EG_T x, const eg_dtype dtype) {
     if (dtype == EG_F16) {
         _mm_storeu_si128((void *)to, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
     } else {
-        const __m256i words = EG_V(round_to_bf16)(x);
+        const __m256i words = (__m256i)EG_V(round_to_bf16)(x);
         _mm_storeu_si128((void *)to,
                          _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
     }
+}
+#define EG_STORES_WORDS 1
+#elif defined(EG_USE_NEON) && EG_REAL_BITS == 32
+EG_INLINE void EG_V(store_words)(char *to, EG_T x, const eg_dtype dtype) {
+    const uint16x4_t words = dtype == EG_F16 ? (uint16x4_t)vcvt_f16_f32((float32x4_t)x)
+                                             : vmovn_u32((uint32x4_t)EG_V(round_to_bf16)(x));
+    memcpy(to, &words, sizeof words);
 }
 #define EG_STORES_WORDS 1
 #else
@@ -100,11 +110,25 @@ EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(n
     if (count >= EG_LANES) {
         if (dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32))
             return EG_V(load)((const EG_R *)(const void *)from);
-#if EG_REAL_BITS == 32
+#if EG_REAL_BITS == 32 && defined(EG_USE_NEON)
+        const uint16x4_t halves = (uint16x4_t) * (const EG_V(halves) *)(const void *)from;
+        return (EG_T)(dtype == EG_BF16 ? (float32x4_t)vshll_n_u16(halves, 16)
+                                       : vcvt_f32_f16((float16x4_t)halves));
+#elif EG_REAL_BITS == 32
         if (dtype == EG_BF16)
             return (EG_T)(__builtin_convertvector(*(const EG_V(halves) *)(const void *)from, EG_I) << 16);
 #endif
     }
+#ifdef EG_USE_NEON
+    EG_T some = {0};
+    EG_UNROLL(4)
+    for (int64_t i = 0; i < EG_LANES - 1; i++) { /* as calls of memcpy, they took longer than the products */
+        EG_R number = 0;
+        if (i < count) EG_V(load_row)(&number, from + i * (int64_t)eg_dtype_size(dtype), dtype, 1, 1);
+        some[i] = number;
+    }
+    return some;
+#else
 #if defined(__AVX2__) && EG_VECTOR_BYTES == 32
     if (dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32)) {
         EG_I lane = {0};
@@ -121,4 +145,5 @@ EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(n
     EG_R numbers[EG_LANES] = {0};
     EG_V(load_row)(numbers, from, dtype, 1, count < EG_LANES ? count : EG_LANES);
     return EG_V(load)(numbers);
+#endif
 }

@@ -8,6 +8,15 @@
  * rows are multiplied with them. */
 enum { EG_V(at_once) = EG_NR % 8 == 0 ? 8 : 4 };
 
+#ifndef EG_USE_NEON
+/* sum + the products of `count` k, one after the other. */
+EG_INLINE EG_T EG_V(add_k)(EG_T sum, const EG_R *left, const EG_T *b, const int count) {
+    EG_UNROLL(8)
+    for (int u = 0; u < count; u++) sum = EG_V(fma)(EG_V(splat)(left[u]), b[u], sum);
+    return sum;
+}
+#endif
+
 /* Columns [0, cols) of `count` k, at most at_once; those of a row are neighbours. `left` points to the first
  * k of the first row. dtype and count are constants where this is inlined. */
 EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char *right, const eg_dtype dtype,
@@ -17,17 +26,15 @@ EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char 
     for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
         EG_T b[EG_V(at_once)];
         const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
+        const bool prefetches = ahead != 0 && (EG_VECTOR_BYTES > 16 || j * vector % 64 == 0);
         EG_UNROLL(8)
         for (int u = 0; u < count; u++) {
             b[u] = EG_V(load_numbers)(right + u * k_bytes, dtype, some);
-            if (ahead != 0) __builtin_prefetch(right + u * k_bytes + ahead, 0, 2);
+            if (prefetches) __builtin_prefetch(right + u * k_bytes + ahead, 0, 2);
         }
         for (int64_t i = 0; i < x->rows; i++) {
-            EG_T sum = EG_V(load)(sums + i * EG_NR);
-            EG_UNROLL(8)
-            for (int u = 0; u < count; u++)
-                sum = EG_V(fma)(EG_V(splat)(left[i * x->left_row + u]), b[u], sum);
-            EG_V(store)(sums + i * EG_NR, sum);
+            const EG_T sum = EG_V(load)(sums + i * EG_NR);
+            EG_V(store)(sums + i * EG_NR, EG_V(add_k)(sum, left + i * x->left_row, b, count));
         }
     }
 }

@@ -21,16 +21,19 @@
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
 
-/* `depth` k of a tile of `nv` vectors a row. nv, and either index_stride or k_stride, are constants where
- * this is inlined. */
+#ifdef EG_USE_NEON
+#include "multiply_neon.h"
+#else
+/* `depth` k of a tile of `nv` vectors a row. nv, `transposed`, and either index_stride or k_stride, are
+ * constants where this is inlined. */
 EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index_stride,
                                     const int64_t k_stride, const EG_R *right, const int64_t right_k_stride,
-                                    int64_t depth, const int nv) {
+                                    int64_t depth, const int nv, const bool transposed) {
     enum { SOON = 12 }; /* k: a transposed left operand touches another distant line with each k */
     EG_PARTS(4)
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
-        if (index_stride == 1) __builtin_prefetch(left + (k + SOON) * k_stride, 0, 3);
+        if (transposed) __builtin_prefetch(left + (k + SOON) * k_stride, 0, 3);
         EG_UNROLL(8)
         for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_k_stride + j * EG_LANES);
         EG_UNROLL(16)
@@ -41,6 +44,7 @@ EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, co
         }
     }
 }
+#endif
 
 /* Prefetches one slice. More at a time would delay the loads of the multiplication. */
 EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const char *at) {
@@ -105,9 +109,9 @@ EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_op
         rows -= some;
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         if (transposed) {
-            EG_V(multiply_group)(sum, a, 1, left->k_stride, b, right->k_stride, count, nv);
+            EG_V(multiply_group)(sum, a, 1, left->k_stride, b, right->k_stride, count, nv, true);
         } else {
-            EG_V(multiply_group)(sum, a, left->index_stride, 1, b, right->k_stride, count, nv);
+            EG_V(multiply_group)(sum, a, left->index_stride, 1, b, right->k_stride, count, nv, false);
         }
     }
     EG_V(store_accumulators)(sum, tile, nv);

@@ -47,6 +47,9 @@ EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_
             _mm256_storeu_ps(to + j,
                              _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)from + j))));
         }
+#elif defined(EG_USE_NEON)
+        for (; stride == 1 && j + 4 <= count; j += 4)
+            vst1q_f32(to + j, vcvt_f32_f16((float16x4_t)vld1_u16((const uint16_t *)from + j)));
 #endif
         for (; j < count; j++) to[j] = eg_f32_of_f16(((const uint16_t *)from)[j * stride]);
     }
@@ -59,6 +62,9 @@ EG_INLINE void EG_V(store_f16)(uint16_t *to, const EG_R *from, int64_t stride, i
         _mm_storeu_si128((__m128i *)(to + j),
                          _mm256_cvtps_ph(_mm256_loadu_ps(from + j), _MM_FROUND_TO_NEAREST_INT));
     }
+#elif defined(EG_USE_NEON)
+    for (; stride == 1 && j + 4 <= count; j += 4)
+        vst1_u16(to + j, (uint16x4_t)vcvt_f16_f32(vld1q_f32(from + j)));
 #endif
     for (; j < count; j++) to[j * stride] = eg_f16_of_f32(from[j]);
 }
