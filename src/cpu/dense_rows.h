@@ -23,7 +23,7 @@ static void EG_V(stream_dense)(const EG_R *tile, char *dst, eg_dtype dtype, int6
         char *to = dst + i * row_bytes;
         for (int64_t j = 0; j < whole; j += EG_LANES)
             EG_V(stream)((EG_R *)(void *)to + j, EG_V(load)(from + j));
-        EG_V(store_row)(to + whole * (int64_t)eg_dtype_size(dtype), from + whole, dtype, 1, cols - whole);
+        EG_V(store_row)(to + whole * EG_V(size_of)(dtype), from + whole, dtype, 1, cols - whole);
     }
 }
 
@@ -124,7 +124,7 @@ EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(n
     EG_UNROLL(4)
     for (int64_t i = 0; i < EG_LANES - 1; i++) { /* as calls of memcpy, they took longer than the products */
         EG_R number = 0;
-        if (i < count) EG_V(load_row)(&number, from + i * (int64_t)eg_dtype_size(dtype), dtype, 1, 1);
+        if (i < count) EG_V(load_row)(&number, from + i * EG_V(size_of)(dtype), dtype, 1, 1);
         some[i] = number;
     }
     return some;

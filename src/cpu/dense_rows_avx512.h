@@ -126,7 +126,7 @@ EG_INLINE EG_T EG_V(load_numbers)(const char *from, const eg_dtype dtype, EG_V(n
 
 EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dtype, int64_t row_bytes,
                                   int64_t rows, int64_t cols) {
-    const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    const int64_t vector_bytes = EG_LANES * EG_V(size_of)(dtype);
     for (int64_t i = 0; i < rows; i++) {
         EG_UNROLL(8)
         for (int j = 0; j < EG_NV; j++) {
@@ -139,7 +139,7 @@ EG_INLINE void EG_V(load_vectors)(EG_R *tile, const char *src, const eg_dtype dt
 
 EG_INLINE void EG_V(store_vectors)(const EG_R *tile, char *dst, const eg_dtype dtype, int64_t row_bytes,
                                    int64_t rows, int64_t cols) {
-    const int64_t vector_bytes = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    const int64_t vector_bytes = EG_LANES * EG_V(size_of)(dtype);
     for (int64_t i = 0; i < rows; i++) {
         EG_UNROLL(8)
         for (int j = 0; j < EG_NV; j++) {

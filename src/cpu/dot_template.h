@@ -81,8 +81,8 @@ EG_INLINE void EG_V(add_products)(EG_T sum[][4], const EG_R *left, int64_t left_
 EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, const eg_dtype dtype,
                                const int rows) {
     enum { AHEAD = 2048 }; /* bytes of a column that are prefetched */
-    const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype), group = EG_NV * vector;
-    const int64_t bytes = x->depth * (int64_t)eg_dtype_size(dtype);
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype), group = EG_NV * vector;
+    const int64_t bytes = x->depth * EG_V(size_of)(dtype);
     const EG_R *left = (const EG_R *)x->left + row * x->left_row;
     const char *column[4];
     EG_T sum[4][4] = {{{0}}};

@@ -22,7 +22,7 @@ EG_INLINE EG_T EG_V(add_k)(EG_T sum, const EG_R *left, const EG_T *b, const int 
 EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char *right, const eg_dtype dtype,
                              const int64_t k_bytes, const int count, int64_t cols, EG_R *sums,
                              const int64_t ahead) {
-    const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
     for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
         EG_T b[EG_V(at_once)];
         const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
@@ -41,14 +41,14 @@ EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char 
 
 /* Whether the rows of the right operand follow each other, as in a pack. */
 EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
-    return x->k_bytes == EG_NR * (int64_t)eg_dtype_size(dtype);
+    return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
 }
 
 /* The same for a single row, whose numbers `left` stay in registers too, and a pack. */
 EG_INLINE void EG_V(add_one)(const EG_T left[EG_V(at_once)], const char *right, const eg_dtype dtype,
                              const int64_t k_bytes, const int count, int64_t cols, EG_R *sums,
                              const int64_t ahead) {
-    const int64_t vector = EG_LANES * (int64_t)eg_dtype_size(dtype);
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
     for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
         const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
         const bool begins_line = ahead != 0 && j * vector % 64 == 0;

@@ -6,10 +6,6 @@
  * A tile has `rows` rows of `width` micro-panels, mr of both together. Two of 16-bit numbers are whole
  * cache lines where one is not. */
 
-EG_INLINE bool EG_V(is_own_type)(const eg_dtype dtype) {
-    return dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32);
-}
-
 /* `depth` k of a tile. Of both strides of the left operand one is 1 and the other one nr, as constants. */
 EG_INLINE void EG_V(outer_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *left, const int64_t index_stride,
                                 const int64_t k_stride, const EG_R *right, int64_t panel, int64_t depth,
@@ -95,7 +91,7 @@ EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, cons
 EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed, const eg_dtype dtype,
                                 const int width) {
     const int rows = EG_MR / width;
-    const int64_t panel_bytes = EG_NR * (int64_t)eg_dtype_size(dtype);
+    const int64_t panel_bytes = EG_NR * EG_V(size_of)(dtype);
     const EG_R *left = x->left;
     for (int64_t row = 0; row < x->rows; row += rows, left += rows * (transposed ? 1 : EG_NR)) {
         const EG_R *right = x->right, *bias = x->bias;

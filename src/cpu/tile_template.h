@@ -22,6 +22,15 @@
 
 #define EG_NR (EG_NV * EG_LANES)
 
+EG_INLINE bool EG_V(is_own_type)(const eg_dtype dtype) {
+    return dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32);
+}
+
+/* Bytes of a number: eg_dtype_size where a loop cannot have a call. */
+EG_INLINE int64_t EG_V(size_of)(const eg_dtype dtype) {
+    return EG_V(is_own_type)(dtype) ? (int64_t)sizeof(EG_R) : (int64_t)sizeof(uint16_t);
+}
+
 /* ---- load and store ----------------------------------------------------------------------------- */
 
 #if EG_REAL_BITS == 64
@@ -84,7 +93,7 @@ EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64
 
 static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_stride,
                             int64_t col_stride, int64_t rows, int64_t cols) {
-    const int64_t row = row_stride * (int64_t)eg_dtype_size(dtype);
+    const int64_t row = row_stride * EG_V(size_of)(dtype);
     for (int64_t i = 0; i < rows; i++)
         EG_V(load_row)(tile + i * EG_NR, src + i * row, dtype, col_stride, cols);
 }
@@ -122,7 +131,7 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
     if (row_stride == 1 && col_stride != 1) {
         EG_V(load_columns)(to, src, dtype, col_stride, rows, cols);
     } else if (col_stride == 1) {
-        EG_V(load_dense)(to, src, dtype, row_stride * (int64_t)eg_dtype_size(dtype), rows, cols);
+        EG_V(load_dense)(to, src, dtype, row_stride * EG_V(size_of)(dtype), rows, cols);
     } else {
         EG_V(load_rows)(to, src, dtype, row_stride, col_stride, rows, cols);
     }
@@ -137,7 +146,7 @@ static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t
 _Static_assert(EG_MR <= EG_NR, "a column of a tile fits into a row of it");
 static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int64_t col_stride, int64_t rows,
                                 int64_t cols) {
-    const int64_t col_bytes = col_stride * (int64_t)eg_dtype_size(dtype);
+    const int64_t col_bytes = col_stride * EG_V(size_of)(dtype);
     _Alignas(64) EG_R turned[EG_BLOCK * EG_NR];
     for (int64_t col = 0; col < cols; col += EG_BLOCK) {
         const int64_t count = cols - col < EG_BLOCK ? cols - col : EG_BLOCK;
@@ -154,13 +163,13 @@ static void EG_V(store_columns)(const EG_R *tile, char *dst, eg_dtype dtype, int
 /* The result of a product, by non-temporal stores. */
 static void EG_V(stream_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride, int64_t rows,
                               int64_t cols) {
-    EG_V(stream_dense)(tile, dst, dtype, row_stride * (int64_t)eg_dtype_size(dtype), rows, cols);
+    EG_V(stream_dense)(tile, dst, dtype, row_stride * EG_V(size_of)(dtype), rows, cols);
 }
 
 static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_t row_stride,
                              int64_t col_stride, int64_t rows, int64_t cols) {
     const EG_R *from = tile;
-    const int64_t row = row_stride * (int64_t)eg_dtype_size(dtype);
+    const int64_t row = row_stride * EG_V(size_of)(dtype);
     if (row_stride == 1 && col_stride != 1) {
         EG_V(store_columns)(from, dst, dtype, col_stride, rows, cols);
         return;

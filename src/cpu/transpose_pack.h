@@ -93,7 +93,7 @@ EG_INLINE void EG_V(widen_rows)(EG_R *to, const char *src, eg_dtype dtype, int64
                                 int64_t cols) {
     enum { PART = 64 };
     EG_R part[EG_BLOCK * PART];
-    for (; rows > 0; rows -= PART, src += PART * (int64_t)eg_dtype_size(dtype), to += PART * EG_NR) {
+    for (; rows > 0; rows -= PART, src += PART * EG_V(size_of)(dtype), to += PART * EG_NR) {
         const int64_t count = rows < PART ? rows : PART;
         for (int64_t j = 0; j < EG_BLOCK; j++) {
             EG_R *column = part + j * PART;
@@ -106,7 +106,7 @@ EG_INLINE void EG_V(widen_rows)(EG_R *to, const char *src, eg_dtype dtype, int64
 
 static void EG_V(load_columns)(EG_R *tile, const char *src, eg_dtype dtype, int64_t col_stride, int64_t rows,
                                int64_t cols) {
-    const int64_t col_bytes = col_stride * (int64_t)eg_dtype_size(dtype);
+    const int64_t col_bytes = col_stride * EG_V(size_of)(dtype);
     for (int64_t col = 0; col < cols; col += EG_BLOCK) {
         const char *from = src + col * col_bytes;
         if (dtype == (EG_REAL_BITS == 64 ? EG_F64 : EG_F32) && col + EG_BLOCK <= cols) {
