@@ -3,10 +3,11 @@
  *
  *     fork_join THREADS BUSY [LIBRARY...]
  *
- * BUSY processes compute beside it; where there are none, the threads are bound one to a core. The three
- * thread pools are the library's own, OpenMP's, and pthreadpool's where it was there to build with. A LIBRARY
- * is the path of a libepigrad.so: eg_backward at 64 and 256 cubed in f32 by each. Times are in microseconds,
- * median and least of the rounds; in each round everything has its turn. */
+ * BUSY processes compute beside it; where there are none, the threads are bound one to a core of those that
+ * the process may use (taskset). The three thread pools are the library's own, OpenMP's, and pthreadpool's
+ * where it was there to build with. A LIBRARY is the path of a libepigrad.so: eg_backward at 64 and 256 cubed
+ * in f32 by each. Times are in microseconds, median and least of the rounds; in each round everything has its
+ * turn. */
 #define _GNU_SOURCE /* sched_setaffinity */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -194,10 +195,20 @@ static void make_busy(int count) {
     }
 }
 
+/* The core of that number, of those that the process may use. */
+static size_t core_of(const cpu_set_t *usable, int number) {
+    size_t core = 0;
+    for (int left = number % CPU_COUNT(usable);; core++) {
+        if (CPU_ISSET(core, usable) && left-- == 0) return core;
+    }
+}
+
 /* The main thread to the first core, the others of each thread pool, in the order they were made, to the next
  * ones.
  */
 static void bind_threads(void) {
+    cpu_set_t usable;
+    if (sched_getaffinity(0, sizeof usable, &usable) != 0) return;
     DIR *tasks = must(opendir("/proc/self/task"), "no /proc");
     for (struct dirent *task; (task = readdir(tasks)) != NULL;) {
         const int id = atoi(task->d_name);
@@ -208,7 +219,7 @@ static void bind_threads(void) {
         closedir(others);
         cpu_set_t core;
         CPU_ZERO(&core);
-        CPU_SET((size_t)(before == 0 ? 0 : 1 + (before - 1) % (threads - 1)), &core);
+        CPU_SET(core_of(&usable, before == 0 ? 0 : 1 + (before - 1) % (threads - 1)), &core);
         if (id > 0) sched_setaffinity(id, sizeof core, &core);
     }
     closedir(tasks);

@@ -32,7 +32,7 @@ import gated_block  # noqa: E402
 import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
-from turns import REST, keep_memory, seconds  # noqa: E402
+from turns import check_cores, keep_memory, rest, seconds  # noqa: E402
 
 SIZES = "512x512x512,1024x1024x1024,256x768x2048"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2, "f16": 8e-3, "f64": 1e-12}
@@ -91,7 +91,7 @@ def step(s, by):
 
 def timed(calls, count, threads):
     """Seconds of each call's turns."""
-    times, rest = {name: [] for name in calls}, REST if threads > 1 else 0
+    times = {name: [] for name in calls}
     repeats = {}
     for name, call in list(calls.items()):
         try:
@@ -102,7 +102,7 @@ def timed(calls, count, threads):
         repeats[name] = max(1, round(TURN_SECONDS / seconds(call, count, 2, 0)))
     for turn in range(TURNS):
         for name in random.sample(list(calls), len(calls)):
-            time.sleep(rest)  # until the threads of the one before have come to rest
+            rest(threads)
             times[name].append(seconds(calls[name], count, repeats[name], turn * repeats[name]))
     return times
 
@@ -155,6 +155,7 @@ def main():
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(json.dumps(head) + "\n")
         for threads in map(int, options.threads.split(",")):
+            check_cores(threads)
             torch.set_num_threads(threads)
             library = eg.Library(options.library, backend=eg.CPU, threads=threads)
             for dtype in options.dtypes.split(","):

@@ -20,7 +20,9 @@ the caches:
              that oneDNN likes best where that is faster (f32 and bf16; sweep_onednn.c, where oneDNN 2 is there)
 
 All take turns in one process; the ratio of epigrad's time to the fastest peer's is taken within a turn, and the
-median of the turns counts. Between turns threads of either side come to rest. Where an instruction set is capped
+median of the turns counts. One thread is timed by its own processor time, several by the clock on the wall: give
+them processors of their own (taskset), which the output names. A turn begins when the threads of the one before have
+stopped spinning; OMP_WAIT_POLICY=active is refused, as then they never do. Where an instruction set is capped
 (EPIGRAD_CPU_ISA), cap the peers too: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS.
 
 Beside the output, a line a layer and call, it writes OUTPUT-records.jsonl for tools/performance.py, and a plot."""
@@ -41,7 +43,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import epigrad_c as eg  # noqa: E402
 import machine  # noqa: E402
 from operators import DTYPES, act_grad, activate  # noqa: E402
-from turns import REST, keep_memory, seconds  # noqa: E402
+from turns import check_cores, keep_memory, rest, seconds  # noqa: E402
 
 SIZES = {  # K, N of a layer, or N, K
     "gpt2": [(768, 2304), (768, 768), (768, 3072), (1024, 4096), (1280, 5120), (768, 50257)],
@@ -268,7 +270,6 @@ def measure(library, onednn, layer, sets, mode, threads, options):
             check(name, runs[name], layer, sets[0], mode, runs["torch"])
     if options.plan:
         print(ours.plan(), end="")
-    rest = REST if threads > 1 else 0
     guess, repeats = {}, {}
     for name in list(runs):
         try:
@@ -278,12 +279,12 @@ def measure(library, onednn, layer, sets, mode, threads, options):
             del runs[name]
             continue
         repeats[name] = min(2000, max(1, round(TURN_SECONDS / guess[name])))
-        time.sleep(rest)
+        rest(threads)
     times = {name: [] for name in runs}
     for turn in range(TURNS):
         for name in random.sample(list(runs), len(runs)):
             times[name].append(seconds(runs[name], len(sets), repeats[name], turn * repeats[name]))
-            time.sleep(rest)
+            rest(threads)
     ours.close()
     peers = [name for name in runs if name != "epigrad"]
     best = min(peers, key=lambda name: statistics.median(times[name]))
@@ -294,6 +295,7 @@ def measure(library, onednn, layer, sets, mode, threads, options):
 
 
 def sweep(options, threads, write):
+    cores = check_cores(threads)
     torch.set_num_threads(threads)
     library, measured = eg.Library(options.library, backend=eg.CPU, threads=threads, kernel=options.kernel), []
     onednn = OneDnn(options.onednn, threads)
@@ -311,7 +313,7 @@ def sweep(options, threads, write):
         for mode in options.modes:
             if mode == "forward+pre" and activation == "none":  # pre is y: nobody else writes it twice
                 continue
-            row = {"threads": threads, "family": family, "layer": name,
+            row = {"threads": threads, "cores": cores, "family": family, "layer": name,
                    **measure(library, onednn, layer, sets, mode, threads, options)}
             measured.append(row)
             write(row)

@@ -2,12 +2,36 @@
 """How what takes turns in one process is timed."""
 
 import ctypes
+import os
 import sys
 import time
 
 import torch
 
-REST = 0.004  # seconds until the threads of the turn before have come to rest
+SLICE, QUIET, MOST_SLICES = 0.002, 0.1, 250  # seconds; of a slice, what the process may compute while it rests
+
+
+def rest(threads):
+    """Returns when the threads of the turn before have stopped spinning: OpenMP's go on for some 10 ms after their
+    work, and would take the processors of the next turn. Waiting for half a second means that they never stop."""
+    if threads == 1:
+        return
+    for _ in range(MOST_SLICES):
+        begin = time.process_time()
+        time.sleep(SLICE)
+        if time.process_time() - begin < QUIET * SLICE:
+            return
+    raise SystemExit("the threads of a library do not come to rest: is OMP_WAIT_POLICY or GOMP_SPINCOUNT set?")
+
+
+def check_cores(threads):
+    """Several threads are timed by the clock on the wall, so each needs a processor that nothing else has."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count())
+    if threads > len(cores):
+        raise SystemExit(f"{threads} threads on {len(cores)} processors: say which by taskset")
+    if threads > 1 and os.environ.get("OMP_WAIT_POLICY", "").lower() == "active":
+        raise SystemExit("with OMP_WAIT_POLICY=active the peers' threads spin while epigrad's compute")
+    return list(cores)
 
 
 def keep_memory():
