@@ -9,7 +9,7 @@ typedef struct pack_job {
     eg_dtype dtype; /* of micro-panels */
     eg_operand x;
     char *panels, *panels_t; /* X in micro-panels, and its transpose; NULL: not wanted */
-    int64_t bands, segments;
+    int64_t bands, segments, segment_blocks;
     eg_cpu_packs blocks; /* the first AMX tile block of each layout of X */
     bool shared;         /* other cores read them */
 } pack_job;
@@ -112,7 +112,7 @@ eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int6
     return (eg_rows){(char *)tile, EG_AMX_BLOCK * sizeof(float), EG_F32, 1};
 }
 
-/* One micro-panel of blocks: 32 rows of X. */
+/* A part of a micro-panel of blocks: 32 rows of X. */
 static void pack_block_row(void *arg, int64_t index, int thread) {
     enum { TOUCHED = 16 }; /* blocks */
     (void)thread;
@@ -120,23 +120,34 @@ static void pack_block_row(void *arg, int64_t index, int thread) {
     const eg_operand *x = &job->x;
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, x->rows, x->cols);
-    const int64_t item = index / grid.rows, panel = index % grid.rows, row = panel * EG_AMX_BLOCK;
-    const int64_t rows = eg_least(EG_AMX_BLOCK, x->rows - row);
+    const int64_t of_rows = index / job->segments, first = index % job->segments * job->segment_blocks;
+    const int64_t item = of_rows / grid.rows, panel = of_rows % grid.rows, row = panel * EG_AMX_BLOCK;
+    const int64_t rows = eg_least(EG_AMX_BLOCK, x->rows - row),
+                  end = eg_least(first + job->segment_blocks, grid.cols);
     _Alignas(64) float tile[EG_AMX_BLOCK * EG_AMX_BLOCK];
     bool fits = true;
-    for (int64_t i = 0; i < grid.cols; i++) {
+    for (int64_t i = first; i < end; i++) {
         const int64_t col = i * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, x->cols - col);
-        if (i % TOUCHED == 0)
-            eg_cpu_touch(x, item, row, rows, col, eg_least(TOUCHED * EG_AMX_BLOCK, x->cols - col));
+        if ((i - first) % TOUCHED == 0)
+            eg_cpu_touch(x, item, row, rows, col,
+                         eg_least(eg_least(TOUCHED, end - i) * EG_AMX_BLOCK, x->cols - col));
         const eg_rows from = eg_cpu_block_rows(kernel, x, item, row, rows, col, cols, tile);
         const eg_cpu_packs to = eg_amx_block_at(&job->blocks, &grid, item, panel, i);
-        if (job->shared && i + 1 < grid.cols) {
+        if (job->shared && i + 1 < end) {
             const eg_cpu_packs next = eg_amx_block_at(&job->blocks, &grid, item, panel, i + 1);
             kernel->pack.prefetch_write(&next, 0, EG_AMX_BLOCK / 2);
         }
         fits &= kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, rows, cols, &to);
     }
     if (!fits) eg_cpu_refuse(job->run);
+}
+
+/* Few rows are too few micro-panels for many threads. */
+static int64_t blocks_of_segment(int64_t rows, int64_t cols, int threads) {
+    enum { PARTS_A_THREAD = 2, LEAST = 4 };
+    if (threads <= 1 || rows >= PARTS_A_THREAD * threads) return cols;
+    const int64_t parts = eg_ceil_div(PARTS_A_THREAD * threads, rows), blocks = eg_ceil_div(cols, parts);
+    return blocks > LEAST ? blocks : LEAST;
 }
 
 /* A column-major X is taken as its row-major transpose: a left operand of one is a transposed left operand of
@@ -146,10 +157,13 @@ static void pack_blocks(pack_job *job, int threads, int64_t items, eg_cpu_packs 
         job->x = eg_cpu_transpose(job->x);
         to = (eg_cpu_packs){.left = to.left_t, .right_t = to.right, .right = to.right_t, .left_t = to.left};
     }
+    const int64_t rows = eg_ceil_div(job->x.rows, EG_AMX_BLOCK) * items,
+                  cols = eg_ceil_div(job->x.cols, EG_AMX_BLOCK);
     job->blocks = to;
     job->shared = threads > 1;
-    eg_cpu_share(job->run, threads, (job->x.rows + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * items, pack_block_row,
-                 job);
+    job->segment_blocks = blocks_of_segment(rows, cols, threads);
+    job->segments = eg_ceil_div(cols, job->segment_blocks);
+    eg_cpu_share(job->run, threads, rows * job->segments, pack_block_row, job);
 }
 
 /* ---- Fused packing ------------------------------------------------------------------------------ */
