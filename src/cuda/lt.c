@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "device.h"
+#include "lt_choose.h"
 
 /* ---- The library ---------------------------------------------------------------------------------- */
 
@@ -64,16 +65,7 @@ static void lt_load(void) {
 
 /* ---- The cache of products ------------------------------------------------------------------------- */
 
-/* The key of a product, as the library sees it: column-major, so that its columns are our rows. It has no
- * padding, for keys are compared by their bytes. */
-typedef struct lt_key {
-    int64_t rows, cols, depth, items;
-    int64_t ld[3], stride[3]; /* left, right, result */
-    int64_t scratch;
-    int32_t dtype, result_dtype, math;
-    uint8_t transposed[2], accumulate, alignment; /* of all addresses: 256 bytes, or log2 of less */
-    uint64_t epilogue;                            /* cublasLtEpilogue_t */
-} lt_key;
+typedef eg_cuda_lt_key lt_key;
 
 typedef struct lt_product {
     lt_key key;
@@ -185,117 +177,25 @@ static uint32_t lt_config(const cublasLtMatmulHeuristicResult_t *found,
     return value;
 }
 
-/* Internal numbers of the library's kernels. */
-enum {
-    LT_OUTER = 12, /* outer products */
-    LT_SMALL = 23, /* small tiles, of any alignment */
-    LT_HOPPER = 66
-};
-
-static bool lt_is_split(const cublasLtMatmulHeuristicResult_t *found) {
-    return lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1;
+static eg_cuda_lt_candidate lt_candidate_of(const cublasLtMatmulHeuristicResult_t *found) {
+    return (eg_cuda_lt_candidate){.id = lt_config(found, CUBLASLT_ALGO_CONFIG_ID),
+                                  .tile = lt_config(found, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                                  .stages = lt_config(found, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+                                  .custom = lt_config(found, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+                                  .splits = lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                                  .reduction = lt_config(found, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+                                  .waves = found->wavesCount};
 }
 
-/* Splits parts of few terms, or is a kernel that is up to 13 times as slow as others of any alignment. */
-static bool lt_is_bad(const lt_key *key, const cublasLtMatmulHeuristicResult_t *found) {
-    static const uint32_t slow[] = {41, 42, 56};
-    const uint32_t least_terms = 16, id = lt_config(found, CUBLASLT_ALGO_CONFIG_ID);
-    for (size_t i = 0; i < sizeof slow / sizeof *slow; i++) {
-        if (id == slow[i]) return true;
-    }
-    return lt_is_split(found) &&
-           (uint64_t)key->depth / least_terms < (uint64_t)lt_config(found, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
-}
-
-/* The first candidate of a kernel or tile, not split; NULL where there is none. */
-static const cublasLtMatmulHeuristicResult_t *lt_first_with(cublasLtMatmulAlgoConfigAttributes_t name,
-                                                            uint32_t value, int count,
-                                                            const cublasLtMatmulHeuristicResult_t *found) {
-    for (int i = 0; i < count; i++) {
-        if (lt_config(&found[i], name) == value && !lt_is_split(&found[i])) return &found[i];
-    }
-    return NULL;
-}
-
-/* Tiles that were measured to be better than one of the heuristics' choice: those of 128 columns hide the
- * stores of one tile under the products of the next, and those that are low are for few columns. */
-static const cublasLtMatmulHeuristicResult_t *lt_better_tile(const lt_key *key,
-                                                             const cublasLtMatmulHeuristicResult_t *first,
-                                                             int count,
-                                                             const cublasLtMatmulHeuristicResult_t *found) {
-    static const uint32_t large[] = {CUBLASLT_MATMUL_TILE_128x256, CUBLASLT_MATMUL_TILE_256x128,
-                                     CUBLASLT_MATMUL_TILE_192x128, CUBLASLT_MATMUL_TILE_128x192,
-                                     CUBLASLT_MATMUL_TILE_192x192, CUBLASLT_MATMUL_TILE_320x128,
-                                     CUBLASLT_MATMUL_TILE_448x64};
-    const uint32_t tile = lt_config(first, CUBLASLT_ALGO_CONFIG_TILE_ID);
-    const cublasLtMatmulHeuristicResult_t *other = NULL;
-    const int64_t most_depth = 8192;
-    bool is_large = false;
-    for (size_t i = 0; i < sizeof large / sizeof *large; i++) is_large = is_large || tile == large[i];
-    if (tile == CUBLASLT_MATMUL_TILE_8x64)
-        return lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_64x8, count, found);
-    if (!is_large || lt_is_split(first) || key->depth > most_depth) return NULL;
-    other = lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x128, count, found);
-    if (other != NULL) return other;
-    return lt_first_with(CUBLASLT_ALGO_CONFIG_TILE_ID, CUBLASLT_MATMUL_TILE_128x160, count, found);
-}
-
-/* A short depth has no use for many stages. */
-static const cublasLtMatmulHeuristicResult_t *lt_fewest_stages(const lt_key *key,
-                                                               const cublasLtMatmulHeuristicResult_t *first,
-                                                               int count,
-                                                               const cublasLtMatmulHeuristicResult_t *found) {
-    const cublasLtMatmulHeuristicResult_t *fewest = first;
-    const int64_t most_depth = 256;
-    if (key->depth > most_depth || lt_config(first, CUBLASLT_ALGO_CONFIG_ID) != LT_SMALL ||
-        lt_is_split(first))
-        return first;
-    for (int i = 0; i < count; i++) {
-        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_ID) == LT_SMALL && !lt_is_split(&found[i]) &&
-            lt_config(&found[i], CUBLASLT_ALGO_CONFIG_STAGES_ID) <
-                lt_config(fewest, CUBLASLT_ALGO_CONFIG_STAGES_ID))
-            fewest = &found[i];
-    }
-    return fewest;
-}
-
-/* Of the heuristics' candidates the first, but for what was measured of all candidates of 360 layers. */
-static const cublasLtMatmulHeuristicResult_t *lt_prefer(const lt_product *product, int count,
-                                                        const cublasLtMatmulHeuristicResult_t *found) {
-    const lt_key *key = &product->key;
-    const bool narrow = key->dtype == EG_F16 || key->dtype == EG_BF16;
-    const cublasLtMatmulHeuristicResult_t *first = found, *other = NULL;
-    if (key->depth == 1 && !key->accumulate)
-        other = lt_first_with(CUBLASLT_ALGO_CONFIG_ID, LT_OUTER, count, found);
-    if (other != NULL) return other;
-    for (int i = 0; i < count; i++) {
-        if (lt_is_bad(key, &found[i])) continue;
-        first = &found[i];
-        break;
-    }
-    if (narrow) other = lt_better_tile(key, first, count, found);
-    return other != NULL ? other : lt_fewest_stages(key, first, count, found);
-}
-
-static int lt_keep_possible(int count, cublasLtMatmulHeuristicResult_t *found) {
+/* Those that may be taken; their number. */
+static int lt_keep(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t *found,
+                   eg_cuda_lt_candidate *candidates) {
     int kept = 0;
     for (int i = 0; i < count; i++) {
-        if (found[i].state == CUBLAS_STATUS_SUCCESS) found[kept++] = found[i];
-    }
-    return kept;
-}
-
-/* Without the algorithms that split the depth: they round a sum to 16 bits before they add a bias to it.
- * Asked for none of them, the heuristics name kernels that are up to 300 times as slow. Of kernels with ReLU
- * those that pass a NaN on. */
-static int lt_keep_whole(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t *found) {
-    const bool relu = (key->epilogue & CUBLASLT_EPILOGUE_RELU) != 0;
-    int kept = 0;
-    for (int i = 0; i < count; i++) {
-        if (relu && lt_config(&found[i], CUBLASLT_ALGO_CONFIG_ID) != LT_HOPPER) continue;
-        if (lt_config(&found[i], CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
-            lt_config(&found[i], CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) == CUBLASLT_REDUCTION_SCHEME_NONE)
-            found[kept++] = found[i];
+        const eg_cuda_lt_candidate candidate = lt_candidate_of(&found[i]);
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || !eg_cuda_lt_keeps(key, &candidate)) continue;
+        candidates[kept] = candidate;
+        found[kept++] = found[i];
     }
     return kept;
 }
@@ -328,11 +228,10 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
-    if (good) count = lt_keep_possible(count, found);
-    if (good && narrow && key->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
-        count = lt_keep_whole(key, count, found);
+    eg_cuda_lt_candidate candidates[LT_CANDIDATES];
+    if (good) count = lt_keep(key, count, found, candidates);
     if (!good || count == 0) return false;
-    product->algorithm = lt_prefer(product, count, found)->algo;
+    product->algorithm = found[eg_cuda_lt_choose(key, count, candidates)].algo;
     return true;
 }
 

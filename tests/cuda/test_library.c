@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of the candidates of cublasLt's heuristics is taken. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <cublasLt.h>
+
+#include "epigrad/epigrad.h"
+
+#include "cuda/lt_choose.h"
+
+#define CHOOSE(key, ...)                                                                                     \
+    eg_cuda_lt_choose(&(key), sizeof((eg_cuda_lt_candidate[]){__VA_ARGS__}) / sizeof(eg_cuda_lt_candidate),  \
+                      (eg_cuda_lt_candidate[]){__VA_ARGS__})
+
+static eg_cuda_lt_key key_of(eg_dtype dtype, int64_t rows, int64_t cols, int64_t depth) {
+    return (eg_cuda_lt_key){.rows = rows,
+                            .cols = cols,
+                            .depth = depth,
+                            .items = 1,
+                            .dtype = dtype,
+                            .result_dtype = dtype,
+                            .epilogue = CUBLASLT_EPILOGUE_DEFAULT};
+}
+
+static void the_first_is_taken(void **state) {
+    (void)state;
+    const eg_cuda_lt_key key = key_of(EG_BF16, 1024, 1024, 1024);
+    assert_int_equal(CHOOSE(key, {.id = 66, .waves = 0.9F}, {.id = 66, .waves = 0.5F}), 0);
+    assert_int_equal(CHOOSE(key, {.id = 41}), 0);
+    assert_int_equal(CHOOSE(key, {.id = 41}, {.id = 66, .splits = 65}, {.id = 66, .splits = 64}), 2);
+}
+
+/* Split sums of 16 bits are rounded before a bias is added; kernels but Hopper's lose a NaN in a ReLU. */
+static void a_result_is_rounded_once(void **state) {
+    (void)state;
+    const eg_cuda_lt_candidate whole = {.id = 66, .splits = 1},
+                               split = {.id = 66, .splits = 2, .reduction = 2},
+                               other = {.id = 23, .splits = 1};
+    eg_cuda_lt_key key = key_of(EG_F16, 64, 64, 64);
+    assert_true(eg_cuda_lt_keeps(&key, &split));
+    key.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    assert_true(eg_cuda_lt_keeps(&key, &whole) && eg_cuda_lt_keeps(&key, &other));
+    assert_false(eg_cuda_lt_keeps(&key, &split));
+    key.epilogue = CUBLASLT_EPILOGUE_RELU_BIAS;
+    assert_true(eg_cuda_lt_keeps(&key, &whole));
+    assert_false(eg_cuda_lt_keeps(&key, &other));
+    key.result_dtype = EG_F32;
+    assert_true(eg_cuda_lt_keeps(&key, &split));
+}
+
+static void sums_of_one_term_are_outer_products(void **state) {
+    (void)state;
+    eg_cuda_lt_key key = key_of(EG_F32, 4096, 4096, 1);
+    assert_int_equal(CHOOSE(key, {.id = 20}, {.id = 12, .splits = UINT32_MAX}, {.id = 12}), 2);
+    key.accumulate = 1;
+    assert_int_equal(CHOOSE(key, {.id = 20}, {.id = 12}), 0);
+    key.dtype = EG_F64;
+    assert_int_equal(CHOOSE(key, {.id = 22}, {.id = 12, .splits = UINT32_MAX}), 1);
+}
+
+static void short_sums_are_made_by_what_stores_best(void **state) {
+    (void)state;
+    eg_cuda_lt_key key = key_of(EG_F32, 4096, 1024, 16);
+    const eg_cuda_lt_candidate large = {
+        .id = 20, .tile = CUBLASLT_MATMUL_TILE_128x128, .stages = CUBLASLT_MATMUL_STAGES_8x4};
+    const eg_cuda_lt_candidate low = {
+        .id = 20, .tile = CUBLASLT_MATMUL_TILE_128x32, .stages = CUBLASLT_MATMUL_STAGES_8x5};
+    eg_cuda_lt_candidate split = large;
+    split.splits = 2;
+    assert_int_equal(CHOOSE(key, {.id = 55}, low, split, large), 3);
+    assert_int_equal(CHOOSE(key, {.id = 55}, low, split), 1);
+    key.accumulate = 1;
+    assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 2);
+    assert_int_equal(CHOOSE(key, {.id = 55}, large), 0);
+    key.cols = 128; /* few results */
+    assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 0);
+    key.cols = 1024, key.depth = 128;
+    assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 0);
+}
+
+static void a_vector_kernel_uses_the_device(void **state) {
+    (void)state;
+    const eg_cuda_lt_key key = key_of(EG_F32, 4096, 1, 4096);
+    assert_int_equal(CHOOSE(key, {.id = 13, .waves = 0.04F}, {.id = 13, .waves = 0.1F},
+                            {.id = 20, .waves = 1}, {.id = 13, .waves = 0.25F}),
+                     3);
+    assert_int_equal(CHOOSE(key, {.id = 13, .custom = 11, .waves = 0.5F},
+                            {.id = 13, .custom = 75, .waves = 1}, {.id = 13, .custom = 75, .waves = 3}),
+                     2);
+    assert_int_equal(
+        CHOOSE(key, {.id = 13, .custom = 12, .waves = 0.5F}, {.id = 13, .custom = 75, .waves = 3}), 0);
+}
+
+/* Tiles that hide their stores, unless they make more than a tenth more. */
+static void large_tiles_give_way(void **state) {
+    (void)state;
+    const eg_cuda_lt_key key = key_of(EG_BF16, 4864, 896, 8192), deep = key_of(EG_BF16, 4864, 896, 16384);
+    const eg_cuda_lt_candidate large = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_192x192, .waves = 3.9F};
+    eg_cuda_lt_candidate better = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_128x160, .waves = 7};
+    assert_int_equal(CHOOSE(key, large, {.id = 66}, better), 2);
+    assert_int_equal(CHOOSE(deep, large, {.id = 66}, better), 0);
+    better.waves = 7.1F; /* 8 of 20480 for 4 of 36864 */
+    assert_int_equal(CHOOSE(key, large, {.id = 66}, better), 0);
+    better.waves = 7, better.splits = 2;
+    assert_int_equal(CHOOSE(key, large, {.id = 66}, better), 0);
+}
+
+static void split_tiles_fill_the_device(void **state) {
+    (void)state;
+    const eg_cuda_lt_candidate half = {.id = 20, .splits = 5, .waves = 0.47F},
+                               full = {.id = 20, .splits = 8, .waves = 0.9F},
+                               over = {.id = 20, .splits = 16, .waves = 1.2F};
+    const eg_cuda_lt_key key = key_of(EG_F32, 1280, 320, 2048), low = key_of(EG_F32, 1280, 64, 2048);
+    assert_int_equal(CHOOSE(key, half, over, full), 2);
+    assert_int_equal(CHOOSE(low, half, over, full), 0);
+    assert_int_equal(CHOOSE(key, {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x256, .splits = 4},
+                            {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 4}),
+                     1);
+}
+
+static void a_short_depth_has_few_stages(void **state) {
+    (void)state;
+    const eg_cuda_lt_key key = key_of(EG_BF16, 50, 1024, 30), deep = key_of(EG_BF16, 50, 1024, 512);
+    assert_int_equal(CHOOSE(key, {.id = 23, .stages = 15}, {.id = 23, .stages = 7}, {.id = 24, .stages = 1}),
+                     1);
+    assert_int_equal(CHOOSE(deep, {.id = 23, .stages = 15}, {.id = 23, .stages = 7}), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_is_taken),
+        cmocka_unit_test(a_result_is_rounded_once),
+        cmocka_unit_test(sums_of_one_term_are_outer_products),
+        cmocka_unit_test(short_sums_are_made_by_what_stores_best),
+        cmocka_unit_test(a_vector_kernel_uses_the_device),
+        cmocka_unit_test(large_tiles_give_way),
+        cmocka_unit_test(split_tiles_fill_the_device),
+        cmocka_unit_test(a_short_depth_has_few_stages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
