@@ -3,7 +3,6 @@
  * estimates alone, so that large layers cost nothing; and for small ones, that the plan is what runs and that
  * the oracle has the same results. Needs nothing but the library: another processor's has no cmocka. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,16 +40,15 @@ static const eg_activation activations[] = {EG_ACT_GELU, EG_ACT_RELU, EG_ACT_SIL
 
 static int failures;
 
-__attribute__((format(printf, 3, 4))) static void expect(bool holds, const recorded_operation *x,
-                                                         const char *format, ...) {
-    if (holds || ++failures > 20) return;
-    va_list arguments;
+/* Says what is wrong with a layer; the rest is as for printf. */
+#define EXPECT(holds, x, ...)                                                                                \
+    do {                                                                                                     \
+        if (!(holds) && ++failures <= 20) say(x), printf(__VA_ARGS__), printf("\n");                         \
+    } while (0)
+
+static void say(const recorded_operation *x) {
     printf("FAILED: %s %lldx%lldx%lld %s %s %s: ", eg_dtype_name(x->dtype), (long long)x->m, (long long)x->k,
            (long long)x->n, x->nk ? "nk" : "kn", eg_activation_name(x->activation), x->name);
-    va_start(arguments, format);
-    vprintf(format, arguments);
-    va_end(arguments);
-    printf("\n");
 }
 
 static recorded_operation draw(oracle_random *random) {
@@ -79,7 +77,7 @@ static bool compile(const eg_caps *caps, const recorded_operation *x) {
     recorded_call_of(x, nowhere, NULL, &call);
     const bool is_made =
         recorded_problem(&call, &problem) && eg_program_make(caps, &problem, &program) == EG_OK;
-    expect(is_made, x, "%s", eg_last_error());
+    EXPECT(is_made, x, "%s", eg_last_error());
     return is_made;
 }
 
@@ -92,9 +90,9 @@ static double estimated(void) {
 static void check_estimates(const recorded_operation *x, int threads) {
     for (int i = 0; i < program.steps; i++) {
         const eg_step *step = &program.step[i];
-        expect(isfinite(step->microseconds) && step->microseconds > 0, x, "a step of %g us",
+        EXPECT(isfinite(step->microseconds) && step->microseconds > 0, x, "a step of %g us",
                step->microseconds);
-        expect(step->threads >= 1 && step->threads <= threads, x, "a step on %d threads of %d", step->threads,
+        EXPECT(step->threads >= 1 && step->threads <= threads, x, "a step on %d threads of %d", step->threads,
                threads);
     }
 }
@@ -109,10 +107,10 @@ static void check_threads(const eg_caps *caps, const recorded_operation *x) {
     const double alone = estimated();
     if (!compile(&many, x)) return;
     check_estimates(x, MANY_THREADS);
-    expect(estimated() <= 1.15 * alone, x, "%g us on threads, %g us on one", estimated(), alone);
+    EXPECT(estimated() <= 1.15 * alone, x, "%g us on threads, %g us on one", estimated(), alone);
     if (alone > eg_cpu_calibration_of(caps)->fork) return;
     for (int i = 0; i < program.steps; i++)
-        expect(program.step[i].threads == 1, x, "%d threads for %g us", program.step[i].threads, alone);
+        EXPECT(program.step[i].threads == 1, x, "%d threads for %g us", program.step[i].threads, alone);
 }
 
 /* To pack B costs as much as to multiply it by a few rows. */
@@ -122,7 +120,7 @@ static void check_packing(const eg_caps *caps, const recorded_operation *x) {
     if (x->m > FEW || !reads_b || !compile(caps, x)) return;
     for (int i = 0; i < program.steps; i++) {
         const char *what = program.step[i].what;
-        expect(what == NULL || strcmp(what, "pack b") != 0, x, "b is packed for %lld rows", (long long)x->m);
+        EXPECT(what == NULL || strcmp(what, "pack b") != 0, x, "b is packed for %lld rows", (long long)x->m);
     }
 }
 
@@ -163,7 +161,7 @@ static void check_choices(const eg_context *context) {
                 strcmp(*name, "y") == 0 || strcmp(*name, "d_a") == 0 || strcmp(*name, "d_b") == 0;
             if (!is_product) continue;
             const double regret = regret_of(&caps, &x);
-            expect(regret < 0.01, &x, "%.0f%% more than the best way", 100 * regret);
+            EXPECT(regret < 0.01, &x, "%.0f%% more than the best way", 100 * regret);
             sum += regret, products++;
             if (regret > worst) worst = regret;
         }
@@ -199,11 +197,11 @@ static void check_narrow(const eg_context *context) {
         const eg_micro_tile to = {.out = tile, .out_stride = nr, .rows = mr};
         row->micro.multiply(&a, &b, DEPTH, COLS, &to, &(eg_prefetch_plan){0});
         for (int64_t j = 0; j < mr * nr; j++)
-            expect(tile[j] == (j % nr < taken ? DEPTH : -1), &x, "%s: column %lld is %g", row->name,
+            EXPECT(tile[j] == (j % nr < taken ? DEPTH : -1), &x, "%s: column %lld is %g", row->name,
                    (long long)(j % nr), tile[j]);
         printf("%s: %d columns take %lld of %lld\n", row->name, COLS, (long long)taken, (long long)nr);
     }
-    expect(time_of_columns(&context->caps, COLS) < time_of_columns(&context->caps, 16), &x,
+    EXPECT(time_of_columns(&context->caps, COLS) < time_of_columns(&context->caps, 16), &x,
            "no faster than 16 columns");
 }
 
@@ -242,11 +240,11 @@ static void check_steps(eg_context *context, const recorded_operation *x) {
         count = 0;
         const eg_status status = call.backward ? eg_backward(context, &call.layer, &call.backward_args)
                                                : eg_forward(context, &call.layer, &call.forward_args);
-        expect(status == EG_OK, x, "%s", eg_last_error());
-        expect(count == program.steps, x, "%d steps ran of %d", count, program.steps);
+        EXPECT(status == EG_OK, x, "%s", eg_last_error());
+        EXPECT(count == program.steps, x, "%d steps ran of %d", count, program.steps);
         for (int i = 0; i < count && i < program.steps; i++) {
             const eg_step *step = &program.step[i];
-            expect(ran[i].kind == step->kind && strcmp(ran[i].kernel, step->kernel) == 0 &&
+            EXPECT(ran[i].kind == step->kind && strcmp(ran[i].kernel, step->kernel) == 0 &&
                        ran[i].threads == step->threads && ran[i].tile_rows == step->tile_rows &&
                        ran[i].tile_cols == step->tile_cols && ran[i].k_block == step->k_block,
                    x, "step %d is another one", i + 1);
@@ -275,7 +273,7 @@ static void check_result_of(eg_context *const contexts[2], const recorded_operat
                           .repeated = true,
                           .seed = seed};
     check_report report;
-    expect(check_run_on(contexts, &c, &report) == CHECK_PASSED, x, "%s", report.message);
+    EXPECT(check_run_on(contexts, &c, &report) == CHECK_PASSED, x, "%s", report.message);
 }
 
 static void check_runs(eg_context *const contexts[2]) {
