@@ -372,18 +372,29 @@ static bool has_collectives(const eg_op_list *list) {
     return false;
 }
 
-/* Adds up an operation's sums on the side stream, where they cost nothing beside the products that follow. */
-static int add_reduce_beside(const eg_cuda_compiler *c, int maker, bool waits) {
+/* The sums of an operation that are added up on the side stream, where they cost nothing beside the products
+ * that follow; EG_NO_OP: there are none. */
+static int reduce_beside(const eg_cuda_compiler *c, int maker) {
     const int reduce = reduce_of(c->list, maker);
     if (reduce == EG_NO_OP || is_made(c, reduce) || !has_product_after(c->list, maker)) return EG_NO_OP;
-    if (has_collectives(c->list) && reduce == maker + 1)
-        return EG_NO_OP; /* one waits for it on that stream */
+    const bool waited_for = has_collectives(c->list) && reduce == maker + 1; /* on that stream */
+    return waited_for ? EG_NO_OP : reduce;
+}
+
+static void add_reduce_beside(const eg_cuda_compiler *c, int reduce, bool waits) {
     eg_step *step = add_reduce(c, reduce);
     eg_cuda_step detail = *eg_cuda_detail(step);
     detail.waits = waits;
     step->beside = true;
     memcpy(step->detail, &detail, sizeof detail);
-    return reduce;
+}
+
+/* What comes next on the side stream begins where the last step ends, also if it is enqueued later. */
+static void fork_here(const eg_cuda_compiler *c) {
+    eg_step *step = &c->program->step[c->program->steps - 1];
+    eg_cuda_step detail = *eg_cuda_detail(step);
+    detail.forks = true;
+    memcpy(step->detail, &detail, sizeof detail);
 }
 
 /* Whole: an engine of a stream has no part of the device's time to give back while a product is made in
@@ -421,7 +432,7 @@ static bool sums_aside(const eg_cuda_compiler *c) {
 static void add_sums_aside(const eg_cuda_compiler *c) {
     add_map(c, 0, false);
     c->program->step[c->program->steps - 1].beside = true;
-    add_reduce_beside(c, 0, false);
+    add_reduce_beside(c, reduce_of(c->list, 0), false);
 }
 
 /* The steps of an operation that is made by itself. */
@@ -452,9 +463,12 @@ static void add_op(const eg_cuda_compiler *c, int op, bool clears) {
     }
 }
 
+/* Sums come behind the product after the one that made them: blocks of a product that find some
+ * multiprocessors taken go to the others, where two then take turns. */
 static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     bool aside = !counting && sums_aside(c), added[EG_MAX_OPS] = {false};
+    int sums[EG_MAX_OPS], count = 0;
     if (aside) added[0] = true, added[reduce_of(c->list, 0)] = true;
     if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
@@ -467,9 +481,19 @@ static void add_steps(const eg_cuda_compiler *c) {
             add_op(c, i, clears);
         }
         if (c->list->op[i].kind == EG_REDUCE || c->list->op[i].kind == EG_COLLECTIVE) continue;
-        if (aside && c->list->op[i].kind == EG_GEMM) add_sums_aside(c), aside = false;
-        const int reduce = add_reduce_beside(c, i, true);
-        if (reduce != EG_NO_OP) added[reduce] = true;
+        const int reduce = reduce_beside(c, i);
+        if (reduce != EG_NO_OP) fork_here(c), added[reduce] = true;
+        if (c->list->op[i].kind == EG_GEMM) {
+            if (aside) add_sums_aside(c), aside = false;
+            for (int j = 0; j < count; j++) add_reduce_beside(c, sums[j], true);
+            count = 0;
+        }
+        if (reduce == EG_NO_OP) continue;
+        if (has_collectives(c->list)) {
+            add_reduce_beside(c, reduce, true);
+        } else {
+            sums[count++] = reduce;
+        }
     }
 }
 

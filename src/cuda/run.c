@@ -212,7 +212,10 @@ static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
     if (detail->part == EG_CUDA_ADD_UP)
         return sum_columns(run, run->stream, detail->kernel, eg_cuda_chunk_sum_of(&run->binding, step->op));
-    if (detail->waits) EG_TRY(follow(run, run->main, run->stream, run->device->fork));
+    if (detail->waits)
+        EG_TRY(eg_cuda_check(run->device,
+                             run->device->driver->cuStreamWaitEvent(run->stream, run->device->fork, 0),
+                             "cuStreamWaitEvent"));
     return sum_columns(run, run->stream, detail->kernel,
                        eg_cuda_column_sum_of(&run->binding, step->op, detail));
 }
@@ -306,6 +309,9 @@ eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, con
         }
         run.stream = step->beside ? device->side : stream;
         EG_TRY(run_step(&run, step));
+        if (eg_cuda_detail(step)->forks)
+            EG_TRY(
+                eg_cuda_check(device, device->driver->cuEventRecord(device->fork, stream), "cuEventRecord"));
         beside = beside || (step->beside && step->kind != EG_COLLECTIVE);
     }
     return beside ? follow(&run, device->side, stream, device->join) : EG_OK;

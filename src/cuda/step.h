@@ -68,7 +68,8 @@ typedef struct eg_cuda_step {
     uint8_t part;   /* eg_cuda_part */
     uint8_t splits; /* parts of a product's depth, each summed by a block of a cluster */
     bool clears;    /* the kernel also sets all counters to 0 */
-    bool waits;     /* of a step on the side stream: for all that is on the main one */
+    bool forks;     /* the side stream may go on from here */
+    bool waits;     /* of a step on the side stream: for the last step that forks */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
 

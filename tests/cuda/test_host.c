@@ -324,7 +324,7 @@ static void a_lost_context_refuses_politely(void **state) {
     driver->sync_result = ILLEGAL_ADDRESS;
     assert_status(eg_sync(s.context), EG_ERR_DEVICE);
     assert_non_null(strstr(eg_last_error(), "act_grad_bf16, "));
-    assert_non_null(strstr(eg_last_error(), "act_grad_bf16, column_sum_f32, "));
+    assert_non_null(strstr(eg_last_error(), ", column_sum_f32, "));
     assert_non_null(strstr(eg_last_error(), "CUDA_ERROR_ILLEGAL_ADDRESS"));
     const int kernels = driver->kernels, replays = driver->replays, allocations = driver->allocations;
     void *memory;
