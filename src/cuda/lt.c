@@ -200,17 +200,17 @@ static int lt_keep(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t
     return kept;
 }
 
-/* Split-K sums stay in the compute type and are added in a fixed order; in place only where the result is of
- * that type. */
-static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
+/* Asks the heuristics; how many candidates may be taken. Split-K sums stay in the compute type and are added
+ * in a fixed order; in place only where the result is of that type. */
+static int lt_ask(eg_cuda_lt *lt, const lt_product *product, uint64_t scratch,
+                  cublasLtMatmulHeuristicResult_t *found, eg_cuda_lt_candidate *candidates) {
     const lt_key *key = &product->key;
-    const uint64_t scratch = (uint64_t)key->scratch;
     const bool narrow = key->result_dtype == EG_F16 || key->result_dtype == EG_BF16;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                                 (narrow ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_INPLACE);
     const uint32_t alignment = 1U << key->alignment;
     cublasLtMatmulPreference_t wish = NULL;
-    if (lt_table.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
+    if (lt_table.cublasLtMatmulPreferenceCreate(&wish) != 0) return 0;
     bool good = lt_table.cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                               &scratch, sizeof scratch) == 0 &&
                 lt_table.cublasLtMatmulPreferenceSetAttribute(
@@ -222,15 +222,23 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
                 wish, (cublasLtMatmulPreferenceAttributes_t)(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i),
                 &alignment, sizeof alignment) == 0;
     }
-    cublasLtMatmulHeuristicResult_t found[LT_CANDIDATES];
     int count = 0;
     good = good && lt_table.cublasLtMatmulAlgoGetHeuristic(
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
+    return good ? lt_keep(key, count, found, candidates) : 0;
+}
+
+/* Without a workspace most of the few candidates do not split the depth. */
+static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
+    const lt_key *key = &product->key;
+    const bool whole = eg_cuda_lt_is_whole(key);
+    cublasLtMatmulHeuristicResult_t found[LT_CANDIDATES];
     eg_cuda_lt_candidate candidates[LT_CANDIDATES];
-    if (good) count = lt_keep(key, count, found, candidates);
-    if (!good || count == 0) return false;
+    int count = lt_ask(lt, product, whole ? 0 : (uint64_t)key->scratch, found, candidates);
+    if (count == 0 && whole) count = lt_ask(lt, product, (uint64_t)key->scratch, found, candidates);
+    if (count == 0) return false;
     product->algorithm = found[eg_cuda_lt_choose(key, count, candidates)].algo;
     return true;
 }

@@ -24,6 +24,10 @@ typedef struct eg_cuda_lt_candidate {
     float waves;                /* of the blocks that the device has room for */
 } eg_cuda_lt_candidate;
 
+/* Whether the depth must not be split: the library rounds such a sum to 16 bits before it adds a bias to it.
+ */
+bool eg_cuda_lt_is_whole(const eg_cuda_lt_key *key);
+
 /* Whether a candidate rounds a result once, and passes a NaN on. */
 bool eg_cuda_lt_keeps(const eg_cuda_lt_key *key, const eg_cuda_lt_candidate *candidate);
 

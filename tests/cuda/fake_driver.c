@@ -122,7 +122,10 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     (void)stream, (void)event, (void)flags;
-    if (eg_fake_cuda.waits++ == 0) eg_fake_cuda.launches_before_wait = eg_fake_cuda.launches;
+    if (eg_fake_cuda.waits++ == 0) {
+        eg_fake_cuda.launches_before_wait = eg_fake_cuda.launches;
+        eg_fake_cuda.launches_before_record = eg_fake_cuda.recorded;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -153,6 +156,7 @@ EXPORT CUresult cuEventDestroy(CUevent event) {
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     (void)event, (void)stream;
+    eg_fake_cuda.recorded = eg_fake_cuda.launches;
     return CUDA_SUCCESS;
 }
 

@@ -29,8 +29,9 @@ typedef struct fake_cuda {
     int streams, events; /* not destroyed */
     int captures;        /* graphs captured and not destroyed */
     int waits;           /* of streams for events, captured or not; and launches before the first: */
-    int launches_before_wait;
-    int pieces;     /* of device memory, not freed */
+    int launches_before_wait, launches_before_record; /* of an event; the last one before that wait */
+    int recorded;                                     /* launches before the last record */
+    int pieces;                                       /* of device memory, not freed */
     uint32_t *word; /* of the host's memory, that kernels may write to: the last context's */
     char last_kernel[96];
     uint64_t parameter[512];            /* what a kernel for gated units was given last */
@@ -40,6 +41,7 @@ typedef struct fake_cuda {
     int launches; /* of kernels, memory that is set, products of the library; the first FAKE_LAUNCHES of them:
                    */
     char launch[FAKE_LAUNCHES][64];
+    uint64_t library_room; /* bytes of workspace that the library's heuristics were last told of */
     /* What to pretend. */
     int library_refuses;  /* fake_lt.c: products of which 1: any, 2: an odd number of rows or columns */
     bool caller_captures; /* the default stream is being captured */

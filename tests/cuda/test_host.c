@@ -198,17 +198,19 @@ static void nothing_is_left_behind(void **state) {
 
 /* ---- Beside the products ------------------------------------------------------------------------ */
 
-/* The sum of d_bias begins after the pass that makes its summands, and the call ends after it; where nothing
- * comes between them, they stand in one line. */
+/* The sum of d_bias begins after the pass that makes its summands, is enqueued behind the product that it
+ * runs beside, and the call ends after it; where nothing comes between them, they stand in one line. */
 static void a_sum_beside_the_products_is_waited_for(void **state) {
     (void)state;
     session s;
     setenv("EPIGRAD_CUDA_GRAPHS", "off", 1);
     open_session(&s);
     unsetenv("EPIGRAD_CUDA_GRAPHS");
-    driver->waits = 0;
+    driver->waits = driver->launches = driver->recorded = 0;
     backward(&s, 3);
     assert_int_equal(driver->waits, 3 * 2);
+    assert_int_equal(driver->launches_before_record, 1); /* the pass */
+    assert_int_equal(driver->launches_before_wait, 2);   /* a product, too */
     s.backward.d_a.data = s.backward.d_b.data = NULL;
     backward(&s, 3);
     assert_int_equal(driver->waits, 3 * 2);

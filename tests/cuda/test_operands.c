@@ -71,6 +71,27 @@ static void the_library_adds_no_bias_of_another_type(void **state) {
     close_session(&s);
 }
 
+/* With a bias it may not split a depth: it is told of no workspace, which that would take. */
+static void the_library_splits_no_depth_before_a_bias(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    eg_context *named = open_named("cublaslt_bf16");
+    const eg_layer layer = {.size = sizeof layer, .m = 512, .k = 512, .n = 512, .batch = 1, .dtype = EG_BF16};
+    eg_forward_args args = {.size = sizeof args,
+                            .a = dense(0),
+                            .b = dense(1),
+                            .y = dense(2),
+                            .workspace = {place(3), 0, (size_t)1 << 30}};
+    assert_ok(eg_forward(named, &layer, &args));
+    assert_true(driver->library_room >= 4 << 20);
+    args.bias.data = place(4);
+    assert_ok(eg_forward(named, &layer, &args));
+    assert_int_equal(driver->library_room, 0);
+    eg_close(named);
+    close_session(&s);
+}
+
 /* q·kᵀ of a packed [B, T, 3, H, d]: a launch for each sequence. A d_a that is summed over both levels is
  * added to by each, in f32, and rounded at the end. */
 static void two_levels_are_launched_one_by_one(void **state) {
@@ -303,6 +324,7 @@ static void a_cluster_shares_left_or_right(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
+                                       cmocka_unit_test(the_library_splits_no_depth_before_a_bias),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack),
                                        cmocka_unit_test(sums_beside_a_product_wait_for_the_padded_copy),
