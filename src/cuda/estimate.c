@@ -172,8 +172,8 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     /* Where lines begin on 8 bytes, it copies as many at once. */
     const bool words = is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
     const double full = odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block;
-    const double parts = odd ? 4 : 1; /* kernels of any alignment take 16 terms at once */
     const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
+    const double parts = odd || !narrow ? 4 : 1; /* of any alignment or f32, f64: 16 terms at once */
     const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* outer products that are added */
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
