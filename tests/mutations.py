@@ -357,6 +357,7 @@ MUTATIONS = [
     ("cuda: column sums are enqueued before the product beside them", "src/cuda/compile.c", "if (has_collectives(c->list)) {\n", "if (has_collectives(c->list) || i >= 0) {\n"),
     ("cuda: the library splits a depth before it adds a bias", "src/cuda/lt_choose.c", "return x->splits <= 1 && x->reduction", "return x->reduction <= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || x->reduction"),
     ("cuda: a tile of the library that stores best may be split", "src/cuda/lt_choose.c", ".stages = best[i].stages, .whole = true};", ".stages = best[i].stages};"),
+    ("cuda: the library's tiles for few columns are wider than the result", "src/cuda/lt_choose.c", "i < fits + 2; i++", "i < fits + 3; i++"),
     ("cuda: the library's large tiles always give way", "src/cuda/lt_choose.c", "const float most = 1.1F;", "const float most = 11;"),
     ("cuda: column sums aside do not wait for the padded copy that they read", "src/cuda/run.c",
      "if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {", "if (forks) {"),

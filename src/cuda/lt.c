@@ -234,10 +234,11 @@ static int lt_ask(eg_cuda_lt *lt, const lt_product *product, uint64_t scratch,
 static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     const lt_key *key = &product->key;
     const bool whole = eg_cuda_lt_is_whole(key);
-    cublasLtMatmulHeuristicResult_t found[LT_CANDIDATES];
-    eg_cuda_lt_candidate candidates[LT_CANDIDATES];
+    cublasLtMatmulHeuristicResult_t found[2 * LT_CANDIDATES];
+    eg_cuda_lt_candidate candidates[2 * LT_CANDIDATES];
     int count = lt_ask(lt, product, whole ? 0 : (uint64_t)key->scratch, found, candidates);
     if (count == 0 && whole) count = lt_ask(lt, product, (uint64_t)key->scratch, found, candidates);
+    if (eg_cuda_lt_is_stream(key)) count += lt_ask(lt, product, 0, found + count, candidates + count);
     if (count == 0) return false;
     product->algorithm = found[eg_cuda_lt_choose(key, count, candidates)].algo;
     return true;

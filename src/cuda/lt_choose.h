@@ -28,6 +28,10 @@ typedef struct eg_cuda_lt_candidate {
  */
 bool eg_cuda_lt_is_whole(const eg_cuda_lt_key *key);
 
+/* Whether the product reads a large matrix, of 16 bits, for few columns: candidates that do not split its depth
+ * are looked at, too. */
+bool eg_cuda_lt_is_stream(const eg_cuda_lt_key *key);
+
 /* Whether a candidate rounds a result once, and passes a NaN on. */
 bool eg_cuda_lt_keeps(const eg_cuda_lt_key *key, const eg_cuda_lt_candidate *candidate);
 

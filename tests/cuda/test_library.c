@@ -111,6 +111,29 @@ static void large_tiles_give_way(void **state) {
     assert_int_equal(CHOOSE(key, large, {.id = 66}, better), 0);
 }
 
+/* Of a large matrix for few columns: tiles as wide as the result, that fill the device once. */
+static void a_large_matrix_is_read_at_once(void **state) {
+    (void)state;
+    const eg_cuda_lt_candidate split = {.id = 66, .splits = 4, .waves = 0.24F};
+    eg_cuda_lt_candidate whole = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_64x72, .splits = 1, .waves = 0.7F};
+    eg_cuda_lt_key key = key_of(EG_BF16, 6144, 71, 16384);
+    assert_true(eg_cuda_lt_is_stream(&key));
+    assert_int_equal(CHOOSE(key, split, {.id = 66, .tile = CUBLASLT_MATMUL_TILE_64x56, .waves = 0.7F}, whole),
+                     2);
+    assert_int_equal(CHOOSE(key, {.id = 66, .tile = CUBLASLT_MATMUL_TILE_192x72, .waves = 0.5F}, whole), 0);
+    whole.tile = CUBLASLT_MATMUL_TILE_64x80;
+    assert_int_equal(CHOOSE(key, split, whole), 1);
+    whole.tile = CUBLASLT_MATMUL_TILE_64x88;
+    assert_int_equal(CHOOSE(key, split, whole), 0);
+    whole.tile = CUBLASLT_MATMUL_TILE_64x72, whole.waves = 0.3F;
+    assert_int_equal(CHOOSE(key, split, whole), 0);
+    key.epilogue = CUBLASLT_EPILOGUE_BIAS; /* nothing is split */
+    assert_false(eg_cuda_lt_is_stream(&key));
+    const eg_cuda_lt_key small = key_of(EG_BF16, 1024, 71, 8192), wide = key_of(EG_BF16, 6144, 264, 16384);
+    assert_false(eg_cuda_lt_is_stream(&small));
+    assert_false(eg_cuda_lt_is_stream(&wide));
+}
+
 static void split_tiles_fill_the_device(void **state) {
     (void)state;
     const eg_cuda_lt_candidate half = {.id = 20, .splits = 5, .waves = 0.47F},
@@ -140,6 +163,7 @@ int main(void) {
         cmocka_unit_test(short_sums_are_made_by_what_stores_best),
         cmocka_unit_test(a_vector_kernel_uses_the_device),
         cmocka_unit_test(large_tiles_give_way),
+        cmocka_unit_test(a_large_matrix_is_read_at_once),
         cmocka_unit_test(split_tiles_fill_the_device),
         cmocka_unit_test(a_short_depth_has_few_stages),
     };
