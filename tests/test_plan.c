@@ -235,7 +235,7 @@ static void small_operands_need_no_copy(void **state) {
 
 /* By each way of a row, forward and backward. */
 static void check_ways(fixture *f, const char *row) {
-    static const eg_cpu_way left[] = {EG_CPU_PACKED, EG_CPU_PLACED},
+    static const eg_cpu_way left[] = {EG_CPU_PACKED, EG_CPU_PLACED, EG_CPU_FUSES},
                             right[] = {EG_CPU_PACKED, EG_CPU_PLACED, EG_CPU_FUSES};
     unsigned char *const expected = malloc(f->output_bytes);
     assert_non_null(expected);
@@ -262,18 +262,22 @@ static void check_ways(fixture *f, const char *row) {
 static void no_way_changes_a_bit(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {{64, 64, 64}, {96, 640, 192}, {320, 704, 64}, {100, 300, 70}};
+    static const eg_dtype dtypes[] = {EG_F32, EG_BF16, EG_F16};
     eg_context *table = open_cpu(1);
-    for (size_t i = 0; i < LENGTH(sizes); i++) {
+    for (size_t i = 0; i < LENGTH(dtypes) * LENGTH(sizes); i++) {
         fixture f;
         eg_layer layer = small_layer();
-        layer.m = sizes[i][0], layer.k = sizes[i][1], layer.n = sizes[i][2], layer.batch = 1;
+        const int64_t *size = sizes[i % LENGTH(sizes)];
+        layer.dtype = dtypes[i / LENGTH(sizes)];
+        layer.m = size[0], layer.k = size[1], layer.n = size[2], layer.batch = 1;
         fixture_make(&f, layer);
         eg_kernel_info row = {.size = sizeof row};
         for (int j = 0; eg_get_kernel_info(table, j, &row) == EG_OK; j++) {
             const eg_cpu_kernel *kernel = eg_cpu_kernel_row(j);
             const bool is_default = (kernel->maths & EG_CPU_MATH(EG_MATH_DEFAULT)) != 0,
-                       is_for_f32 = kernel->dtype == EG_DTYPE_DEFAULT || kernel->dtype == EG_F32;
-            if (row.usable && row.compute == EG_F32 && is_default && is_for_f32) check_ways(&f, row.name);
+                       is_for_it = kernel->dtype == layer.dtype || (kernel->dtype == EG_DTYPE_DEFAULT &&
+                                                                    (layer.dtype == EG_F32 || !short_run()));
+            if (row.usable && row.compute == EG_F32 && is_default && is_for_it) check_ways(&f, row.name);
         }
         fixture_free(&f);
     }

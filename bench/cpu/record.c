@@ -107,7 +107,7 @@ static void fill(eg_dtype dtype, int64_t elements) {
 /* ---- Candidates --------------------------------------------------------------------------------- */
 
 enum { TURNS = 7, MOST_CANDIDATES = 96 };
-static const char *const ways[] = {"pp", "pi", "pf", "ip", "ii", "if", "ps", "is", "sf", "oo"};
+static const char *const ways[] = {"pp", "pi", "pf", "ip", "ii", "if", "fp", "ff", "ps", "is", "sf", "oo"};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 typedef struct candidate {

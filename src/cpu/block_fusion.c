@@ -48,15 +48,18 @@ static bool is_tiled_product(const eg_step *step) {
            eg_cpu_detail(step)->streams == EG_CPU_STREAMS_NONE;
 }
 
-/* The steps have their scratch already: larger blocks of several passes may not fit. */
+/* The steps have their scratch already: larger blocks of several passes may not fit, nor their packed rows.
+ */
 static bool fits_blocks(const eg_step *step, const eg_step *first) {
     const bool same = step->tile_rows == first->tile_rows && step->tile_cols == first->tile_cols;
-    return step->kind == EG_MAP || eg_cpu_detail(step)->single_pass || same;
+    const bool packs_left = eg_cpu_detail(step)->left == EG_CPU_FUSED;
+    return step->kind == EG_MAP || (eg_cpu_detail(step)->single_pass && !packs_left) || same;
 }
 
 /* Fused packing may refuse a number when a block of a later step has been added to an output. */
 static bool may_refuse_late(const eg_program *program, const eg_step *step) {
-    return program->may_refuse && eg_cpu_detail(step)->right == EG_CPU_FUSED;
+    const eg_cpu_step *detail = eg_cpu_detail(step);
+    return program->may_refuse && (detail->left == EG_CPU_FUSED || detail->right == EG_CPU_FUSED);
 }
 
 /* Whether a map after a step reads what the one before it made too. */
@@ -99,7 +102,9 @@ static void join(const eg_step *first, eg_step *step) {
     set_detail(step, detail);
     step->tile_rows = first->tile_rows, step->tile_cols = first->tile_cols;
     step->threads = first->threads;
-    step->note = detail.right == EG_CPU_FUSED ? "fused packing, in the same blocks" : "in the same blocks";
+    step->note = detail.left == EG_CPU_FUSED || detail.right == EG_CPU_FUSED
+                     ? "fused packing, in the same blocks"
+                     : "in the same blocks";
 }
 
 void eg_cpu_fuse_blocks(eg_program *program) {

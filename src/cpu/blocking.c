@@ -56,6 +56,14 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
 }
 
+/* AMX tile blocks. A transposed operand is a gradient of weights, which may be accumulated to. */
+bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (!eg_cpu_is_amx(kernel) || op->depth == 0 || op->ragged || op->left.transposed ||
+        op->left.space != EG_OPERAND)
+        return false;
+    return !eg_cpu_may_refuse(kernel) || (!op->accumulate && eg_term_of(op, EG_TERM_ADD) == NULL);
+}
+
 /* Then no other block reads the micro-panel. */
 static bool has_all_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
     return op->rows >= 1 && op->rows <= kernel->blocking.fused_max_rows;

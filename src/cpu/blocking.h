@@ -21,6 +21,8 @@ int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
+/* The same of its rows of the left operand, pass by pass. */
+bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
 
 /* Whether lines of an operand are near each other: see blocking.c. */
 bool eg_cpu_is_near(const eg_view *x);

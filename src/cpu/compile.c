@@ -242,6 +242,7 @@ static void add_product(eg_cpu_compiler *c, int index) {
     step->tile_rows = blocks->mc;
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
+    if (detail->left == EG_CPU_FUSED) step->note = "fused packing";
     if (detail->right == EG_CPU_FUSED)
         step->note = op->right.space == EG_PACKED_B ? "converts packed b" : "fused packing";
     if (detail->streams != EG_CPU_STREAMS_NONE) step->note = notes[detail->streams];
@@ -336,7 +337,10 @@ static bool add_operation(eg_cpu_compiler *c, int index) {
 static int64_t packed_by_block(const eg_cpu_kernel *kernel, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
     const int64_t mr = kernel->micro.mr, nr = kernel->micro.nr, panel = step->k_block * nr;
-    if (eg_cpu_is_amx(kernel)) return detail->right == EG_CPU_FUSED ? panel * kernel->pack.bf16_terms / 2 : 0;
+    if (eg_cpu_is_amx(kernel))
+        return (detail->right == EG_CPU_FUSED ? panel * kernel->pack.bf16_terms / 2 : 0) +
+               (detail->left == EG_CPU_FUSED ? eg_cpu_left_numbers(kernel, step->tile_rows, step->k_block)
+                                             : 0);
     return (detail->right == EG_CPU_FUSED || detail->right == EG_CPU_IN_PLACE ? panel : 0) +
            (detail->left == EG_CPU_IN_PLACE ? mr * eg_ceil_div(step->k_block, nr) * nr : 0);
 }

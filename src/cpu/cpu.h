@@ -115,6 +115,9 @@ void eg_cpu_touch(const eg_operand *x, int64_t item, int64_t row, int64_t rows, 
 /* Packs a part of x [depth, cols] to a micro-panel, or to AMX tile blocks as if x were that part alone. */
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to);
+/* The same of a left operand's transpose, to AMX tile blocks. */
+void eg_cpu_pack_left_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x_t,
+                           int64_t item, const eg_part *part, char *to);
 
 /* The numbers of an AMX tile block: where they are, or converted to a tile. */
 eg_rows eg_cpu_block_rows(const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item, int64_t row,

@@ -166,6 +166,11 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
         counts->of[eg_cpu_is_near(&op->left) ? EG_CPU_COST_LEFT_NEAR : EG_CPU_COST_LEFT_FAR] += k;
     if (right == EG_CPU_IN_PLACE)
         counts->of[eg_cpu_is_near(&op->right) ? EG_CPU_COST_RIGHT_NEAR : EG_CPU_COST_RIGHT_FAR] += k;
+    if (left == EG_CPU_FUSED) {
+        const double packed = products * col_blocks * (double)op->rows * (double)op->depth;
+        counts->of[EG_CPU_COST_READ] += packed;
+        counts->of[is_turned(&op->left) ? EG_CPU_COST_PACK_TURNED : EG_CPU_COST_PACK] += packed;
+    }
     if (right == EG_CPU_FUSED)
         counts->of[op->right.space == EG_OPERAND && is_turned(&op->right) ? EG_CPU_COST_FUSE_TURNED
                                                                           : EG_CPU_COST_FUSE] +=

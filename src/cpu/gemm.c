@@ -35,7 +35,8 @@ typedef struct product {
     int64_t first, rows, cols, depth; /* rows from `first` on, up to `rows` */
     int64_t items, summed;            /* results, and products summed into each */
     int64_t row_blocks, col_blocks;   /* of each result */
-    bool fused;                       /* each block packs the right operand for itself, */
+    bool packs_left;                  /* each block packs its rows of the left operand for itself, */
+    bool fused;                       /* and the right operand, */
     bool widens;                      /* or converts micro-panels of a pack */
     bool single_pass;                 /* the whole depth is summed in registers */
     bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue */
@@ -105,6 +106,7 @@ static void find_side(side *s, const product *x, const eg_view *view, int where,
     const bool is_pack = view->space == EG_PACKED_B;
     *s = (side){.data = "", .panel_width = INT64_MAX};
     if (where == EG_CPU_NOWHERE) return;
+    if (where == EG_CPU_FUSED && role != RIGHT) return; /* of each block: pack_left */
     if (where == EG_CPU_FUSED && !is_pack) {
         s->micro = (eg_micro_operand){.index_stride = 1, .k_stride = x->nr, .group_stride = x->nr * x->nr};
     } else if (where == EG_CPU_IN_PLACE) {
@@ -151,7 +153,8 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
     if (x->fused || x->right.in_place) x->b = eg_cpu_bind(run->call, &op->right);
-    if (x->left.in_place) x->a = eg_cpu_bind(run->call, &op->left);
+    x->packs_left = detail->left == EG_CPU_FUSED;
+    if (x->left.in_place || x->packs_left) x->a = eg_cpu_bind(run->call, &op->left);
     x->b_dtype = op->right.dtype;
     x->result = eg_cpu_bind(run->call, &op->out);
     x->out = x->result.data != NULL && x->result.col_stride == 1 ? &x->result : NULL;
@@ -179,6 +182,7 @@ typedef struct block {
     char *spare; /* scratch for the epilogue */
     char *panel; /* the right operand's micro-panel: of fused packing, or a narrow one */
     char *tail;  /* the left operand's last rows, where they are no whole tile */
+    side left;   /* its rows, where the block packs them */
     eg_deferred_flush *deferred;
     eg_tile_epilogue *epilogue; /* of the tile before */
 } block;
@@ -283,7 +287,7 @@ static void plan_blocks(eg_prefetch_plan *plan, const product *x, const block *b
         plan->right_blocks = side_at(&x->right, item, next.col, next.k);
         plan->right_bytes = (size_t)eg_div(pass->depth * x->right.k, eg_ceil_div(b->rows, x->mr));
     }
-    if (!x->single_pass && !x->left.in_place) /* which reads the same again */
+    if (!x->single_pass && !x->left.in_place && !x->packs_left) /* which reads the same again */
         plan->left_bytes = (size_t)(pass->depth * x->left.k / eg_ceil_div(b->cols, x->nr));
 }
 
@@ -468,7 +472,12 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     eg_micro_operand left = x->left.micro, right;
     find_right(x, b, pass, item, col, &right);
     walk rows = {.side = &x->left, .item = item, .k = pass->k};
-    walk_to(&rows, b->row);
+    if (x->packs_left) {
+        rows.side = &b->left;
+        rows.at = b->left.data;
+    } else {
+        walk_to(&rows, b->row);
+    }
     eg_tile tile = {.item = b->item,
                     .row = b->row,
                     .col = col,
@@ -512,8 +521,22 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
     }
 }
 
-static void run_pass(const product *x, const block *b, pass *pass) {
+/* AMX: the block's rows of the left operand for this pass. They stay in L2 for all micro-panels, and no other
+ * core reads them. */
+static void pack_left(const product *x, block *b, const pass *pass) {
+    const eg_amx_grid grid = eg_amx_grid_of(x->kernel->pack.bf16_terms, b->rows, pass->depth);
+    const eg_part part = {.k = pass->k, .depth = pass->depth, .col = b->row, .cols = b->rows};
+    const eg_operand transposed = eg_cpu_transpose(x->a);
+    b->left = (side){.data = b->tail,
+                     .index = grid.row_pitch * (int64_t)grid.block_bytes / EG_AMX_BLOCK,
+                     .panel_width = INT64_MAX};
+    eg_cpu_pack_left_part(x->run, x->kernel, &transposed, x->summed > 1 ? pass->summand : b->item, &part,
+                          b->tail);
+}
+
+static void run_pass(const product *x, block *b, pass *pass) {
     pass->groups = pass->depth > 0 ? eg_ceil_div(pass->depth, x->nr) : 1;
+    if (x->packs_left) pack_left(x, b, pass);
     if (has_tail(x, b)) load_tail(x, b, pass);
     for (int64_t col = b->col; col < b->col + b->cols; col += x->nr) run_panel(x, b, pass, col);
 }
@@ -538,7 +561,9 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.cols = eg_least(x->nc, x->cols - b.col);
     b.tiles = b.spare + (size_t)eg_cpu_spare_numbers(kernel) * x->size;
     b.panel = b.tiles + (size_t)eg_cpu_block_tiles(kernel, x->mc, x->nc, x->single_pass) * tile;
-    b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * x->size : 0);
+    const int64_t terms = kernel->pack.bf16_terms;
+    const size_t number = terms > 0 ? 2 * (size_t)terms : x->size; /* of a micro-panel */
+    b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * number : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);
     if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {

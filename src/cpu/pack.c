@@ -168,20 +168,28 @@ static void pack_blocks(pack_job *job, int threads, int64_t items, eg_cpu_packs 
 
 /* ---- Fused packing ------------------------------------------------------------------------------ */
 
+/* To the layout of a right operand, or `left`: of its transpose as a left one. */
 static void pack_part_blocks(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x,
-                             int64_t item, const eg_part *part, char *to) {
+                             int64_t item, const eg_part *part, bool left, char *to) {
+    enum { TOUCHED = 16 }; /* blocks */
     const bool turn = x->row_stride == 1 && x->col_stride != 1;
     const eg_operand from = turn ? eg_cpu_transpose(*x) : *x;
     const int64_t row = turn ? part->col : part->k, row_end = row + (turn ? part->cols : part->depth);
     const int64_t col = turn ? part->k : part->col, col_end = col + (turn ? part->depth : part->cols);
     const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, row_end - row, col_end - col);
-    const eg_cpu_packs first = {.right = turn ? NULL : to, .right_t = turn ? to : NULL};
+    const eg_cpu_packs first = {.right = turn || left ? NULL : to,
+                                .right_t = turn && !left ? to : NULL,
+                                .left = turn && left ? to : NULL,
+                                .left_t = !turn && left ? to : NULL};
     _Alignas(64) float tile[EG_AMX_BLOCK * EG_AMX_BLOCK];
     bool fits = true;
     for (int64_t i = 0; i < grid.rows; i++) {
         const int64_t at = row + i * EG_AMX_BLOCK, rows = eg_least(EG_AMX_BLOCK, row_end - at);
         for (int64_t j = 0; j < grid.cols; j++) {
             const int64_t across = col + j * EG_AMX_BLOCK, cols = eg_least(EG_AMX_BLOCK, col_end - across);
+            if (left && j % TOUCHED == 0)
+                eg_cpu_touch(&from, item, at, rows, across,
+                             eg_least(TOUCHED * EG_AMX_BLOCK, col_end - across));
             const eg_rows numbers = eg_cpu_block_rows(kernel, &from, item, at, rows, across, cols, tile);
             const eg_cpu_packs block = eg_amx_block_at(&first, &grid, 0, i, j);
             fits &= kernel->pack.split(&numbers, 0, EG_AMX_BLOCK / 2, rows, cols, &block);
@@ -193,11 +201,16 @@ static void pack_part_blocks(const eg_cpu_run *run, const eg_cpu_kernel *kernel,
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,
                       const eg_part *part, char *to) {
     if (eg_cpu_is_amx(kernel)) {
-        pack_part_blocks(run, kernel, x, item, part, to);
+        pack_part_blocks(run, kernel, x, item, part, false, to);
     } else {
         kernel->pack.load(to, eg_cpu_at(x, item, part->k, part->col), x->dtype, x->row_stride, x->col_stride,
                           part->depth, part->cols, part->depth);
     }
+}
+
+void eg_cpu_pack_left_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x_t,
+                           int64_t item, const eg_part *part, char *to) {
+    pack_part_blocks(run, kernel, x_t, item, part, true, to);
 }
 
 /* ---- A matrix ------------------------------------------------------------------------------------- */

@@ -98,6 +98,12 @@ static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows,
     return (eg_panels){tiles * mr, eg_padded_stride(tiles, size) * mr, eg_ceil_div(cols, kernel->micro.nr)};
 }
 
+/* Numbers of a pass's rows of the left operand, which a block of AMX tile blocks packs for itself. */
+static inline int64_t eg_cpu_left_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
+    const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, rows, depth);
+    return grid.rows * grid.row_pitch * (int64_t)(grid.block_bytes / sizeof(float));
+}
+
 /* Column sums are kept for each chunk of so many rows, whatever the threads and blocks: their order is part
  * of the contract. A multiple of every mr. */
 enum { EG_CPU_CHUNK = 64 };

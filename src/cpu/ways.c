@@ -133,12 +133,23 @@ static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, in
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
+/* Fused packing may refuse a number late, but not when other ranks have begun to add up. A tensor-parallel
+ * call can be taken up again. */
+static bool refuses_too_late(const eg_cpu_compiler *c) {
+    return c->list->exchanged > 0 && c->list->exchange.parallel == EG_DATA_PARALLEL &&
+           eg_cpu_may_refuse(c->kernel);
+}
+
 /* An operand is packed where nothing else is possible. */
-static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[2]) {
+static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->left;
     int count = 0;
-    if (eg_cpu_may_place_left(c->kernel, op) && only != EG_CPU_PACKED) ways[count++] = EG_CPU_IN_PLACE;
-    if (count == 0 || only != EG_CPU_PLACED) ways[count++] = EG_CPU_NOWHERE;
+    if (eg_cpu_may_place_left(c->kernel, op) && only != EG_CPU_PACKED && only != EG_CPU_FUSES)
+        ways[count++] = EG_CPU_IN_PLACE;
+    if (!refuses_too_late(c) && eg_cpu_may_fuse_left(c->kernel, op) &&
+        (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
+        ways[count++] = EG_CPU_FUSED;
+    if (count == 0 || (only != EG_CPU_PLACED && only != EG_CPU_FUSES)) ways[count++] = EG_CPU_NOWHERE;
     return count;
 }
 
@@ -151,9 +162,8 @@ static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3])
         return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
     if (eg_cpu_may_place_right(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_PLACED))
         ways[count++] = EG_CPU_IN_PLACE;
-    const bool late = c->list->exchanged > 0 && c->list->exchange.parallel == EG_DATA_PARALLEL &&
-                      eg_cpu_may_refuse(c->kernel);
-    if (!late && eg_cpu_may_fuse(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
+    if (!refuses_too_late(c) && eg_cpu_may_fuse(c->kernel, op) &&
+        (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
     if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
     return count;
@@ -208,7 +218,7 @@ static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way
 /* Those of the tile loop, and outer products, which all have the same bits. */
 static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *best) {
     const eg_cpu_way only = c->calibration->left;
-    int left[2] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    int left[3] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
     if (eg_cpu_has_little_depth(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_OUTER)) {
         try_outer(c, op, threads, best);
         if (only == EG_CPU_OUTER) return;
