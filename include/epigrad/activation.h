@@ -45,7 +45,7 @@
  *
  * A dialect whose device has an exponential within the contract's error may define
  * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED; one that has an
- * act' as a table, EG_GRAD_FN(name, x), which opens it.
+ * act or act' as a table, EG_ACT_FN(name, x) and EG_GRAD_FN(name, x), which open them.
  *
  * Rules that keep every formula finite (docs/reference/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
@@ -173,6 +173,10 @@ EG_END
 #endif
 #define EG_CLAMP(x, end) EG_MAX(EG_MIN(x, EG_C(end)), EG_C(-end))
 
+#ifndef EG_ACT_FN
+#define EG_ACT_FN(name, x) EG_FN(act_##name, x)
+#define EG_ACT_FN_IS_OURS
+#endif
 #ifndef EG_GRAD_FN
 #define EG_GRAD_FN(name, x) EG_FN(act_grad_##name, x)
 #define EG_GRAD_FN_IS_OURS
@@ -195,7 +199,7 @@ EG_FN(act_grad_y_relu, y) EG_RETURN(EG_SELECT(y > EG_C(0.0), EG_C(1.0), EG_C(0.0
     EG_LET(v, c * EG_FMA(c2, EG_C(7.1354816272600250e-2 * EG_SIGMOID_UNIT),                                \
                          EG_C(1.5957691216057307117598 * EG_SIGMOID_UNIT)))                                \
     EG_LET_SIGMOID(v)
-EG_FN(act_gelu, x) EG_LET_GELU(EG_BOUNDED(x, EG_GELU_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
+EG_ACT_FN(gelu, x) EG_LET_GELU(EG_BOUNDED(x, EG_GELU_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_GELU_END)) * s) EG_END
 EG_GRAD_FN(gelu, x)
 EG_LET_GELU(EG_CLAMP(x, EG_GELU_END))
 EG_LET(dv, EG_FMA(c2, EG_C(2.1406444881780075e-1), EG_C(1.5957691216057307117598)))
@@ -206,7 +210,7 @@ EG_END
 #define EG_LET_SILU(bounded)                                                                               \
     EG_LET(c, bounded)                                                                                     \
     EG_LET_SIGMOID(c * EG_C(EG_SIGMOID_UNIT))
-EG_FN(act_silu, x) EG_LET_SILU(EG_BOUNDED(x, EG_EXP_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
+EG_ACT_FN(silu, x) EG_LET_SILU(EG_BOUNDED(x, EG_EXP_END)) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
 EG_GRAD_FN(silu, x) EG_LET_SILU(EG_CLAMP(x, EG_EXP_END)) EG_RETURN(EG_FMA(c * p, q, s)) EG_END
 
 /* sigmoid */
@@ -215,12 +219,12 @@ EG_FN(act_grad_sigmoid, x) EG_LET_SIGMOID(EG_BOUNDED(x, EG_EXP_END) * EG_C(EG_SI
 EG_FN(act_grad_y_sigmoid, y) EG_RETURN(y * (EG_C(1.0) - y)) EG_END
 
 /* tanh: from expm1, so that a small x keeps its relative accuracy; tanh' = sech^2 = 4 p q at 2x */
-EG_FN(act_tanh, x)
+EG_ACT_FN(tanh, x)
 EG_LET(f, EG_CALL(expm1_nonpositive, EG_C(-2.0) * EG_ABS(x)))
 EG_LET(t, f / (EG_C(2.0) + f))
 EG_RETURN(EG_SELECT(x > EG_C(0.0), -t, t))
 EG_END
-EG_FN(act_grad_tanh, x)
+EG_GRAD_FN(tanh, x)
 EG_LET(e, EG_EXP(EG_C(-2.0) * EG_ABS(x)))
 EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))
 EG_RETURN(EG_C(4.0) * p * (e * p))
@@ -233,7 +237,7 @@ EG_FN(act_grad_y_tanh, y) EG_RETURN((EG_C(1.0) - y) * (EG_C(1.0) + y)) EG_END
     EG_LET(bell, EG_EXP(EG_C(-0.5) * c * c))                                                               \
     EG_LET(tail, bell * EG_CALL(phi_tail, EG_ABS(c)))                                                      \
     EG_LET(phi, EG_SELECT(c < EG_C(0.0), tail, EG_C(1.0) - tail))
-EG_FN(act_gelu_erf, x) EG_LET_PHI(x) EG_RETURN(EG_MAX(x, EG_C(-40.0)) * phi) EG_END
+EG_ACT_FN(gelu_erf, x) EG_LET_PHI(x) EG_RETURN(EG_MAX(x, EG_C(-40.0)) * phi) EG_END
 EG_GRAD_FN(gelu_erf, x)
 EG_LET_PHI(x)
 EG_RETURN(EG_FMA(c * EG_C(3.9894228040143267794e-1), bell, phi))
@@ -243,7 +247,7 @@ EG_END
 #define EG_LET_QUICK(x)                                                                                    \
     EG_LET(v, EG_CLAMP(EG_C(1.702) * x, EG_EXP_END))                                                   \
     EG_LET_SIGMOID(v * EG_C(EG_SIGMOID_UNIT))
-EG_FN(act_quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
+EG_ACT_FN(quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_MAX(x, EG_C(-EG_EXP_END)) * s) EG_END
 EG_GRAD_FN(quick_gelu, x) EG_LET_QUICK(x) EG_RETURN(EG_FMA(v * p, q, s)) EG_END
 
 /* relu2 */
@@ -299,6 +303,10 @@ EG_END
 #undef EG_EXP
 #undef EG_EXP_BOUNDED
 #undef EG_EXP_IS_OURS
+#endif
+#ifdef EG_ACT_FN_IS_OURS
+#undef EG_ACT_FN
+#undef EG_ACT_FN_IS_OURS
 #endif
 #ifdef EG_GRAD_FN_IS_OURS
 #undef EG_GRAD_FN

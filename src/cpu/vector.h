@@ -148,30 +148,44 @@ EG_INLINE EG_T EG_V(unless_nan)(EG_T x, EG_T value, EG_I kept) {
 #endif
 }
 
-/* act' by a derivative table: a register holds one coefficient of all pieces, and VPERMPS gives each lane the
- * one of its piece. Takes half the instructions of an exponential and a division, and a third of their
- * latency. */
+/* Activation tables: a register holds one coefficient of all pieces, and VPERMPS gives each lane the one of
+ * its piece. Takes half the instructions of an exponential and a division, and a third of their latency. */
 #if defined(__AVX512F__) && EG_VECTOR_BYTES == 64 && EG_REAL_BITS == 32
-#include "derivative_tables.h"
+#include "activation_tables.h"
 
-EG_INLINE EG_T EG_V(derivative)(EG_T x, const eg_derivative_table *table) {
+/* The table's function of |x|. */
+EG_INLINE EG_T EG_V(looked_up)(EG_T x, const eg_activation_table *table) {
     const EG_T a = EG_V(min)(EG_V(abs)(x), EG_V(splat)(table->end));
     EG_T scale = EG_V(splat)(table->scale);
     if (table->fall != 0) scale = EG_V(fma)(a, EG_V(splat)(-table->fall), scale);
     const EG_T rounded = EG_V(fma)(a, scale, EG_V(splat)(EG_ROUNDER)); /* the piece, in the low bits */
     const EG_T t = EG_V(fma)(a, scale, EG_ROUNDER - rounded);
-    EG_T odd = {0};
+    EG_T f = {0};
     EG_UNROLL(7)
     for (int i = table->degree; i >= 0; i--) {
         const EG_T power = (EG_T)_mm512_permutexvar_ps((__m512i)rounded, _mm512_load_ps(table->piece[i]));
-        odd = i == table->degree ? power : EG_V(fma)(odd, t, power);
+        f = i == table->degree ? power : EG_V(fma)(f, t, power);
     }
-    return (EG_T)((EG_I)odd ^ ((EG_I)x & ~EG_ABS_MASK)) + 0.5F;
+    return f;
 }
-#define EG_DERIVATIVE_gelu(x)       EG_V(derivative)(x, &eg_derivative_gelu)
-#define EG_DERIVATIVE_gelu_erf(x)   EG_V(derivative)(x, &eg_derivative_gelu_erf)
-#define EG_DERIVATIVE_silu(x)       EG_V(derivative)(x, &eg_derivative_silu)
-#define EG_DERIVATIVE_quick_gelu(x) EG_V(derivative)(EG_C(1.702) * (x), &eg_derivative_silu)
+
+EG_INLINE EG_T EG_V(with_sign_of)(EG_T x, EG_T f) { return (EG_T)((EG_I)f ^ ((EG_I)x & ~EG_ABS_MASK)); }
+
+#define EG_LOOKED_UP(x, name)  EG_V(looked_up)(x, &eg_table_##name)
+#define EG_GRAD_TABLE(x, name) (EG_V(with_sign_of)(x, EG_LOOKED_UP(x, name##_grad)) + 0.5F)
+#define EG_ACT_TABLE(x, name)  (EG_MAX(x, EG_C(0.0)) - EG_LOOKED_UP(x, name))
+#define EG_GRAD_gelu(x)        EG_GRAD_TABLE(x, gelu)
+#define EG_GRAD_gelu_erf(x)    EG_GRAD_TABLE(x, gelu_erf)
+#define EG_GRAD_silu(x)        EG_GRAD_TABLE(x, silu)
+#define EG_GRAD_quick_gelu(x)  EG_GRAD_TABLE(EG_C(1.702) * (x), silu)
+#define EG_GRAD_tanh(x)        (1 - EG_LOOKED_UP(x, tanh_grad))
+#define EG_ACT_gelu(x)         EG_ACT_TABLE(x, gelu)
+#define EG_ACT_gelu_erf(x)     EG_ACT_TABLE(x, gelu_erf)
+#define EG_ACT_silu(x)         EG_ACT_TABLE(x, silu)
+#define EG_ACT_quick_gelu(x)                                                                                 \
+    EG_V(fma)(EG_LOOKED_UP(EG_C(1.702) * (x), silu), EG_C(-1 / 1.702), EG_MAX(x, EG_C(0.0)))
+/* A polynomial may round to more than 1. */
+#define EG_ACT_tanh(x) EG_V(with_sign_of)(x, EG_MIN(EG_LOOKED_UP(x, tanh), EG_C(1.0)))
 #endif
 
 /* The dialect of activation.h. */
@@ -189,9 +203,10 @@ EG_INLINE EG_T EG_V(derivative)(EG_T x, const eg_derivative_table *table) {
 #define EG_ROUND(x)           EG_V(round)(x)
 #define EG_POW2(n)            EG_V(pow2)(n)
 #define EG_SELECT(mask, a, b) EG_V(select)((EG_I)(mask), a, b)
-#ifdef EG_DERIVATIVE_gelu /* the formula is compiled, under another name, and not used */
+#ifdef EG_LOOKED_UP /* the formula is compiled, under another name, and not used */
+#define EG_ACT_FN(name, x) EG_FN(act_##name, x) EG_RETURN(EG_ACT_##name(x)) EG_END EG_FN(formula_of_##name, x)
 #define EG_GRAD_FN(name, x)                                                                                  \
-    EG_FN(act_grad_##name, x) EG_RETURN(EG_DERIVATIVE_##name(x)) EG_END EG_FN(formula_of_grad_##name, x)
+    EG_FN(act_grad_##name, x) EG_RETURN(EG_GRAD_##name(x)) EG_END EG_FN(formula_of_grad_##name, x)
 #endif
 #include "epigrad/activation.h"
 #undef EG_ACTIVATION_FORMULAS
@@ -208,8 +223,18 @@ EG_INLINE EG_T EG_V(derivative)(EG_T x, const eg_derivative_table *table) {
 #undef EG_ROUND
 #undef EG_POW2
 #undef EG_SELECT
+#undef EG_ACT_FN
 #undef EG_GRAD_FN
-#undef EG_DERIVATIVE_gelu
-#undef EG_DERIVATIVE_gelu_erf
-#undef EG_DERIVATIVE_silu
-#undef EG_DERIVATIVE_quick_gelu
+#undef EG_LOOKED_UP
+#undef EG_GRAD_TABLE
+#undef EG_ACT_TABLE
+#undef EG_GRAD_gelu
+#undef EG_GRAD_gelu_erf
+#undef EG_GRAD_silu
+#undef EG_GRAD_quick_gelu
+#undef EG_GRAD_tanh
+#undef EG_ACT_gelu
+#undef EG_ACT_gelu_erf
+#undef EG_ACT_silu
+#undef EG_ACT_quick_gelu
+#undef EG_ACT_tanh
