@@ -113,7 +113,7 @@ MUTATIONS = [
     ("few columns: the scratch has no room for the left operand", "src/cpu/blocking.c",
      " + gathered_numbers(kernel, rows, step->k_block);", " + 0 * gathered_numbers(kernel, rows, step->k_block);"),
     ("dot products: of fewer than four columns, some are added twice", "src/cpu/dot_template.h",
-     "c < EG_V(dot_cols) && c < cols;", "c < EG_V(dot_cols);"),
+     "c < EG_V(dot_cols) && c * part < cols;", "c < EG_V(dot_cols);"),
     ("dot products: the last k are left out", "src/cpu/dot_template.h", "j * EG_LANES < k;", "j * EG_LANES < k - 1;"),
     ("outer products: every micro-panel has the first one's numbers", "src/cpu/outer_product.c",
      "x->b.at = (const char *)x->b.at + x->right_panel;", ""),

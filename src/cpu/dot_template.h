@@ -5,7 +5,9 @@
  * Each lane sums its own k, and the lanes are added at the end of a pass. A transposition in registers would
  * keep the order of sums that other products have, but takes longer than memory does. */
 
-/* Columns at a time: so many streams of memory. And rows, by the registers that there are for sums. */
+/* Columns at a time. They are a quarter of a micro-panel apart: each quarter is a stream of memory, one
+ * column of it after the other, which the hardware's prefetcher follows past the end of a column. And rows,
+ * by the registers that there are for sums. */
 enum { EG_V(dot_cols) = 4, EG_V(dot_rows) = EG_VECTOR_BYTES == 64 ? 4 : 2 };
 
 #define EG_LANE_COUNT (EG_VECTOR_BYTES * 8 / EG_REAL_BITS)
@@ -35,8 +37,8 @@ enum { EG_V(dot_cols) = 4, EG_V(dot_rows) = EG_VECTOR_BYTES == 64 ? 4 : 2 };
 #define EG_HALVES(x, y, at) __builtin_shufflevector(x, y, (at), (at) + 2)
 #endif
 
-/* to[c] += the lanes of sum[c], below `cols`. */
-EG_INLINE void EG_V(add_lanes)(EG_R *to, const EG_T sum[4], int64_t cols) {
+/* to[c * part] += the lanes of sum[c], below `cols`. */
+EG_INLINE void EG_V(add_lanes)(EG_R *to, const EG_T sum[4], int64_t part, int64_t cols) {
     EG_T all[2];
     all[0] = EG_HALVES(sum[0], sum[1], 0) + EG_HALVES(sum[0], sum[1], EG_LANE_COUNT / 2);
     all[1] = EG_HALVES(sum[2], sum[3], 0) + EG_HALVES(sum[2], sum[3], EG_LANE_COUNT / 2);
@@ -49,9 +51,9 @@ EG_INLINE void EG_V(add_lanes)(EG_R *to, const EG_T sum[4], int64_t cols) {
 #ifdef EG_NEIGHBOURS
     all[0] += EG_NEIGHBOURS(all[0]);
 #endif
-    for (int c = 0; c < EG_V(dot_cols) && c < cols; c++) {
+    for (int c = 0; c < EG_V(dot_cols) && c * part < cols; c++) {
         const int lane = EG_LANE_COUNT == 2 ? c : c * EG_LANE_COUNT / 4;
-        to[c] += all[lane / EG_LANE_COUNT][lane % EG_LANE_COUNT];
+        to[c * part] += all[lane / EG_LANE_COUNT][lane % EG_LANE_COUNT];
     }
 }
 #undef EG_LANE_COUNT
@@ -76,47 +78,58 @@ EG_INLINE void EG_V(add_products)(EG_T sum[][4], const EG_R *left, int64_t left_
     }
 }
 
-/* `rows` rows from `row` on with the columns from `col` on, of which there may be fewer than four: the last
- * one then takes the place of those that there are not. */
-EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, const eg_dtype dtype,
-                               const int rows) {
-    enum { AHEAD = 2048 }; /* bytes of a column that are prefetched */
+/* What is prefetched of each stream: bytes from where it is read, in columns of which `bytes` are read. */
+typedef struct EG_V(stream_ahead) {
+    int64_t offset, rest, skipped; /* `skipped` more where `rest` is past the end of a column */
+} EG_V(stream_ahead);
+
+EG_INLINE EG_V(stream_ahead) EG_V(ahead_in)(const eg_few_rows *x, int64_t bytes) {
+    enum { AHEAD = 4096 };
+    const int64_t whole = AHEAD / bytes, rest = AHEAD - whole * bytes;
+    return (EG_V(stream_ahead)){whole * x->col_bytes + rest, rest, x->col_bytes - bytes};
+}
+
+/* `rows` rows from `row` on with the four columns from `col` on that are `part` apart, of which there may be
+ * fewer: the last one then takes the place of those that there are not. */
+EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, int64_t part,
+                               const eg_dtype dtype, const int rows) {
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype), group = EG_NV * vector;
     const int64_t bytes = x->depth * EG_V(size_of)(dtype);
+    const EG_V(stream_ahead) stream = EG_V(ahead_in)(x, bytes);
     const EG_R *left = (const EG_R *)x->left + row * x->left_row;
     const char *column[4];
     EG_T sum[4][4] = {{{0}}};
     EG_UNROLL(4)
     for (int64_t c = 0; c < 4; c++)
-        column[c] = x->right + (col + c < x->cols ? col + c : x->cols - 1) * x->col_bytes;
+        column[c] = x->right + (col + c * part < x->cols ? col + c * part : x->cols - 1) * x->col_bytes;
     int64_t k = x->depth, at = 0;
     for (; k >= EG_NR; k -= EG_NR, left += x->left_group, at += group) {
         EG_UNROLL(4)
         for (int j = 0; j < EG_NV; j++) EG_V(add_products)
         (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(EG_LANES, 0),
          rows);
-        /* after the last k of these columns come the first of the next four */
-        const int64_t ahead = at + AHEAD < bytes ? AHEAD : EG_V(dot_cols) * x->col_bytes + AHEAD - bytes;
+        const int64_t ahead = at + stream.offset + (at + stream.rest < bytes ? 0 : stream.skipped);
         EG_UNROLL(4)
         for (int c = 0; c < 4; c++) {
             for (int64_t line = 0; line < group; line += 64)
-                __builtin_prefetch(column[c] + at + ahead + line, 0, 3);
+                __builtin_prefetch(column[c] + ahead + line, 0, 2);
         }
     }
     for (int j = 0; j * EG_LANES < k; j++) EG_V(add_products)
     (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(k, j), rows);
     for (int i = 0; i < rows; i++)
-        EG_V(add_lanes)((EG_R *)x->sums + (row + i) * EG_NR + col, sum[i], x->cols - col);
+        EG_V(add_lanes)((EG_R *)x->sums + (row + i) * EG_NR + col, sum[i], part, x->cols - col);
 }
 
 /* All rows with the columns of a micro-panel. */
 EG_INLINE void EG_V(dot_rows_of)(const eg_few_rows *x, const eg_dtype dtype) {
-    for (int64_t col = 0; col < x->cols; col += EG_V(dot_cols)) {
+    const int64_t part = eg_ceil_div(x->cols, EG_V(dot_cols));
+    for (int64_t col = 0; col < part; col++) {
         int64_t row = 0;
         for (; row + EG_V(dot_rows) <= x->rows; row += EG_V(dot_rows))
-            EG_V(dot_block)(x, row, col, dtype, EG_V(dot_rows));
-        for (; row + 2 <= x->rows; row += 2) EG_V(dot_block)(x, row, col, dtype, 2);
-        if (row < x->rows) EG_V(dot_block)(x, row, col, dtype, 1);
+            EG_V(dot_block)(x, row, col, part, dtype, EG_V(dot_rows));
+        for (; row + 2 <= x->rows; row += 2) EG_V(dot_block)(x, row, col, part, dtype, 2);
+        if (row < x->rows) EG_V(dot_block)(x, row, col, part, dtype, 1);
     }
 }
 
