@@ -212,20 +212,20 @@ static void dot_few_from_pack(const eg_few_rows *x) {
  * a column. Four columns at a time, so many streams of memory. */
 enum { ROWS_ALONG_K = 4, COLS_ALONG_K = 4 };
 
-/* The columns from `col` on, of which there may be fewer than four: the last one then takes the place of
- * those that there are not. */
-EG_INLINE void dot_along_k(const eg_few_rows *x, int64_t col, __m512 *sum, const int rows) {
-    enum { AHEAD = 1024 }; /* bytes of each column that are prefetched */
+/* The columns from `col` on that are `part` apart, of which there may be fewer than four: the last one then
+ * takes the place of those that there are not. */
+EG_INLINE void dot_along_k(const eg_few_rows *x, int64_t col, int64_t part, __m512 *sum, const int rows) {
+    enum { AHEAD = 4096 }; /* bytes of each stream that are prefetched */
     const char *left = x->left, *from[COLS_ALONG_K];
-    const int64_t row_end = x->depth * 2;
+    const int64_t row_end = x->depth * 2, whole = AHEAD / row_end, rest = AHEAD - whole * row_end;
     EG_UNROLL(16)
     for (int c = 0; c < COLS_ALONG_K * rows; c++) sum[c] = _mm512_castsi512_ps(_mm512_set1_epi32(0));
     EG_UNROLL(4)
     for (int c = 0; c < COLS_ALONG_K; c++)
-        from[c] = x->right + (col + c < x->cols ? col + c : x->cols - 1) * x->col_bytes;
+        from[c] = x->right + (col + c * part < x->cols ? col + c * part : x->cols - 1) * x->col_bytes;
     for (int64_t at = 0; at < row_end; at += 64, left += EG_AMX_TERM_BYTES) {
         const __mmask32 some = mask_below((row_end - at) / 2);
-        const int64_t ahead = at + AHEAD < row_end ? AHEAD : COLS_ALONG_K * x->col_bytes + AHEAD - row_end;
+        const int64_t ahead = (at + rest < row_end ? whole : whole + 1) * (x->col_bytes - row_end) + AHEAD;
         __m512i b[COLS_ALONG_K];
         EG_UNROLL(4)
         for (int c = 0; c < COLS_ALONG_K; c++) {
@@ -241,26 +241,30 @@ EG_INLINE void dot_along_k(const eg_few_rows *x, int64_t col, __m512 *sum, const
     }
 }
 
-/* The lanes of 16 sums are added by way of their transpose. */
+/* The lanes of 16 sums are added by way of their transpose. Four streams of memory, each a quarter of the
+ * columns: the hardware's prefetcher follows them past the end of a column. */
 EG_INLINE void dot_rows_along_k(const eg_few_rows *x, const int rows) {
     enum { SUMS = 16 };
     _Alignas(64) char sums[TILE_BYTES], turned[TILE_BYTES];
     _Alignas(64) float total[SUMS];
-    for (int64_t col = 0; col < x->cols; col += SUMS / rows) {
-        for (int group = 0; group < SUMS; group += COLS_ALONG_K * rows) {
+    const int64_t part = share(x->cols, COLS_ALONG_K), steps = SUMS / COLS_ALONG_K / rows;
+    for (int64_t first = 0; first < part; first += steps) {
+        for (int group = 0; group < steps; group++) {
             __m512 sum[SUMS];
-            dot_along_k(x, col + group / rows, sum, rows);
+            dot_along_k(x, first + group, part, sum, rows);
             EG_UNROLL(16)
             for (int i = 0; i < COLS_ALONG_K * rows; i++)
-                _mm512_store_ps((float *)(void *)(sums + (group + i) * PAIRS_STRIDE), sum[i]);
+                _mm512_store_ps((float *)(void *)(sums + (group * COLS_ALONG_K * rows + i) * PAIRS_STRIDE),
+                                sum[i]);
         }
         transpose_tile(turned, sums);
         __m512 all = _mm512_load_ps(turned);
         for (int i = 1; i < SUMS; i++) all = _mm512_add_ps(all, _mm512_load_ps(turned + i * PAIRS_STRIDE));
         _mm512_store_ps(total, all);
-        for (int64_t c = 0; c < SUMS / rows && col + c < x->cols; c++) {
-            for (int64_t i = 0; i < rows && i < x->rows; i++)
-                ((float *)x->sums)[i * FEW_COLS + col + c] += total[c * rows + i];
+        for (int64_t at = 0; at < SUMS / rows; at++) {
+            const int64_t in_part = first + at / COLS_ALONG_K, col = in_part + at % COLS_ALONG_K * part;
+            for (int64_t i = 0; in_part < part && col < x->cols && i < rows && i < x->rows; i++)
+                ((float *)x->sums)[i * FEW_COLS + col] += total[at * rows + i];
         }
     }
 }
