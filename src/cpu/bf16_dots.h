@@ -208,9 +208,10 @@ static void dot_few_from_pack(const eg_few_rows *x) {
         add_row((float *)x->sums + i * FEW_COLS, to + i * FEW_COLS, to + i * FEW_COLS + 16);
 }
 
-/* Up to four rows are multiplied by vectors of k, as they lie in a left operand: a load and a dot for 32 k of
- * a column. Four columns at a time, so many streams of memory. */
-enum { ROWS_ALONG_K = 4, COLS_ALONG_K = 4 };
+/* Up to eight rows are multiplied by vectors of k, as they lie in a left operand: a load and a dot for 32 k
+ * of a column. Four columns at a time, so many streams of memory, and four rows, by the registers for sums.
+ */
+enum { ROWS_ALONG_K = 8, SUMS_ALONG_K = 4, COLS_ALONG_K = 4 };
 
 /* The columns from `col` on that are `part` apart, of which there may be fewer than four: the last one then
  * takes the place of those that there are not. */
@@ -269,13 +270,19 @@ EG_INLINE void dot_rows_along_k(const eg_few_rows *x, const int rows) {
     }
 }
 
+static void dot_few_along_k(eg_few_rows x) {
+    for (; x.rows > 2; x.rows -= SUMS_ALONG_K) {
+        dot_rows_along_k(&x, SUMS_ALONG_K);
+        x.left = (const char *)x.left + SUMS_ALONG_K * PAIRS_STRIDE;
+        x.sums = (float *)x.sums + SUMS_ALONG_K * FEW_COLS;
+    }
+    if (x.rows == 1) dot_rows_along_k(&x, 1);
+    if (x.rows == 2) dot_rows_along_k(&x, 2);
+}
+
 static void few_rows_dots(const eg_few_rows *x) {
-    if (x->by_columns && x->rows == 1) {
-        dot_rows_along_k(x, 1);
-    } else if (x->by_columns && x->rows == 2) {
-        dot_rows_along_k(x, 2);
-    } else if (x->by_columns && x->rows <= ROWS_ALONG_K) {
-        dot_rows_along_k(x, ROWS_ALONG_K);
+    if (x->by_columns && x->rows <= ROWS_ALONG_K) {
+        dot_few_along_k(*x);
     } else if (x->by_columns) {
         dot_few_by_columns(x);
     } else {
