@@ -123,6 +123,8 @@ MUTATIONS = [
      "right + p * panel + k * EG_NR", "right + k * EG_NR"),
     ("outer products: a last tile has all its rows", "src/cpu/outer_template.h",
      "rows_left < rows ? rows_left : rows", "rows"),
+    ("outer products: a pack of 16 bits is read as numbers of the compute type", "src/cpu/outer_product.c",
+     "side->widens = eg_cpu_widens_pack(job->kernel, view);", "side->widens = false;"),
     ("a column that is turned has a bias as long as itself", "src/cpu/compile.c",
      "term->view.cols = op->cols, term->view.col_stride = term->view.row_stride = 0;", "term->view.cols = op->cols;"),
     ("AMX, few rows: the last k is left out", "src/cpu/amx_few_rows.h",

@@ -297,7 +297,7 @@ enum { MOST_DEPTH = 40 };
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&
-           op->right.space != EG_PACKED_B && !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
+           !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
 }
 
 /* Whole micro-panels, and whole cache lines of the result. */

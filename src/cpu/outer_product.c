@@ -10,12 +10,14 @@
 
 /* ---- The product -------------------------------------------------------------------------------- */
 
-/* Where an operand is: the caller's, or packed to micro-panels by the operation that made it. */
+/* Where an operand is: the caller's, or packed to micro-panels, beforehand or by the operation that made it.
+ */
 typedef struct outer_side {
     eg_operand operand;
     const char *panels;  /* NULL: the caller's */
     int64_t panel, item; /* bytes from one to the next, */
     int64_t numbers;     /* and numbers of a micro-panel */
+    bool widens;         /* which have the layer's type: each block converts its own */
 } outer_side;
 
 typedef struct outer_job {
@@ -40,6 +42,9 @@ typedef struct outer_block {
     int64_t right_panel;   /* bytes from one micro-panel of the right operand to the next */
 } outer_block;
 
+/* Whether its micro-panels are read as they are. */
+static bool is_packed(const outer_side *side) { return side->panels != NULL && !side->widens; }
+
 /* Rows of nr k; zeros in rows that there are not, which make a last tile whole. */
 static void load_left_rows(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
     const eg_cpu_kernel *kernel = job->kernel;
@@ -62,16 +67,27 @@ static void load_left_panel(const outer_job *job, outer_block *x, int64_t row, i
                            depth, rows, depth);
 }
 
+static const char *right_panels(const outer_job *job, const outer_block *x) {
+    return job->b.panels + x->item * job->b.item + eg_div(x->col, job->kernel->micro.nr) * job->b.panel;
+}
+
 static void load_right(const outer_job *job, outer_block *x) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *b = &job->b.operand;
     const int64_t nr = kernel->micro.nr, depth = job->op->depth;
+    const char *panel = job->b.widens ? right_panels(job, x) : NULL;
     char *to = x->right;
     x->b.at = to;
     x->right_panel = depth * nr * (int64_t)eg_size_of(kernel->compute);
-    for (int64_t col = 0; col < x->cols; col += nr, to += x->right_panel)
-        kernel->pack.load(to, eg_cpu_at(b, x->item, 0, x->col + col), b->dtype, b->row_stride, b->col_stride,
-                          depth, eg_least(nr, x->cols - col), depth);
+    for (int64_t col = 0; col < x->cols; col += nr, to += x->right_panel) {
+        if (panel != NULL) {
+            kernel->pack.load(to, panel, job->op->right.dtype, nr, 1, depth, nr, depth);
+            panel += job->b.panel;
+        } else {
+            kernel->pack.load(to, eg_cpu_at(b, x->item, 0, x->col + col), b->dtype, b->row_stride,
+                              b->col_stride, depth, eg_least(nr, x->cols - col), depth);
+        }
+    }
 }
 
 /* Where the sums are stored from registers. An absent bias is -0, as in an epilogue. */
@@ -107,7 +123,7 @@ static void find_left(const outer_job *job, outer_block *x, int64_t row) {
 }
 
 static void find_right(const outer_job *job, outer_block *x) {
-    x->b.at = job->b.panels + x->item * job->b.item + eg_div(x->col, job->kernel->micro.nr) * job->b.panel;
+    x->b.at = right_panels(job, x);
     x->right_panel = job->b.panel;
 }
 
@@ -186,8 +202,8 @@ static void store_rows(const outer_job *job, const outer_block *x, int64_t row, 
     const eg_little_depth of = {.left = x->a.at,
                                 .right = x->b.at,
                                 .left_group = x->a.group_stride,
-                                .right_panel = job->b.panels != NULL ? job->b.numbers
-                                                                     : job->op->depth * job->kernel->micro.nr,
+                                .right_panel = is_packed(&job->b) ? job->b.numbers
+                                                                  : job->op->depth * job->kernel->micro.nr,
                                 .left_is_transposed = x->a.index_stride == 1,
                                 .bias = job->finishes ? x->bias : NULL,
                                 .relu = job->is_relu,
@@ -232,7 +248,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     x.copies = x.bias + (size_t)job->nc * eg_size_of(job->kernel->compute);
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
     if (job->finishes) load_bias(job, &x);
-    if (job->b.panels != NULL) {
+    if (is_packed(&job->b)) {
         find_right(job, &x);
     } else {
         load_right(job, &x);
@@ -259,10 +275,12 @@ static void run_block(void *arg, int64_t index, int thread) {
 static void find_side(outer_side *side, const outer_job *job, const eg_view *view, int where, int64_t rows,
                       int64_t cols) {
     const eg_panels panels = eg_cpu_panels(job->kernel, rows, cols);
-    side->operand = eg_cpu_bind(job->run->call, view);
-    side->panels = eg_cpu_region(job->run, where);
+    const bool is_pack = view->space == EG_PACKED_B;
+    if (!is_pack) side->operand = eg_cpu_bind(job->run->call, view);
+    side->panels = is_pack ? eg_cpu_packed_b(job->run, job->kernel, view) : eg_cpu_region(job->run, where);
+    side->widens = eg_cpu_widens_pack(job->kernel, view);
     side->numbers = panels.stride * job->kernel->micro.nr;
-    side->panel = side->numbers * (int64_t)eg_size_of(job->kernel->compute);
+    side->panel = side->numbers * (int64_t)eg_size_of(is_pack ? view->dtype : job->kernel->compute);
     side->item = eg_is_batched(view) ? panels.panels * side->panel : 0;
 }
 

@@ -202,7 +202,9 @@ static void try_few_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *
 static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way *best) {
     way x = {.streams = EG_CPU_STREAMS_RESULT,
              .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
-             .right = op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE};
+             .right = op->right.space == EG_PACKED_B  ? EG_CPU_FROM_PACK
+                      : op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE
+                                                      : EG_CPU_NOWHERE};
     eg_cpu_counts counts = {{0}};
     x.blocks = eg_cpu_outer_blocks(c->kernel, 1, op);
     eg_cpu_count_outer(c->calibration, c->kernel, op, &x.blocks, eg_cpu_is_non_temporal(c, op, x.streams, 1),
