@@ -291,7 +291,7 @@ static void plan_blocks(eg_prefetch_plan *plan, const product *x, const block *b
         plan->left_bytes = (size_t)(pass->depth * x->left.k / eg_ceil_div(b->cols, x->nr));
 }
 
-/* AMX with the left operand in place: the next tile's rows, of which so many are left, while the first
+/* With the left operand in place: the next tile's rows, of which so many are left, while the first
  * micro-panel of a block meets this one's. */
 static void plan_left_rows(eg_prefetch_plan *plan, const product *x, const pass *pass, const char *at,
                            int64_t left) {
@@ -510,7 +510,7 @@ static void run_panel(const product *x, const block *b, const pass *pass, int64_
         if (tail && tile.rows < mr)
             left =
                 (eg_micro_operand){.at = b->tail, .index_stride = nr, .k_stride = 1, .group_stride = mr * nr};
-        if (eg_cpu_is_amx(x->kernel) && x->left.in_place && col == b->col)
+        if (x->left.in_place && x->left.micro.index_stride != 1 && col == b->col)
             plan_left_rows(&plan, x, pass, rows.at, b->row + b->rows - tile.row - mr);
         run_tile(x, b, pass, &left, &right, &plan, &tile);
         plan.right_blocks += plan.right_bytes;

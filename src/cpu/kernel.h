@@ -52,7 +52,7 @@ typedef struct eg_prefetch_plan {
     eg_prefetch_rows out, in;               /* what the epilogue of this tile writes, and reads */
     int64_t source_rows;                    /* AMX with fused packing: rows of B itself */
     eg_prefetch_rows source;                /* from which the next micro-panel will be packed, */
-    int64_t left_rows;                      /* and of the left operand in place */
+    int64_t left_rows;                      /* of the left operand in place: so many rows */
     eg_prefetch_rows left;                  /* for the next tile */
     void (*epilogue_step)(void *epilogue);
     void *epilogue;

@@ -92,6 +92,17 @@ EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_t
 #undef EG_PUT
 }
 
+/* Prefetches the left operand in place, a group of k of the next tile's rows. */
+EG_INLINE const char *EG_V(prefetch_left)(const eg_prefetch_rows *of, const char *at) {
+    enum { GROUP = EG_NR * sizeof(EG_R) };
+    EG_UNROLL(16)
+    for (int i = 0; i < EG_MR; i++) {
+        EG_UNROLL(8)
+        for (int j = 0; j < GROUP; j += 64) __builtin_prefetch(at + i * of->stride + j, 0, 2);
+    }
+    return at + GROUP;
+}
+
 EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
                                  const eg_micro_tile *tile, const eg_prefetch_plan *plan, const int nv,
                                  const bool transposed) {
@@ -99,10 +110,12 @@ EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_op
     const EG_R *a = left->at, *b = right->at;
     const char *out = plan->out.at, *in = plan->in.at;
     const char *next_right = plan->next_right.at, *next_left = plan->next_left.at;
+    const char *next_rows = plan->left_rows > 0 ? plan->left.at : NULL;
     int64_t rows = plan->rows;
     for (; depth > 0; depth -= EG_NR, a += left->group_stride, b += right->group_stride) {
         next_right = EG_V(prefetch_slice)(&plan->next_right, next_right);
         next_left = EG_V(prefetch_slice)(&plan->next_left, next_left);
+        if (!transposed && next_rows != NULL) next_rows = EG_V(prefetch_left)(&plan->left, next_rows);
         const int64_t some = rows < plan->rows_a_group ? rows : plan->rows_a_group;
         if (out != NULL) out = EG_V(prefetch_rows)(&plan->out, out, some, nv);
         if (in != NULL) in = EG_V(prefetch_rows)(&plan->in, in, some, nv);
