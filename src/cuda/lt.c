@@ -187,13 +187,15 @@ static eg_cuda_lt_candidate lt_candidate_of(const cublasLtMatmulHeuristicResult_
                                   .waves = found->wavesCount};
 }
 
-/* Those that may be taken; their number. */
+/* Those that may be taken; their number, and how many were before the first. */
 static int lt_keep(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t *found,
-                   eg_cuda_lt_candidate *candidates) {
+                   eg_cuda_lt_candidate *candidates, int *before) {
     int kept = 0;
+    *before = count;
     for (int i = 0; i < count; i++) {
         const eg_cuda_lt_candidate candidate = lt_candidate_of(&found[i]);
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !eg_cuda_lt_keeps(key, &candidate)) continue;
+        if (kept == 0) *before = i;
         candidates[kept] = candidate;
         found[kept++] = found[i];
     }
@@ -203,7 +205,7 @@ static int lt_keep(const lt_key *key, int count, cublasLtMatmulHeuristicResult_t
 /* Asks the heuristics; how many candidates may be taken. Split-K sums stay in the compute type and are added
  * in a fixed order; in place only where the result is of that type. */
 static int lt_ask(eg_cuda_lt *lt, const lt_product *product, uint64_t scratch,
-                  cublasLtMatmulHeuristicResult_t *found, eg_cuda_lt_candidate *candidates) {
+                  cublasLtMatmulHeuristicResult_t *found, eg_cuda_lt_candidate *candidates, int *before) {
     const lt_key *key = &product->key;
     const bool narrow = key->result_dtype == EG_F16 || key->result_dtype == EG_BF16;
     const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
@@ -227,18 +229,24 @@ static int lt_ask(eg_cuda_lt *lt, const lt_product *product, uint64_t scratch,
                        lt->handle, product->multiply, product->matrix[0], product->matrix[1],
                        product->matrix[2], product->matrix[2], wish, LT_CANDIDATES, found, &count) == 0;
     lt_table.cublasLtMatmulPreferenceDestroy(wish);
-    return good ? lt_keep(key, count, found, candidates) : 0;
+    return good ? lt_keep(key, count, found, candidates, before) : 0;
 }
 
-/* Without a workspace most of the few candidates do not split the depth. */
+/* Without a workspace, most of the few candidates do not split the depth. They are asked for where few others
+ * may be taken, and beside others where memory takes longest. */
 static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     const lt_key *key = &product->key;
-    const bool whole = eg_cuda_lt_is_whole(key);
+    const uint64_t scratch = (uint64_t)key->scratch;
+    const int most_before = 3;
     cublasLtMatmulHeuristicResult_t found[2 * LT_CANDIDATES];
     eg_cuda_lt_candidate candidates[2 * LT_CANDIDATES];
-    int count = lt_ask(lt, product, whole ? 0 : (uint64_t)key->scratch, found, candidates);
-    if (count == 0 && whole) count = lt_ask(lt, product, (uint64_t)key->scratch, found, candidates);
-    if (eg_cuda_lt_is_stream(key)) count += lt_ask(lt, product, 0, found + count, candidates + count);
+    int before = 0, count = lt_ask(lt, product, scratch, found, candidates, &before);
+    if (eg_cuda_lt_is_whole(key) && (count == 0 || before > most_before)) {
+        count = lt_ask(lt, product, 0, found, candidates, &before);
+        count += lt_ask(lt, product, scratch, found + count, candidates + count, &before);
+    } else if (eg_cuda_lt_is_stream(key)) {
+        count += lt_ask(lt, product, 0, found + count, candidates + count, &before);
+    }
     if (count == 0) return false;
     product->algorithm = found[eg_cuda_lt_choose(key, count, candidates)].algo;
     return true;

@@ -109,8 +109,9 @@ static const lt_candidate *storing(const lt_key *key, int count, const lt_candid
         {EG_F64, 1, LT_SIMT_F64, CUBLASLT_MATMUL_TILE_64x32, CUBLASLT_MATMUL_STAGES_16x4},
         {EG_F64, 1, LT_MATRIX_F64, CUBLASLT_MATMUL_TILE_64x32, CUBLASLT_MATMUL_STAGES_32x3},
     };
-    const int64_t most_depth = 64;
+    const int64_t most_depth = 24;
     const double fewest_results = 1 << 20;
+    const float little_more = 1.2F; /* waves take as long as two */
     if (key->depth < 2 || key->depth > most_depth || is_vector(key) ||
         (double)key->rows * (double)key->cols < fewest_results)
         return NULL;
@@ -119,7 +120,7 @@ static const lt_candidate *storing(const lt_key *key, int count, const lt_candid
         const lt_wanted wanted = {
             .id = best[i].id, .tile = best[i].tile, .stages = best[i].stages, .whole = true};
         const lt_candidate *found = first_of(wanted, count, x);
-        if (found != NULL) return found;
+        if (found != NULL && (found->waves <= 1 || found->waves >= little_more)) return found;
     }
     return NULL;
 }
@@ -192,8 +193,8 @@ static const lt_candidate *streaming(const lt_key *key, const lt_candidate *firs
     return NULL;
 }
 
-/* Split tiles of f32 that leave half of the device idle, where others fill it; and large ones that leave no
- * room for another block on a multiprocessor. */
+/* Split tiles of f32 that leave half of the device idle, where others fill it by less than twice the parts;
+ * and large ones that leave no room for another block on a multiprocessor. */
 static const lt_candidate *better_split(const lt_key *key, const lt_candidate *first, int count,
                                         const lt_candidate *x) {
     const int64_t tile = 128;
@@ -206,7 +207,8 @@ static const lt_candidate *better_split(const lt_key *key, const lt_candidate *f
     } else {
         return NULL;
     }
-    return first_of(wanted, count, x);
+    const lt_candidate *found = first_of(wanted, count, x);
+    return found != NULL && found->splits < 2 * first->splits ? found : NULL;
 }
 
 /* A short depth has no use for many stages. */

@@ -41,9 +41,11 @@ typedef struct fake_cuda {
     int launches; /* of kernels, memory that is set, products of the library; the first FAKE_LAUNCHES of them:
                    */
     char launch[FAKE_LAUNCHES][64];
-    uint64_t library_room; /* bytes of workspace that the library's heuristics were last told of */
+    uint64_t library_room;  /* bytes of workspace that the library's heuristics were last told of */
+    uint64_t library_parts; /* of the depth, by its algorithm that was taken last */
     /* What to pretend. */
     int library_refuses;  /* fake_lt.c: products of which 1: any, 2: an odd number of rows or columns */
+    bool library_splits;  /* a depth into two parts, wherever it has a workspace */
     bool caller_captures; /* the default stream is being captured */
     bool stream_hangs;    /* for cuStreamQuery */
     int sync_result;      /* of cuStreamSynchronize: a CUresult */

@@ -93,10 +93,11 @@ EXPORT cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
 EXPORT cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algorithm,
                                                            cublasLtMatmulAlgoConfigAttributes_t which,
                                                            void *value, size_t bytes, size_t *written) {
-    const uint32_t hopper = 66; /* its kernels for 16 bits */
-    (void)algorithm, (void)written;
-    if (which != CUBLASLT_ALGO_CONFIG_ID) return CUBLAS_STATUS_NOT_SUPPORTED;
-    memcpy(value, &hopper, bytes);
+    const uint32_t hopper = 66, parts = (uint32_t)algorithm->data[0]; /* its kernels for 16 bits */
+    (void)written;
+    if (which != CUBLASLT_ALGO_CONFIG_ID && which != CUBLASLT_ALGO_CONFIG_SPLITK_NUM)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    memcpy(value, which == CUBLASLT_ALGO_CONFIG_ID ? &hopper : &parts, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -113,6 +114,7 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     if (eg_fake_cuda.library_refuses == 1 || (eg_fake_cuda.library_refuses == 2 && odd))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     results[0] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+    results[0].algo.data[0] = eg_fake_cuda.library_splits && eg_fake_cuda.library_room > 0 ? 2 : 1;
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -127,8 +129,8 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     const cudaDataType type = ((const layout *)of_left)->type;
     const bool relu = (*(const uint32_t *)multiply & CUBLASLT_EPILOGUE_RELU) != 0;
     (void)handle, (void)scale, (void)left, (void)right, (void)of_right, (void)scale_of_in;
-    (void)in, (void)of_in, (void)out, (void)of_out, (void)algorithm, (void)workspace, (void)bytes;
-    (void)stream;
+    (void)in, (void)of_in, (void)out, (void)of_out, (void)workspace, (void)bytes, (void)stream;
+    eg_fake_cuda.library_parts = algorithm->data[0];
     fake_launch(type == CUDA_R_16BF  ? (relu ? "cublaslt_relu_bf16" : "cublaslt_bf16")
                 : type == CUDA_R_16F ? (relu ? "cublaslt_relu_f16" : "cublaslt_f16")
                 : type == CUDA_R_64F ? "cublaslt_f64"

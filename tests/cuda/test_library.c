@@ -75,12 +75,15 @@ static void short_sums_are_made_by_what_stores_best(void **state) {
     split.splits = 2;
     assert_int_equal(CHOOSE(key, {.id = 55}, low, split, large), 3);
     assert_int_equal(CHOOSE(key, {.id = 55}, low, split), 1);
+    eg_cuda_lt_candidate second = large; /* a second wave of few blocks */
+    second.waves = 1.1F;
+    assert_int_equal(CHOOSE(key, {.id = 55}, second, low), 2);
     key.accumulate = 1;
     assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 2);
     assert_int_equal(CHOOSE(key, {.id = 55}, large), 0);
     key.cols = 128; /* few results */
     assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 0);
-    key.cols = 1024, key.depth = 128;
+    key.cols = 1024, key.depth = 25;
     assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 0);
 }
 
@@ -137,11 +140,13 @@ static void a_large_matrix_is_read_at_once(void **state) {
 static void split_tiles_fill_the_device(void **state) {
     (void)state;
     const eg_cuda_lt_candidate half = {.id = 20, .splits = 5, .waves = 0.47F},
-                               full = {.id = 20, .splits = 8, .waves = 0.9F},
                                over = {.id = 20, .splits = 16, .waves = 1.2F};
+    eg_cuda_lt_candidate full = {.id = 20, .splits = 8, .waves = 0.9F};
     const eg_cuda_lt_key key = key_of(EG_F32, 1280, 320, 2048), low = key_of(EG_F32, 1280, 64, 2048);
     assert_int_equal(CHOOSE(key, half, over, full), 2);
     assert_int_equal(CHOOSE(low, half, over, full), 0);
+    full.splits = 10;
+    assert_int_equal(CHOOSE(key, half, over, full), 0);
     assert_int_equal(CHOOSE(key, {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x256, .splits = 4},
                             {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 4}),
                      1);
