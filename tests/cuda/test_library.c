@@ -152,6 +152,16 @@ static void split_tiles_fill_the_device(void **state) {
                      1);
 }
 
+static void two_blocks_share_a_multiprocessor(void **state) {
+    (void)state;
+    const eg_cuda_lt_candidate large = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_256x128, .splits = 1},
+                               two = {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 1};
+    eg_cuda_lt_key key = key_of(EG_F32, 50257, 1000, 768);
+    assert_int_equal(CHOOSE(key, large, {.id = 55}, two), 2);
+    key.transposed[1] = 1;
+    assert_int_equal(CHOOSE(key, large, {.id = 55}, two), 0);
+}
+
 static void a_short_depth_has_few_stages(void **state) {
     (void)state;
     const eg_cuda_lt_key key = key_of(EG_BF16, 50, 1024, 30), deep = key_of(EG_BF16, 50, 1024, 512);
@@ -170,6 +180,7 @@ int main(void) {
         cmocka_unit_test(large_tiles_give_way),
         cmocka_unit_test(a_large_matrix_is_read_at_once),
         cmocka_unit_test(split_tiles_fill_the_device),
+        cmocka_unit_test(two_blocks_share_a_multiprocessor),
         cmocka_unit_test(a_short_depth_has_few_stages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
