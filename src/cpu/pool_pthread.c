@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a thread waits in a loop: longer than it takes to wake one, and than what lies between two steps.
- */
-enum { SPIN_NANOSECONDS = 50000 };
+/* How long a thread waits in a loop: longer than it takes to wake one, and than a step that it has no part
+ * in, so that a thread which works in one step of a call is not woken in each call. */
+enum { SPIN_NANOSECONDS = 300000 };
 /* Bytes of a worker's stack. Kernels need some KiB, sanitizers several times that. */
 enum { STACK = 1 << 20 };
 /* Where the system has refused a thread, it is asked again after as many jobs. */
