@@ -82,19 +82,22 @@ static bool has_same_bits(const trial *a, const trial *b, int ops) {
 }
 
 /* Of rows for vector units of the same instruction set the fastest, where it sums as the first one does.
- * Others would make the bits depend on what else the call computes. */
+ * Others would make the bits depend on what else the call computes. The time is that of a call without a
+ * pack, which may lack the row that takes it: a pack has no say in whether the matrix unit makes the call. */
 static const eg_cpu_kernel *fastest_like(const eg_caps *caps, const eg_cpu_kernel *first,
                                          const eg_op_list *list, double *time) {
     const eg_cpu_kernel *best = first, *row;
     trial of_first, other;
     try_row(caps, first, list, &of_first);
+    double of_best = of_first.time;
     *time = of_first.time;
     for (int i = eg_cpu_index_of(first) + 1; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
-        if (row->needs != first->needs || row->compute != first->compute || !eg_cpu_serves(caps, row, list) ||
-            !finds_b(row, list))
+        if (row->needs != first->needs || row->compute != first->compute || !eg_cpu_serves(caps, row, list))
             continue;
         try_row(caps, row, list, &other);
-        if (other.time < *time && has_same_bits(&of_first, &other, list->ops)) best = row, *time = other.time;
+        if (!has_same_bits(&of_first, &other, list->ops)) continue;
+        if (other.time < *time) *time = other.time;
+        if (other.time < of_best && finds_b(row, list)) best = row, of_best = other.time;
     }
     return best;
 }
