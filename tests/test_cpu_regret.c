@@ -19,6 +19,7 @@ typedef struct level {
 } level;
 
 #define XEON "cpu-xeon-amx.txt"
+#define BUSY "cpu-xeon-amx-busy.txt" /* with other cores at work */
 #define EPYC "cpu-epyc-avx512.txt"
 #define ZEN5 "cpu-epyc-zen5.txt"
 #if defined(__x86_64__)
@@ -29,12 +30,19 @@ enum {
     AMX = BF16 | EG_CPU_AMX
 };
 static const level levels[] = {
-    {XEON, "portable", 0, 1.3, 5, 1.8},     {XEON, "avx2", AVX2, 1.4, 7, 1.2},
-    {XEON, "avx512", AVX512, 2.7, 15, 2.1}, {XEON, "amx", AMX, 3.8, 20, 3},
-    {EPYC, "portable", 0, 2.3, 8.7, 2.5},   {EPYC, "avx2", AVX2, 1.3, 6.5, 1.1},
-    {EPYC, "avx512", AVX512, 2.7, 14, 2.1}, {EPYC, "avx512_bf16", BF16, 4.1, 15, 4.5},
-    {ZEN5, "portable", 0, 3.3, 8.7, 3.5},   {ZEN5, "avx2", AVX2, 1.3, 5.6, 1.4},
-    {ZEN5, "avx512", AVX512, 2.6, 15, 1.4}, {ZEN5, "avx512_bf16", BF16, 3.1, 16, 2.3},
+    {XEON, "portable", 0, 1.3, 5, 1.8},
+    {XEON, "avx2", AVX2, 1.4, 7, 1.2},
+    {BUSY, "avx512", AVX512, 3.6, 20, 3.2},
+    {BUSY, "avx512_bf16", BF16, 3.9, 22, 3.4},
+    {BUSY, "amx", AMX, 4.8, 25, 5},
+    {EPYC, "portable", 0, 2.3, 8.7, 2.5},
+    {EPYC, "avx2", AVX2, 1.3, 6.5, 1.1},
+    {EPYC, "avx512", AVX512, 2.7, 14, 2.1},
+    {EPYC, "avx512_bf16", BF16, 4.1, 15, 4.5},
+    {ZEN5, "portable", 0, 3.3, 8.7, 3.5},
+    {ZEN5, "avx2", AVX2, 1.3, 5.6, 1.4},
+    {ZEN5, "avx512", AVX512, 2.6, 15, 1.4},
+    {ZEN5, "avx512_bf16", BF16, 3.1, 16, 2.3},
 };
 #else
 static const level levels[] = {{XEON, "portable", 0, 1.3, 5, 1.8}, {EPYC, "portable", 0, 2.3, 8.7, 2.5}};

@@ -180,7 +180,7 @@ static void chunks_grow_step_by_step(void **state) {
     }
 }
 
-/* 17 rows are no whole AMX tile, and have to be copied where 64 are read as they are. */
+/* 17 rows are no whole AMX tile, and blocks have to copy them where 64 are read as they are. */
 static void the_last_chunk_finds_room(void **state) {
     (void)state;
     const eg_layer layer = {
@@ -196,7 +196,7 @@ static void the_last_chunk_finds_room(void **state) {
     caps.features = EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX;
     assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
     assert_ok(eg_low_memory_make(&caps, &problem, least_limit(&caps, &problem), &chunks));
-    assert_int_equal(chunks.rows, 128); /* which need what 64 do; with more, B is copied */
+    assert_int_equal(chunks.rows, 64); /* with more, blocks are larger */
     problem.m = problem.operands[EG_OP_A].rows = problem.operands[EG_OP_Y].rows = 17;
     problem.packed_b = &chunks.packed;
     assert_ok(eg_program_make(&caps, &problem, &plan));

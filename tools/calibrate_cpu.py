@@ -127,7 +127,9 @@ def main():
             line = " *"
         line += word
     text.append(line)
-    text.append(" * A device's: a part of its name, bytes of L2, microseconds of a fork, and of each thread's join. */")
+    text.append(" * A device's: a part of its name, bytes of L2, microseconds of a fork, and of each thread's join,")
+    text.append(" * nanoseconds of a byte that is packed for each further thread that reads it, and times as long as")
+    text.append(" * estimated that three bf16 terms take where all cores are at work. */")
     for header, rows in tables:
         text.append(f"CALIBRATION({header})")
         text.extend(f"COSTS({row}, {text_of(values)})" for row, values in rows.items())

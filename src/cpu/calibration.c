@@ -5,9 +5,10 @@
 
 #include "estimate.h"
 
-#define CALIBRATION(name, l2_bytes, fork_us, join_us)                                                        \
+#define CALIBRATION(name, l2_bytes, fork_us, join_us, shared_ns, crowded_times)                              \
     {                                                                                                        \
-        .device = (name), .l2 = (l2_bytes), .fork = (fork_us), .join = (join_us), .costs = {
+        .device = (name), .l2 = (l2_bytes), .fork = (fork_us), .join = (join_us), .shared = (shared_ns),     \
+        .crowded = (crowded_times), .costs = {
 #define COSTS(name, ...) {.row = #name, .of = {__VA_ARGS__}},
 #define END_CALIBRATION                                                                                      \
     }                                                                                                        \

@@ -5,6 +5,7 @@
 
 #include "blocking.h"
 #include "compile.h"
+#include "estimate.h"
 #include "core/error.h"
 #include "kernels.h"
 
@@ -109,6 +110,12 @@ static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
     return !caps->refused && !list->in_place && !reads_outside(list);
 }
 
+/* Times as long as estimated, so that one row is right for one thread and for all. Numbers of three bf16
+ * terms are three times the memory, and a matrix unit on every core is clocked lower. */
+static double crowded(const eg_caps *caps, const eg_cpu_kernel *matrix) {
+    return matrix->pack.bf16_terms == 3 ? eg_cpu_calibration_of(caps)->crowded : 1;
+}
+
 /* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
  * M. The estimate looks at no threads and no layout of b, so the bits depend on neither. */
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
@@ -127,7 +134,7 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) 
     vector = fastest_like(caps, vector, list, &time);
     if (matrix == NULL) return vector;
     try_row(caps, matrix, list, &of_matrix);
-    return of_matrix.time < time ? matrix : vector;
+    return of_matrix.time * crowded(caps, matrix) < time ? matrix : vector;
 }
 
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {

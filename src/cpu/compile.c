@@ -127,11 +127,11 @@ static bool add_sums(eg_cpu_compiler *c, int id) {
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-/* On as many threads as pay, or `threads`. */
+/* On as many threads as pay, or `threads`. `sharing`: microseconds beside what is counted. */
 static eg_step *add_step(eg_cpu_compiler *c, int op, const eg_cpu_step *detail, const eg_cpu_counts *counts,
-                         int64_t units, int threads) {
+                         double sharing, int64_t units, int threads) {
     const eg_cpu_calibration *calibration = c->calibration;
-    const double alone = eg_cpu_estimate(c->costs, counts);
+    const double alone = eg_cpu_estimate(c->costs, counts) + sharing;
     eg_step *step = eg_add_step(c->program, op, c->kernel->name);
     memcpy(step->detail, detail, sizeof *detail);
     step->threads = threads > 0 ? threads : eg_cpu_threads_that_pay(calibration, c->threads, alone, units);
@@ -190,7 +190,8 @@ static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
                                 .packs = *wanted};
     eg_cpu_counts counts = {{0}};
     eg_cpu_count_pack(c->calibration, c->kernel, &x, items, wanted, &counts);
-    eg_step *step = add_step(c, EG_NO_OP, &detail, &counts, INT32_MAX, 0);
+    const double sharing = eg_cpu_sharing_time(c->calibration, c->kernel, &x, items, c->threads);
+    eg_step *step = add_step(c, EG_NO_OP, &detail, &counts, sharing, INT32_MAX, 0);
     step->what = packing[view->id];
     return true;
 }
@@ -238,7 +239,7 @@ static void add_product(eg_cpu_compiler *c, int index) {
         eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
                           &counts);
     }
-    eg_step *step = add_step(c, index, detail, &counts, eg_cpu_count_blocks(op, blocks), blocks->threads);
+    eg_step *step = add_step(c, index, detail, &counts, 0, eg_cpu_count_blocks(op, blocks), blocks->threads);
     step->tile_rows = blocks->mc;
     step->tile_cols = blocks->nc;
     step->k_block = blocks->kc;
@@ -321,12 +322,12 @@ static bool add_operation(eg_cpu_compiler *c, int index) {
     case EG_REDUCE:
         c->detail[index].sums = c->sums[op->left.id];
         eg_cpu_count_reduce(op, &counts);
-        add_step(c, index, &c->detail[index], &counts, eg_ceil_div(op->cols, c->kernel->micro.nr), 0);
+        add_step(c, index, &c->detail[index], &counts, 0, eg_ceil_div(op->cols, c->kernel->micro.nr), 0);
         break;
     case EG_MAP:
     case EG_COPY:
         eg_cpu_count_map(c->calibration, c->kernel, op, &c->detail[index].packs, &counts);
-        add_step(c, index, &c->detail[index], &counts, eg_cpu_units(c->kernel, op), 0);
+        add_step(c, index, &c->detail[index], &counts, 0, eg_cpu_units(c->kernel, op), 0);
         break;
     }
     return true;

@@ -269,6 +269,17 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
 
 /* ---- The rest ----------------------------------------------------------------------------------- */
 
+/* Bytes of a number in a packed layout. */
+static double packed_size(const eg_cpu_kernel *row) {
+    return row->pack.bf16_terms > 0 ? 2 * row->pack.bf16_terms : (double)eg_size_of(row->compute);
+}
+
+double eg_cpu_sharing_time(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
+                           int64_t items, int64_t readers) {
+    return 1e-3 * calibration->shared * (double)(readers - 1) * packed_size(row) * (double)x->rows *
+           (double)x->cols * (double)items;
+}
+
 /* A column-major x is read as its row-major transpose: see pack.c. */
 void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
                        int64_t items, const eg_cpu_layouts *packs, eg_cpu_counts *counts) {
@@ -276,9 +287,7 @@ void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const bool turned = x->row_stride == 1 && x->col_stride != 1;
     const int plain = (packs->left != EG_CPU_NOWHERE) + (packs->right != EG_CPU_NOWHERE),
               transposed = (packs->left_t != EG_CPU_NOWHERE) + (packs->right_t != EG_CPU_NOWHERE);
-    const double size =
-        row->pack.bf16_terms > 0 ? 2 * row->pack.bf16_terms : (double)eg_size_of(row->compute);
-    const double bytes = numbers * (bytes_each(row, x) + size * (plain + transposed));
+    const double bytes = numbers * (bytes_each(row, x) + packed_size(row) * (plain + transposed));
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_READ] += numbers;
     counts->of[EG_CPU_COST_WIDEN] += widened(row, x, numbers);

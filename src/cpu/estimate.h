@@ -82,6 +82,8 @@ typedef struct eg_cpu_calibration {
     const char *device; /* a part of its name */
     double l2;          /* bytes of it that a thread has */
     double fork, join;  /* microseconds of a step on several threads, and more for each of them */
+    double shared;      /* nanoseconds of a byte that is written, for each other core that has read it */
+    double crowded; /* times as long as estimated that three bf16 terms take where all cores are at work */
     eg_cpu_costs costs[EG_CPU_MOST_ROWS];
     eg_cpu_way left, right; /* for recordings */
 } eg_cpu_calibration;
@@ -113,6 +115,11 @@ void eg_cpu_count_pack(const eg_cpu_calibration *calibration, const eg_cpu_kerne
 void eg_cpu_count_map(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                       const eg_cpu_layouts *packs, eg_cpu_counts *counts);
 void eg_cpu_count_reduce(const eg_op *op, eg_cpu_counts *counts);
+
+/* Microseconds more that it takes to pack x where so many threads read the packed copy, call after call:
+ * before a core may write to a line, those that have read it give it up. */
+double eg_cpu_sharing_time(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_view *x,
+                           int64_t items, int64_t readers);
 
 /* Microseconds on one thread. */
 double eg_cpu_estimate(const eg_cpu_costs *costs, const eg_cpu_counts *counts);

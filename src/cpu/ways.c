@@ -89,8 +89,8 @@ typedef struct way {
 } way;
 
 /* Microseconds to pack an operand for a product, beside what is packed of it already, or of the product
- * alone. */
-static double packing_time(eg_cpu_compiler *c, const eg_op *op, bool right, int threads) {
+ * alone. So many blocks read the same part of it, each on any thread. */
+static double packing_time(eg_cpu_compiler *c, const eg_op *op, bool right, int threads, int64_t blocks) {
     const eg_view *view = right ? &op->right : &op->left;
     if (view->space != EG_OPERAND) return 0;
     if (!c->is_alone && *layout_of(c, view, right) != EG_CPU_NOWHERE) return 0;
@@ -105,7 +105,10 @@ static double packing_time(eg_cpu_compiler *c, const eg_op *op, bool right, int 
     if (!c->is_alone && (eg_cpu_has_layouts(&c->packed[view->id]) || eg_cpu_is_mapped(c->list, view->id)))
         /* it is read anyway */
         counts.of[EG_CPU_COST_STEP] = counts.of[EG_CPU_COST_READ] = 0;
-    return eg_cpu_time_on(c->calibration, threads, eg_cpu_estimate(c->costs, &counts), INT32_MAX);
+    const double alone = eg_cpu_estimate(c->costs, &counts) +
+                         eg_cpu_sharing_time(c->calibration, c->kernel, &x, eg_cpu_items_of(op, view),
+                                             eg_least(threads, blocks));
+    return eg_cpu_time_on(c->calibration, threads, alone, INT32_MAX);
 }
 
 /* Microseconds of a product by a way on one thread. */
@@ -128,8 +131,9 @@ static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, in
         alone = product_time(c, op, &x);
     }
     x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, alone, eg_cpu_count_blocks(op, &x.blocks));
-    if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads);
-    if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads);
+    const int64_t down = eg_ceil_div(op->rows, x.blocks.mc), across = eg_ceil_div(op->cols, x.blocks.nc);
+    if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads, across);
+    if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads, down);
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
@@ -153,8 +157,6 @@ static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) 
     return count;
 }
 
-/* Fused packing may refuse a number late, but not when other ranks have begun to add up. A tensor-parallel
- * call can be taken up again. */
 static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) {
     const eg_cpu_way only = c->calibration->right;
     int count = 0;
@@ -188,7 +190,7 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
     x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, threads, op)
                                               : eg_cpu_few_rows_blocks(c->kernel, threads, op);
     x.time = eg_cpu_time_on(c->calibration, threads, alone, eg_cpu_count_blocks(op, &x.blocks));
-    if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads);
+    if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads, threads);
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
