@@ -145,8 +145,8 @@ static void pack_block_row(void *arg, int64_t index, int thread) {
 /* Few rows are too few micro-panels for many threads. */
 static int64_t blocks_of_segment(int64_t rows, int64_t cols, int threads) {
     enum { PARTS_A_THREAD = 2, LEAST = 4 };
-    if (threads <= 1 || rows >= PARTS_A_THREAD * threads) return cols;
-    const int64_t parts = eg_ceil_div(PARTS_A_THREAD * threads, rows), blocks = eg_ceil_div(cols, parts);
+    int64_t blocks = cols;
+    if (threads > 1 && rows > 0) blocks = eg_ceil_div(cols, eg_ceil_div(PARTS_A_THREAD * threads, rows));
     return blocks > LEAST ? blocks : LEAST;
 }
 
