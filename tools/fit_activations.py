@@ -11,8 +11,8 @@ Each table is of a function of |x| that is 0 at 0, and a constant from some |x| 
 
 Up to its end w = |x| (1 - bend |x|) times a scale is rounded to the number of a piece, and the rest, t in [-1/2, 1/2],
 goes into the piece's polynomial: the interpolant at Chebyshev's nodes. A bend spends more of the pieces on small |x|.
-The last piece is the constant. The first has no constant term, so that a small x keeps its relative accuracy. The errors
-printed are those of the rounded coefficients, evaluated exactly.
+The last piece is the constant. The first has no constant term, so that a small x keeps its relative accuracy. The
+errors printed are those of the rounded coefficients, evaluated exactly.
 """
 import struct
 
