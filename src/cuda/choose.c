@@ -86,10 +86,13 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
            (has_tail && index == 0 ? machine.calibration->clear : 0);
 }
 
-/* A row for split tails is none for a product that has no tail to split. By name any row is used. */
+/* A row for split tails is none for a product that has no tail to split, nor is a tile of 64 rows and more
+ * one for few rows, whose kernels read the weights as they lie. By name any row is used. */
 static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     double saved;
+    enum { FEW = 16 };
     if (c->caps->only_kernel != NULL) return true;
+    if ((row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW) return false;
     return (row->takes & EG_CUDA_STREAM_K) == 0 || eg_cuda_choose_tail(c, row, x, &saved).tiles > 0;
 }
 

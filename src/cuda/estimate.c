@@ -4,6 +4,7 @@
  * Constants are those of calibration.c, which tools/calibrate.py fits to recorded times. */
 #include "estimate.h"
 
+#include "cluster.h"
 #include "core/sizes.h"
 #include "layout.h"
 
@@ -25,8 +26,17 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
     return row->tile_cols == 256 ? EG_CUDA_KIND_TMA_256 : EG_CUDA_KIND_TMA_128;
 }
 
+static eg_cuda_kind kind_of_cluster(const eg_cuda_kernel *row) {
+    static const int tiles[][2] = {{64, 64},   {64, 128},  {64, 256},  {128, 64},
+                                   {128, 128}, {128, 192}, {128, 256}, {192, 128}}; /* as the kinds */
+    int i = 0;
+    while (tiles[i][0] != row->tile_rows || tiles[i][1] != row->tile_cols) i++;
+    return (eg_cuda_kind)(EG_CUDA_KIND_CLUSTER_64_64 + i);
+}
+
 static eg_cuda_kind kind_of_tma_split(const eg_cuda_kernel *row) {
     if ((row->takes & EG_CUDA_FEW_ROWS) != 0) return EG_CUDA_KIND_TMA_SPLIT_16;
+    if ((row->takes & EG_CUDA_ONE_TYPE) != 0) return kind_of_cluster(row);
     return row->tile_cols == 64 ? EG_CUDA_KIND_TMA_SPLIT_64 : EG_CUDA_KIND_TMA_SPLIT_128;
 }
 
@@ -276,20 +286,25 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
  * one after the other, they go on through all stages. */
 int eg_cuda_shared_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x, int splits) {
     const int rows = row->tile_rows, cols = row->tile_cols;
+    const bool registers = (row->takes & EG_CUDA_ONE_TYPE) != 0;
     if (row->family != EG_CUDA_TMA_SPLIT || splits > 1 || x->ragged == EG_CUDA_RAGGED_DEPTH ||
         x->tiles > INT32_MAX)
         return row->shared;
-    const int64_t k_blocks = eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,
-                                      EG_TMA_SPLIT_STAGES(rows, cols)),
-                  stages = k_blocks * EG_TMA_SPLIT_STAGE(rows, cols),
-                  tile = (int64_t)rows * EG_TMA_SPLIT_PITCH(cols) * 4;
-    return EG_TMA_SPLIT_FRONT + (int)(stages > tile ? stages : tile);
+    const int64_t k_blocks =
+                      eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,
+                               registers ? EG_CLUSTER_STAGES(rows, cols) : EG_TMA_SPLIT_STAGES(rows, cols)),
+                  stages = EG_TMA_SPLIT_FRONT + k_blocks * EG_TMA_SPLIT_STAGE(rows, cols),
+                  tile = EG_TMA_SPLIT_FRONT + (int64_t)rows * EG_TMA_SPLIT_PITCH(cols) * 4,
+                  least = registers ? EG_CLUSTER_LEAST(rows, cols) : tile;
+    return (int)(stages > least ? stages : least);
 }
 
 /* Blocks that share a multiprocessor. */
 static double resident_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, const eg_cuda_gemm *x,
                           int splits) {
-    const int room = 227 * 1024, reserved = 1024, most = EG_TMA_SPLIT_MOST_BLOCKS(row->tile_rows);
+    const int room = 227 * 1024, reserved = 1024,
+              most = (row->takes & EG_CUDA_ONE_TYPE) != 0 ? EG_CLUSTER_BLOCKS(row->tile_rows, row->tile_cols)
+                                                          : EG_TMA_SPLIT_MOST_BLOCKS(row->tile_rows);
     if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & EG_CUDA_GROUPS_ALONE) != 0 ||
         most * (eg_cuda_shared_of(row, x, splits) + reserved) > room)
         return costs->resident;
@@ -320,6 +335,12 @@ static int more_splits(const eg_cuda_kernel *row, int splits) {
     return splits < 4 ? splits + 1 : splits + 2;
 }
 
+/* Constants of one wave are those of a quick clock, which falls where matrix units are busy for long. */
+static double slowed_by(double busy) {
+    const double most = 0.35, after = 90; /* microseconds */
+    return 1 + most * (busy < after ? busy / after : 1);
+}
+
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
  * blocks have ended. Larger clusters do not fill it: on an H200, 256 blocks in
  * fours did not all run at once, nor 128 in eights. */
@@ -330,13 +351,21 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double places =
         machine->multiprocessors * resident_of(row, costs, x, splits) * (splits > 2 ? 0.92 : 1);
     const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
-    const double products =
-        greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
-    const double epilogue = costs->tile + terms_of(costs, x);
+    const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
+    const double quick = greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
+    const double products = shares ? quick * slowed_by(quick * k_blocks) : quick;
+    const double epilogue = (costs->tile + terms_of(costs, x)) / (shares ? splits : 1);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
     const double exposed = k_blocks * exposed_of(row, costs, rounds, blocks / places);
     return costs->launch + exposed + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
            beside(busy, memory_time(machine, costs, x) * spread_of(row, splits));
+}
+
+/* A block finishes sixteen columns of each consumer, or more. */
+static int most_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row) {
+    const int chunks = EG_CLUSTER_WIDE(row->tile_rows, row->tile_cols) / 16;
+    if ((row->takes & EG_CUDA_ONE_TYPE) == 0) return machine->most_splits;
+    return (int)eg_least(machine->most_splits, chunks & -chunks);
 }
 
 /* More parts than run at once gain little, and where a kernel waits for memory alone, equal shares of it. */
@@ -346,7 +375,7 @@ static double least_of_splits(const eg_cuda_machine *machine, const eg_cuda_kern
     double least = estimate_split(machine, row, costs, x, 1);
     *best = 1;
     const double most = (row->family == EG_CUDA_TMA_SPLIT ? 8 : 2) * places;
-    for (int splits = 2; splits <= machine->most_splits && tiles * splits <= most;
+    for (int splits = 2; splits <= most_splits_of(machine, row) && tiles * splits <= most;
          splits = more_splits(row, splits)) {
         const double time = estimate_split(machine, row, costs, x, splits);
         if (time < least) least = time, *best = splits;

@@ -42,6 +42,14 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_SPLIT_16, /* small tiles: of few rows, */
     EG_CUDA_KIND_TMA_SPLIT_64, /* of 64 x 64, */
     EG_CUDA_KIND_TMA_SPLIT_128,
+    EG_CUDA_KIND_CLUSTER_64_64, /* tiles that are finished from the accumulators */
+    EG_CUDA_KIND_CLUSTER_64_128,
+    EG_CUDA_KIND_CLUSTER_64_256,
+    EG_CUDA_KIND_CLUSTER_128_64,
+    EG_CUDA_KIND_CLUSTER_128_128,
+    EG_CUDA_KIND_CLUSTER_128_192,
+    EG_CUDA_KIND_CLUSTER_128_256,
+    EG_CUDA_KIND_CLUSTER_192_128,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */

@@ -2,6 +2,7 @@
 /* The kernel table. */
 #include <stddef.h>
 
+#include "cluster.h"
 #include "few_rows.h"
 #include "skinny.h"
 #include "table.h"
@@ -105,6 +106,31 @@
     HOPPER_SPLIT(#type "_split", storage, 128, 128, 0)                                                       \
     HOPPER_SPLIT(#type "_grouped", storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS | GROUPS_ALONE)     \
     HOPPER_SPLIT(#type "_grouped", storage, 64, 64, GROUPS_ALONE)
+
+/* Tiles that are finished from the accumulators: kernels/hopper_cluster.cuh. */
+#define HOPPER_CLUSTER(type, storage, rows, cols)                                                            \
+    {.name = "hopper_" #type "_cluster_" #rows "x" #cols,                                                    \
+     .kind = EG_GEMM,                                                                                        \
+     .family = EG_CUDA_TMA_SPLIT,                                                                            \
+     .compute = EG_F32,                                                                                      \
+     .dtype = storage,                                                                                       \
+     .needs = EG_CUDA_SM90A,                                                                                 \
+     .epilogues = EVERYTHING,                                                                                \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_LEFT_ROWS | EG_CUDA_ONE_TYPE,  \
+     .tile_rows = rows,                                                                                      \
+     .tile_cols = cols,                                                                                      \
+     .k_block = EG_HOPPER_DEPTH,                                                                             \
+     .threads = EG_CLUSTER_THREADS(rows, cols),                                                              \
+     .shared = EG_CLUSTER_SHARED(rows, cols)},
+#define HOPPER_16_CLUSTER(type, storage)                                                                     \
+    HOPPER_CLUSTER(type, storage, 64, 64)                                                                    \
+    HOPPER_CLUSTER(type, storage, 64, 128)                                                                   \
+    HOPPER_CLUSTER(type, storage, 64, 256)                                                                   \
+    HOPPER_CLUSTER(type, storage, 128, 64)                                                                   \
+    HOPPER_CLUSTER(type, storage, 128, 128)                                                                  \
+    HOPPER_CLUSTER(type, storage, 128, 192)                                                                  \
+    HOPPER_CLUSTER(type, storage, 128, 256)                                                                  \
+    HOPPER_CLUSTER(type, storage, 192, 128)
 
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \
@@ -250,8 +276,9 @@ static const eg_cuda_kernel rows[] = {
     /* 16-bit layers on Hopper. The order is of consequence where rows are estimated alike. */
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
-            HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16) HOPPER_16_GROUPED(bf16, EG_BF16)
-                HOPPER_16_GROUPED(f16, EG_F16) HOPPER_16_PAIRS(bf16, EG_BF16) HOPPER_16_PAIRS(f16, EG_F16)
+            HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16) HOPPER_16_CLUSTER(bf16, EG_BF16)
+                HOPPER_16_CLUSTER(f16, EG_F16) HOPPER_16_GROUPED(bf16, EG_BF16) HOPPER_16_GROUPED(f16, EG_F16)
+                    HOPPER_16_PAIRS(bf16, EG_BF16) HOPPER_16_PAIRS(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

@@ -55,6 +55,7 @@ enum {
     EG_CUDA_SHALLOW = 1U << 19,      /* sums EG_OUTER_TERMS terms at most */
     EG_CUDA_TALL = 1U << 20,         /* short rows that follow each other (skinny.h) */
     EG_CUDA_NO_ADD = 1U << 22,       /* not where the result is added to */
+    EG_CUDA_ONE_TYPE = 1U << 23,     /* the epilogue reads and writes the operands' type */
     EG_CUDA_ODD = 1U << 21           /* lines that begin anywhere, if not too far apart */
 };
 

@@ -94,12 +94,13 @@ static bool is_aligned(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second);
 }
 
-/* The epilogues of the persistent kernels read and write the type of the layer; only a bare product may be of
- * another one. */
+/* The epilogues of the persistent kernels read and write the type of the layer; only a bare product of theirs
+ * may be of another one. */
 static bool is_of_one_type(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     enum { ALL = 3 };
     const eg_cuda_matrix *const all[ALL] = {&x->in, &x->out, &x->second};
-    for (int i = 0; i < ALL && x->epilogue != EG_CUDA_STORE; i++) {
+    const bool may_differ = x->epilogue == EG_CUDA_STORE && (row->takes & EG_CUDA_ONE_TYPE) == 0;
+    for (int i = 0; i < ALL && !may_differ; i++) {
         if (all[i]->data != 0 && all[i]->dtype != (int32_t)row->dtype) return false;
     }
     return true;
@@ -179,7 +180,8 @@ static bool takes_product(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if ((takes & EG_CUDA_NO_ADD) != 0 && x->accumulate != 0) return false;
     if ((takes & EG_CUDA_TALL) != 0 && !is_tall(row, x)) return false;
     if (row->family == EG_CUDA_STREAMED && !can_be_streamed(row, x)) return false;
-    if (eg_cuda_is_persistent(row) && !is_of_one_type(row, x)) return false;
+    if ((eg_cuda_is_persistent(row) || (takes & EG_CUDA_ONE_TYPE) != 0) && !is_of_one_type(row, x))
+        return false;
     return (takes & EG_CUDA_NO_REDUCTION) == 0 || x->summed <= 1;
 }
 

@@ -3,8 +3,10 @@
  * walks it, every k-block of a split tile is multiplied once, and no two partial tiles lie in one place; and
  * what shared memory a launch asks for. Pure: runs anywhere. */
 #include "core/validate.h"
-#include "cuda/layout.h"
+#include "cuda/cluster.h"
+#include "cuda/estimate.h"
 #include "cuda/partition.h"
+#include "cuda/takes.h"
 #include "support.h"
 
 enum { MOST_K_BLOCKS = 400 };
@@ -115,9 +117,45 @@ static void a_launch_has_the_stages_that_it_fills(void **state) {
     }
 }
 
+/* Of a cluster's tile each block finishes whole parts of sixteen columns of each consumer, and what it
+ * finishes has room where the stages were. Results are of the operands' type. */
+static void a_cluster_shares_whole_parts_of_columns(void **state) {
+    const eg_cuda_machine machine = {
+        .calibration = eg_cuda_calibration_of("H200"), .multiprocessors = 132, .most_splits = EG_MOST_SPLITS};
+    const eg_cuda_kernel *row;
+    int seen = 0, split = 0;
+    (void)state;
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+        if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & EG_CUDA_ONE_TYPE) == 0) continue;
+        const int rows = row->tile_rows, cols = row->tile_cols;
+        const int parts = EG_CLUSTER_WIDE(rows, cols) / 16, least = EG_CLUSTER_LEAST(rows, cols);
+        for (int depth = 64; depth <= 1 << 15; depth *= 2) {
+            for (int tiles = 1; tiles <= 64; tiles++) {
+                const eg_cuda_gemm x = {
+                    .rows = rows, .cols = tiles * cols, .depth = depth, .items = 1, .summed = 1};
+                const int splits = eg_cuda_splits_of(&machine, row, &x);
+                const int shared = eg_cuda_shared_of(row, &x, splits);
+                assert_int_equal(parts % splits, 0);
+                assert_in_range(shared, least, row->shared);
+                split += splits > 1;
+            }
+        }
+        assert_true(EG_CLUSTER_BLOCKS(rows, cols) * (row->shared + 1024) <= 227 * 1024);
+        const eg_cuda_matrix x = {.data = 256, .row_stride = 64, .col_stride = 1, .dtype = row->dtype};
+        eg_cuda_gemm product = {.left = x, .right = x, .out = x, .rows = 64, .cols = 64, .depth = 64};
+        product.items = product.summed = 1;
+        assert_true(eg_cuda_takes(row, EG_CUDA_WHOLE, &product));
+        product.out.dtype = EG_F32;
+        assert_false(eg_cuda_takes(row, EG_CUDA_WHOLE, &product));
+        seen++;
+    }
+    assert_true(seen > 0 && split > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
-                                       cmocka_unit_test(a_launch_has_the_stages_that_it_fills)};
+                                       cmocka_unit_test(a_launch_has_the_stages_that_it_fills),
+                                       cmocka_unit_test(a_cluster_shares_whole_parts_of_columns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
