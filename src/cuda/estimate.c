@@ -73,8 +73,11 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     }
     if (row->kind == EG_COPY) return EG_CUDA_KIND_PAD;
     if ((row->takes & EG_CUDA_TALL) != 0) return EG_CUDA_KIND_TALL;
+    if ((row->takes & EG_CUDA_SHALLOW) != 0 && (row->takes & EG_CUDA_NO_ADD) != 0) return EG_CUDA_KIND_OUTER;
     if ((row->takes & EG_CUDA_SHALLOW) != 0)
-        return (row->takes & EG_CUDA_NO_ADD) != 0 ? EG_CUDA_KIND_OUTER : EG_CUDA_KIND_OUTER_ADD;
+        return by_type(row, EG_CUDA_KIND_OUTER_ADD,
+                       row->tile_rows == 32 ? EG_CUDA_KIND_OUTER_ADD_32 : EG_CUDA_KIND_OUTER_ADD,
+                       EG_CUDA_KIND_OUTER_ADD);
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
     if (row->dtype == EG_DTYPE_DEFAULT)

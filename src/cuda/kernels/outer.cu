@@ -6,6 +6,8 @@
  *
  *         rows on vectors:   neighbours, as one vector        anywhere:   32 apart, one by one
  *
+ * Tiles of few rows, where the result is small: there are as many more.
+ *
  * What a result is added to is on its way before the operands are there. Those wait in shared memory, term by
  * term: a term of a row is read by all lanes at once. */
 #include "../skinny.h"
@@ -149,4 +151,5 @@ template <bool ADDS, typename T, int ROWS> EG_DEVICE void run(const eg_cuda_gemm
 ENTRY(outer_f32, 4, false, float, 8)
 ENTRY(outer_f64, 4, false, double, 4)
 ENTRY(outer_add_f32, 2, true, float, 8)
+ENTRY(outer_add_f32_32x128, 4, true, float, 4)
 ENTRY(outer_add_f64, 2, true, double, 4)
