@@ -373,6 +373,8 @@ MUTATIONS = [
     ("cuda: the library's large tiles always give way", "src/cuda/lt_choose.c", "const float most = 1.1F;", "const float most = 11;"),
     ("cuda: column sums aside do not wait for the padded copy that they read", "src/cuda/run.c",
      "if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {", "if (forks) {"),
+    ("odd rows: their fast maps take any columns", "src/cuda/takes.c",
+     "        if (all[i]->col_stride != 1) return false;\n        if (row->dtype", "        if (row->dtype"),
     ("few rows: a line that ends inside a vector is streamed", "src/cuda/takes.c",
      "return line % each == 0 && eg_cuda_is_aligned", "return line % each < each && eg_cuda_is_aligned"),
     ("few rows: a single row has a pitch", "src/cuda/takes.c", "if (x->rows == 1) left.row_stride = 0;", ""),

@@ -59,7 +59,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
     case EG_CUDA_VECTORS:
     case EG_CUDA_GATED:
-        return EG_CUDA_KIND_MAP;
+        return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_ACT_GRAD_ODD : EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
         return EG_CUDA_KIND_SUMS;
     case EG_CUDA_SPLIT:
@@ -78,6 +78,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return by_type(row, EG_CUDA_KIND_OUTER_ADD,
                        row->tile_rows == 32 ? EG_CUDA_KIND_OUTER_ADD_32 : EG_CUDA_KIND_OUTER_ADD,
                        EG_CUDA_KIND_OUTER_ADD);
+    if (row->kind == EG_MAP && (row->takes & EG_CUDA_ODD) != 0) return EG_CUDA_KIND_MAP_ODD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
     if (row->dtype == EG_DTYPE_DEFAULT)

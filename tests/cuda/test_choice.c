@@ -334,6 +334,28 @@ static void few_outer_products_are_streamed(void **state) {
     close_session(&s);
 }
 
+/* Maps of rows that begin anywhere have kernels of their own. */
+static void rows_that_begin_anywhere_are_shifted(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.backward = (eg_backward_args){.size = sizeof s.backward,
+                                    .b.data = (void *)((uintptr_t)1 << 40),
+                                    .grad.data = (void *)((uintptr_t)2 << 40),
+                                    .d_a = {.data = (void *)((uintptr_t)3 << 40)},
+                                    .d_bias = {.data = (void *)((uintptr_t)6 << 40)},
+                                    .source = EG_SOURCE_PRE,
+                                    .pre.data = (void *)((uintptr_t)4 << 40),
+                                    .workspace = {(void *)((uintptr_t)5 << 40), 0, 1U << 30}};
+    s.layer.m = 256, s.layer.k = 513, s.layer.n = 1025;
+    assert_true(is_backward_by(&s, "act_grad_odd_bf16"));
+    s.backward.grad.layout = EG_COL_MAJOR;
+    assert_false(is_backward_by(&s, "act_grad_odd_bf16"));
+    s.backward.grad.layout = EG_ROW_MAJOR, s.layer.n = 4096;
+    assert_true(is_backward_by(&s, "act_grad_bf16"));
+    close_session(&s);
+}
+
 /* Rows that follow each other are one span, which begins on 16 bytes. Results may have gaps. */
 static void short_rows_are_copied_as_spans(void **state) {
     (void)state;
@@ -527,6 +549,7 @@ int main(void) {
         cmocka_unit_test(few_rows_or_columns_share_the_depth),
         cmocka_unit_test(lines_of_whole_vectors_are_streamed),
         cmocka_unit_test(few_outer_products_are_streamed),
+        cmocka_unit_test(rows_that_begin_anywhere_are_shifted),
         cmocka_unit_test(short_rows_are_copied_as_spans),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(epilogues_run_beside_products),

@@ -18,6 +18,7 @@
 #define EG_CUDA_FEW_ROWS_ODD_CUH
 
 #include "few_rows.cuh"
+#include "odd_vectors.cuh"
 
 /* ---- Vectors and their numbers --------------------------------------------------------------------------
  */
@@ -48,19 +49,6 @@ template <bool STREAM> EG_DEVICE uint4 eg_odd_load(const char *from, bool there,
     return STREAM ? eg_stream_16(from) : eg_read_16(from);
 }
 
-EG_DEVICE uint32_t eg_odd_word(uint32_t low, uint32_t high, int skew) {
-    return __funnelshift_r(low, high, skew % 4 * 8);
-}
-/* The 16 bytes of two vectors from byte `skew`, which is even, on. */
-EG_DEVICE uint4 eg_odd_shift(const uint4 &a, const uint4 &b, int skew) {
-    const bool two = (skew & 8) != 0, one = (skew & 4) != 0;
-    const uint32_t c0 = two ? a.z : a.x, c1 = two ? a.w : a.y, c2 = two ? b.x : a.z, c3 = two ? b.y : a.w,
-                   c4 = two ? b.z : b.x, c5 = two ? b.w : b.y;
-    const uint32_t d0 = one ? c1 : c0, d1 = one ? c2 : c1, d2 = one ? c3 : c2, d3 = one ? c4 : c3,
-                   d4 = one ? c5 : c4;
-    return make_uint4(eg_odd_word(d0, d1, skew), eg_odd_word(d1, d2, skew), eg_odd_word(d2, d3, skew),
-                      eg_odd_word(d3, d4, skew));
-}
 EG_DEVICE uint4 eg_odd_from_lane(const uint4 &x, int lane) {
     return make_uint4(__shfl_sync(~0U, x.x, lane), __shfl_sync(~0U, x.y, lane), __shfl_sync(~0U, x.z, lane),
                       __shfl_sync(~0U, x.w, lane));
