@@ -17,38 +17,66 @@
 
 static eg_status choose_rows(eg_cuda_compiler *c) { return eg_cuda_choose_all(c); }
 
-/* Operands whose rows do not begin on 16 bytes, which kernels for vectors and TMA cannot take as they are. */
-static void pad_operands(const eg_cuda_compiler *c, eg_cuda_program *detail) {
+/* Whether a product multiplies it, rather than only read it in its epilogue. */
+static bool is_multiplied(const eg_op_list *list, int operand) {
+    for (int i = 0; i < list->ops; i++) {
+        const eg_op *op = &list->op[i];
+        if (op->kind != EG_GEMM) continue;
+        if (op->left.space == EG_OPERAND && op->left.id == operand) return true;
+        if (op->right.space == EG_OPERAND && op->right.id == operand) return true;
+    }
+    return false;
+}
+
+/* Operands whose rows do not begin on 16 bytes, which kernels for vectors and TMA cannot take as they are:
+ * all, or those that are multiplied. */
+static eg_cuda_program padded_operands(const eg_cuda_compiler *c, bool all) {
     static const eg_operand_id inputs[] = {EG_OP_A,     EG_OP_B,        EG_OP_B_UP,   EG_OP_GRAD,
                                            EG_OP_BELOW, EG_OP_RESIDUAL, EG_OP_GRAD_UP};
     const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && detail->pads < EG_CUDA_PADS; i++) {
+    eg_cuda_program detail = {0};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && detail.pads < EG_CUDA_PADS; i++) {
         const eg_view *view = eg_cuda_read_by_product(c->list, inputs[i]);
         if (view == NULL || eg_size_of(view->dtype) == 8) continue;
         if (c->list->groups > 0) continue; /* a copy would read rows that are of no group */
         const eg_cuda_matrix x = eg_cuda_matrix_of(&nowhere, view);
-        if (!eg_cuda_is_aligned(&x)) detail->pad[detail->pads++] = (int8_t)inputs[i];
+        if (eg_cuda_is_aligned(&x) || !(all || is_multiplied(c->list, inputs[i]))) continue;
+        detail.pad[detail.pads++] = (int8_t)inputs[i];
     }
+    return detail;
+}
+
+/* With these padded copies. */
+static eg_status choose_with(eg_cuda_compiler *c, const eg_cuda_program *padded) {
+    const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
+    const eg_cuda_machine machine = eg_cuda_machine_of(c);
+    memcpy(c->program->detail, padded, sizeof *padded);
+    EG_TRY(choose_rows(c));
+    for (int i = 0; i < padded->pads; i++) {
+        const eg_cuda_gemm copy = eg_cuda_gemm_of_part(&nowhere, i, EG_CUDA_PAD);
+        c->microseconds += eg_cuda_estimate(&machine, eg_cuda_pad_row(c->list->dtype), &copy, -1);
+    }
+    return EG_OK;
 }
 
 /* With padded copies, where they save more than they cost. */
 static eg_status choose_pads(eg_cuda_compiler *c) {
-    eg_cuda_program none = {0}, padded = {0};
-    eg_status status = choose_rows(c);
-    const double without = c->microseconds;
-    pad_operands(c, &padded);
-    if (padded.pads == 0) return status;
-    memcpy(c->program->detail, &padded, sizeof padded);
-    const eg_status with = choose_rows(c);
-    const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
-    const eg_cuda_machine machine = eg_cuda_machine_of(c);
-    for (int i = 0; i < padded.pads && with == EG_OK; i++) {
-        const eg_cuda_gemm copy = eg_cuda_gemm_of_part(&nowhere, i, EG_CUDA_PAD);
-        c->microseconds += eg_cuda_estimate(&machine, eg_cuda_pad_row(c->list->dtype), &copy, -1);
+    enum { WAYS = 3 };
+    const eg_cuda_program none = {0};
+    const bool narrow = eg_size_of(c->list->dtype) == 2; /* products that wait are made by vectors and TMA */
+    const eg_cuda_program padded[WAYS] = {none, narrow ? padded_operands(c, false) : none,
+                                          padded_operands(c, true)};
+    eg_status status = EG_OK;
+    double least = 0;
+    int best = -1;
+    for (int i = 0; i < WAYS; i++) {
+        if (i > 0 && padded[i].pads == padded[i - 1].pads) continue;
+        const eg_status chosen = choose_with(c, &padded[i]);
+        if (i == 0) status = chosen;
+        if (chosen == EG_OK && (best < 0 || c->microseconds < least)) best = i, least = c->microseconds;
     }
-    if (with == EG_OK && (status != EG_OK || c->microseconds < without)) return EG_OK;
-    memcpy(c->program->detail, &none, sizeof none);
-    return choose_rows(c);
+    if (best < 0) return status;
+    return choose_with(c, &padded[best]);
 }
 
 static bool is_aligned(const eg_view *view) { return view->space != EG_OPERAND || view->align >= 16; }

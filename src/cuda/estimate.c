@@ -203,6 +203,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     if (x->rows == 1 || x->cols == 1) return costs->launch + beside(memory_time(machine, costs, x), sum);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
+        if (odd && narrow && area < 0.5 && x->rows > 64 && x->cols > 64) continue; /* it has no such one */
         const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
         const double count = (double)eg_ceil_div(x->rows, tiles[i][0]) *
                              (double)eg_ceil_div(x->cols, tiles[i][1]) * (double)x->items;

@@ -8,6 +8,7 @@
 #include "pairs.h"
 #include "parameters.h"
 #include "partition.h"
+#include "takes.h"
 
 typedef struct eg_cuda_run {
     eg_cuda_device *device;
@@ -118,6 +119,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     eg_cuda_hopper hopper = hopper_of(run, detail, &gemm);
     int64_t blocks = 0;
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
+    hopper.gemm = eg_cuda_in_vectors(row, (eg_cuda_part)detail->part, &hopper.gemm);
     return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1,
                             eg_cuda_shared_of(row, &hopper.gemm, detail->splits), &hopper);
 }

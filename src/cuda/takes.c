@@ -4,6 +4,7 @@
 #include "takes.h"
 
 #include "layout.h"
+#include "parameters.h"
 #include "skinny.h"
 
 /* ---- What TMA and vectors need -------------------------------------------------------------------- */
@@ -218,8 +219,17 @@ static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return row->dtype == EG_DTYPE_DEFAULT || is_of_vectors(row, x);
 }
 
+/* The rows of a product that waits are whole vectors, and right is 0 past its columns, as TMA reads it. */
+eg_cuda_gemm eg_cuda_in_vectors(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    eg_cuda_gemm whole = *x;
+    if (row->family == EG_CUDA_TMA_SPLIT && part == EG_CUDA_PRODUCT)
+        whole.cols = eg_cuda_unfinished_ld(x->cols);
+    return whole;
+}
+
 /* Of its vectors only, a map's fast rows take no term but a gradient; nor do they sum those of each group. */
 bool eg_cuda_takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    eg_cuda_gemm whole;
     switch (row->kind) {
     case EG_MAP:
         return takes_map(row, x) &&
@@ -227,7 +237,8 @@ bool eg_cuda_takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_g
                 (row->family == EG_CUDA_VECTORS && part != EG_CUDA_FINISH &&
                  x->epilogue == EG_CUDA_ACT_GRAD && (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
     case EG_GEMM:
-        return takes_product(row, x);
+        whole = eg_cuda_in_vectors(row, part, x);
+        return takes_product(row, &whole);
     case EG_REDUCE:
     case EG_COPY:
     case EG_COLLECTIVE:

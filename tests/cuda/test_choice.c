@@ -334,7 +334,8 @@ static void few_outer_products_are_streamed(void **state) {
     close_session(&s);
 }
 
-/* Maps of rows that begin anywhere have kernels of their own. */
+/* Maps of rows that begin anywhere have kernels of their own, and a product that waits has rows of whole
+ * vectors, whatever its columns are: split tiles make it. */
 static void rows_that_begin_anywhere_are_shifted(void **state) {
     (void)state;
     session s;
@@ -353,6 +354,13 @@ static void rows_that_begin_anywhere_are_shifted(void **state) {
     assert_false(is_backward_by(&s, "act_grad_odd_bf16"));
     s.backward.grad.layout = EG_ROW_MAJOR, s.layer.n = 4096;
     assert_true(is_backward_by(&s, "act_grad_bf16"));
+    assert_true(is_backward_by(&s, "hopper_bf16_split_"));
+    assert_true(is_backward_by(&s, "product alone"));
+    assert_true(is_backward_by(&s, "map_odd_f32"));
+    s.backward.d_a.ld = 520; /* what is behind a row of the caller's stays as it is */
+    assert_true(is_backward_by(&s, "product alone") || !is_backward_by(&s, "hopper_bf16_split_"));
+    s.layer.k = 512;
+    assert_false(is_backward_by(&s, "product alone"));
     close_session(&s);
 }
 
