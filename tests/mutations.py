@@ -376,6 +376,8 @@ MUTATIONS = [
     ("odd columns: results of a caller are written past the last one", "src/cuda/takes.c",
      "row->family == EG_CUDA_TMA_SPLIT && part == EG_CUDA_PRODUCT",
      "row->family == EG_CUDA_TMA_SPLIT && part != EG_CUDA_CHUNKS"),
+    ("odd columns: no room for the product of the transposes", "src/cuda/choose.c",
+     "return eg_is_bare(op) && turned > bytes ? turned : bytes;", "return turned > bytes ? bytes : bytes;"),
     ("odd rows: their fast maps take any columns", "src/cuda/takes.c",
      "        if (all[i]->col_stride != 1) return false;\n        if (row->dtype", "        if (row->dtype"),
     ("few rows: a line that ends inside a vector is streamed", "src/cuda/takes.c",

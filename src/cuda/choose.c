@@ -122,13 +122,20 @@ static const eg_cuda_kernel *least_of(const eg_cuda_compiler *c, int index, eg_c
     return chosen;
 }
 
-size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op) {
-    size_t bytes = eg_size_of(list->compute);
-    if (!eg_cuda_has_unfinished(list, op)) return 0;
-    if (__builtin_mul_overflow(bytes, op->items, &bytes) || __builtin_mul_overflow(bytes, op->rows, &bytes) ||
-        __builtin_mul_overflow(bytes, eg_cuda_unfinished_ld(op->cols), &bytes))
+static size_t bytes_of_product(size_t bytes, int64_t items, int64_t rows, int64_t cols) {
+    if (__builtin_mul_overflow(bytes, items, &bytes) || __builtin_mul_overflow(bytes, rows, &bytes) ||
+        __builtin_mul_overflow(bytes, eg_cuda_unfinished_ld(cols), &bytes))
         return SIZE_MAX;
     return bytes;
+}
+
+/* A bare product may be made as the one of the transposes, whose rows are padded likewise. */
+size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op) {
+    const size_t size = eg_size_of(list->compute);
+    if (!eg_cuda_has_unfinished(list, op)) return 0;
+    const size_t bytes = bytes_of_product(size, op->items, op->rows, op->cols),
+                 turned = bytes_of_product(size, op->items, op->cols, op->rows);
+    return eg_is_bare(op) && turned > bytes ? turned : bytes;
 }
 
 /* Whether its epilogue is one that few kernels have: a factor, or a matrix of another type than the layer's.

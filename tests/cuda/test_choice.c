@@ -364,6 +364,28 @@ static void rows_that_begin_anywhere_are_shifted(void **state) {
     close_session(&s);
 }
 
+/* d_b of [N, K] weights is made as the product of the transposes: rows of the workspace are padded there. */
+static void a_product_of_transposes_has_room(void **state) {
+    (void)state;
+    session s;
+    char text[2048];
+    open_session(&s);
+    s.backward = (eg_backward_args){.size = sizeof s.backward,
+                                    .a.data = (void *)((uintptr_t)1 << 40),
+                                    .grad.data = (void *)((uintptr_t)2 << 40),
+                                    .d_b = {.data = (void *)((uintptr_t)3 << 40), .layout = EG_COL_MAJOR},
+                                    .workspace = {(void *)((uintptr_t)4 << 40), 0, 1U << 30}};
+    s.layer.activation = EG_ACT_NONE;
+    s.layer.m = 2048, s.layer.k = 513, s.layer.n = 1025;
+    assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, text, sizeof text));
+    assert_non_null(strstr(text, "product alone"));
+    const char *const region = strstr(text, "unfinished product");
+    assert_non_null(region);
+    const int64_t bytes = strtoll(region + strlen("unfinished product"), NULL, 10);
+    assert_true(bytes >= 1025 * 520 * 4);
+    close_session(&s);
+}
+
 /* Rows that follow each other are one span, which begins on 16 bytes. Results may have gaps. */
 static void short_rows_are_copied_as_spans(void **state) {
     (void)state;
@@ -558,6 +580,7 @@ int main(void) {
         cmocka_unit_test(lines_of_whole_vectors_are_streamed),
         cmocka_unit_test(few_outer_products_are_streamed),
         cmocka_unit_test(rows_that_begin_anywhere_are_shifted),
+        cmocka_unit_test(a_product_of_transposes_has_room),
         cmocka_unit_test(short_rows_are_copied_as_spans),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(epilogues_run_beside_products),
