@@ -73,11 +73,10 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     }
     if (row->kind == EG_COPY) return EG_CUDA_KIND_PAD;
     if ((row->takes & EG_CUDA_TALL) != 0) return EG_CUDA_KIND_TALL;
-    if ((row->takes & EG_CUDA_SHALLOW) != 0 && (row->takes & EG_CUDA_NO_ADD) != 0) return EG_CUDA_KIND_OUTER;
     if ((row->takes & EG_CUDA_SHALLOW) != 0)
-        return by_type(row, EG_CUDA_KIND_OUTER_ADD,
-                       row->tile_rows == 32 ? EG_CUDA_KIND_OUTER_ADD_32 : EG_CUDA_KIND_OUTER_ADD,
-                       EG_CUDA_KIND_OUTER_ADD);
+        return (row->takes & EG_CUDA_NO_ADD) != 0
+                   ? EG_CUDA_KIND_OUTER
+                   : by_type(row, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD_F64);
     if (row->kind == EG_MAP && (row->takes & EG_CUDA_ODD) != 0) return EG_CUDA_KIND_MAP_ODD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
@@ -193,6 +192,8 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
     const int most_splits = whole ? 1 : 16;
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
+    /* Where lines of 16 bits begin anywhere, it has no small tiles for large results. */
+    const bool wide = odd && narrow && !words && eg_ceil_div(x->rows, 128) * eg_ceil_div(x->cols, 128) >= 16;
     double least = 0;
     const bool outer = x->depth * x->summed == 1 && !x->accumulate;
     /* Vectors take what memory takes; of 16 bits, a long sum is made by few threads. */
@@ -203,7 +204,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     if (x->rows == 1 || x->cols == 1) return costs->launch + beside(memory_time(machine, costs, x), sum);
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
         const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
-        if (odd && narrow && area < 0.5 && x->rows > 64 && x->cols > 64) continue; /* it has no such one */
+        if (wide && area < 0.5) continue;
         const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
         const double count = (double)eg_ceil_div(x->rows, tiles[i][0]) *
                              (double)eg_ceil_div(x->cols, tiles[i][1]) * (double)x->items;

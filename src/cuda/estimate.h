@@ -56,11 +56,11 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_STREAMED_16,
     EG_CUDA_KIND_ODD_8, /* likewise, of lines that begin anywhere */
     EG_CUDA_KIND_ODD_16,
-    EG_CUDA_KIND_TALL,         /* short rows */
-    EG_CUDA_KIND_OUTER,        /* few outer products, */
-    EG_CUDA_KIND_OUTER_ADD,    /* that are added to what is there, */
-    EG_CUDA_KIND_OUTER_ADD_32, /* in tiles of 32 rows */
-    EG_CUDA_KIND_FEW_16,       /* few rows or columns, and small tiles */
+    EG_CUDA_KIND_TALL,      /* short rows */
+    EG_CUDA_KIND_OUTER,     /* few outer products, */
+    EG_CUDA_KIND_OUTER_ADD, /* that are added to what is there */
+    EG_CUDA_KIND_OUTER_ADD_F64,
+    EG_CUDA_KIND_FEW_16, /* few rows or columns, and small tiles */
     EG_CUDA_KIND_FEW_F32,
     EG_CUDA_KIND_FEW_F64,
     EG_CUDA_KIND_SMALL_16,

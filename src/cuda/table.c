@@ -311,12 +311,12 @@ static const eg_cuda_kernel rows[] = {
      .threads = 256},
     /* Few rows, few columns or few tiles. */
     FEW_16(bf16, EG_BF16) FEW_16(f16, EG_F16) FEW_16_ODD(bf16, EG_BF16) FEW_16_ODD(f16, EG_F16)
-        SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT) SMALL_ALL("mma_f16", EG_F16, EG_F32, 2,
-                                                                                 EG_CUDA_MATRIX_UNIT)
-            SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
-                TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
-                    OUTER("outer", f64, EG_F64, 32, EG_CUDA_NO_ADD) OUTER("outer_add", f32, EG_F32, 64, 0)
-                        OUTER("outer_add", f32_32x128, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
+        SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+            SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+                SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
+                    TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
+                        OUTER("outer", f64, EG_F64, 32, EG_CUDA_NO_ADD) OUTER("outer_add", f32, EG_F32, 32, 0)
+                            OUTER("outer_add", f64, EG_F64, 32, 0)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

@@ -6,8 +6,6 @@
  *
  *         rows on vectors:   neighbours, as one vector        anywhere:   32 apart, one by one
  *
- * Tiles of few rows, where the result is small: there are as many more.
- *
  * What a result is added to is on its way before the operands are there. Those wait in shared memory, term by
  * term: a term of a row is read by all lanes at once. */
 #include "../skinny.h"
@@ -80,8 +78,8 @@ template <bool VECTORS> EG_DEVICE int inside(int64_t cols, int col) {
     return cols - col > 96 ? 4 : (int)(cols - col + 31) / 32;
 }
 
-/* ADDS: to a result that is there, if p.accumulate; a kernel that never does has registers for more blocks.
- */
+/* ADDS: to a result that is there, if p.accumulate, which takes registers: a kernel that never does has more
+ * rows a warp. */
 template <bool ADDS, bool VECTORS, typename T, int ROWS>
 EG_DEVICE void make_tile(const eg_cuda_gemm &p, int64_t index) {
     constexpr int TILE_ROWS = ROWS * WARPS;
@@ -150,6 +148,5 @@ template <bool ADDS, typename T, int ROWS> EG_DEVICE void run(const eg_cuda_gemm
     }
 ENTRY(outer_f32, 4, false, float, 8)
 ENTRY(outer_f64, 4, false, double, 4)
-ENTRY(outer_add_f32, 2, true, float, 8)
-ENTRY(outer_add_f32_32x128, 4, true, float, 4)
+ENTRY(outer_add_f32, 4, true, float, 4)
 ENTRY(outer_add_f64, 2, true, double, 4)
