@@ -292,6 +292,8 @@ MUTATIONS = [
     ("groups on CUDA: ends may descend", "src/cuda/groups.h", "return end < before ||", "return (end < before && before < 0) ||"),
     ("groups on CUDA: too few row tiles", "src/cuda/groups.h", "return rows / height + groups;", "return rows / height + (groups > 0);"),
     ("groups on CUDA: a walk forgets the tiles behind it", "src/cuda/groups.h", "        walk->before += tiles;\n", ""),
+    ("column sums on CUDA: those of no more rows than there are", "src/cuda/partition.c",
+     "return eg_ceil_div(rows, tile) * (tile / each);", "return eg_ceil_div(rows, each);"),
     ("groups on CUDA: no room for the sums of few rows", "src/cuda/partition.c", "LEAST_CHUNK) + list->groups;", "LEAST_CHUNK);"),
     ("groups on CUDA: a temporary has an item a group", "src/cuda/parameters.c", "return items > 1 ? rows * ld : 0;", "return (void)items, rows * ld;"),
     ("groups on CUDA: a graph is found by other ends' address", "src/cuda/compile.c", "if (list->groups > 0) detail.names |=", "if (list->groups < 0) detail.names |="),

@@ -65,7 +65,9 @@ eg_cuda_tail eg_cuda_choose_tail(const eg_cuda_compiler *c, const eg_cuda_kernel
     *saved = 0;
     if ((row->takes & EG_CUDA_STREAM_K) == 0 || c->program->region[EG_CUDA_COUNTERS].bytes == 0 ||
         c->program->region[EG_CUDA_SCRATCH].bytes < eg_cuda_tail_bytes(c->multiprocessors) ||
-        eg_cuda_portions_of(c->list, &sums, x->items, x->rows, eg_cuda_sum_rows(row)).total > 0)
+        eg_cuda_portions_of(c->list, &sums, x->items, x->rows, eg_cuda_sums_of(row, x->rows),
+                            eg_cuda_sum_rows(row))
+                .total > 0)
         return (eg_cuda_tail){0};
     return eg_cuda_tail_of(c->multiprocessors, row, x, by_name, saved);
 }
@@ -183,9 +185,10 @@ static bool prefers_parts(const eg_cuda_compiler *c, eg_op_kind kind, double who
 static bool has_room_for_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index) {
     const eg_op *op = &c->list->op[index];
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
-    return sums == NULL || eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items,
-                                               eg_cuda_map_chunks(c->multiprocessors, row, op), 1)
-                                   .total == 0;
+    const int64_t chunks = eg_cuda_map_chunks(c->multiprocessors, row, op);
+    return sums == NULL ||
+           eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, chunks, chunks, 1)
+                   .total == 0;
 }
 
 /* Where an operation is one of three maps that a kernel makes at once, it is always faster. */
@@ -282,7 +285,7 @@ static bool has_room_for_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *r
         const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
         if ((ops->ops >> i & 1U) == 0 || sums == NULL) continue;
         if (eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, op->rows,
-                                eg_cuda_sum_rows(row))
+                                eg_cuda_sums_of(row, op->rows), eg_cuda_sum_rows(row))
                 .total > 0)
             return false;
     }

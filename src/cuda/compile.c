@@ -135,14 +135,15 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     const eg_op *op = &c->list->op[index];
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
     const eg_cuda_kernel *row = c->row[index];
-    int64_t rows = op->rows, chunk_rows = eg_cuda_sum_rows(row);
-    if (row->family == EG_CUDA_VECTORS || row->family == EG_CUDA_GATED)
-        rows = eg_cuda_map_chunks(c->multiprocessors, row, op), chunk_rows = 1;
+    const bool by_chunks = row->family == EG_CUDA_VECTORS || row->family == EG_CUDA_GATED;
+    const int64_t rows = by_chunks ? eg_cuda_map_chunks(c->multiprocessors, row, op) : op->rows;
     eg_cuda_portions portions = {op->items, rows, 0};
     *sum_rows = 0;
     if (sums == NULL) return portions;
-    portions = eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, rows, chunk_rows);
-    *sum_rows = portions.total > 0 ? 1 : op->items * eg_ceil_div(rows, chunk_rows);
+    const int64_t chunks = by_chunks ? rows : eg_cuda_sums_of(row, rows);
+    portions = eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, rows, chunks,
+                                   by_chunks ? 1 : eg_cuda_sum_rows(row));
+    *sum_rows = portions.total > 0 ? 1 : op->items * chunks;
     return portions;
 }
 

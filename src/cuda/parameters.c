@@ -383,7 +383,7 @@ int64_t eg_cuda_count_tiles(const eg_cuda_kernel *row, eg_cuda_gemm *gemm) {
         gemm->tiles = eg_cuda_row_tiles(gemm->rows, gemm->items, row->tile_rows) * across;
         return gemm->tiles;
     }
-    gemm->chunks = eg_ceil_div(gemm->rows, eg_cuda_sum_rows(row));
+    gemm->chunks = eg_cuda_sums_of(row, gemm->rows);
     gemm->tiles = gemm->items * eg_ceil_div(gemm->rows, row->tile_rows) * across;
     return gemm->tiles;
 }

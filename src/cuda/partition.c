@@ -9,11 +9,16 @@ int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
     return row->sum_rows > 0 ? row->sum_rows : row->tile_rows;
 }
 
+int64_t eg_cuda_sums_of(const eg_cuda_kernel *row, int64_t rows) {
+    const int64_t each = eg_cuda_sum_rows(row), tile = row->tile_rows > each ? row->tile_rows : each;
+    return eg_ceil_div(rows, tile) * (tile / each);
+}
+
 /* ---- Column sums ---------------------------------------------------------------------------------- */
 
 /* No row that makes column sums of many rows has smaller chunks; and portions are whole tiles of every row.
  */
-enum { LEAST_CHUNK = 32, LEAST_PORTION = 256 };
+enum { LEAST_CHUNK = 32, HIGHEST_TILE = 128, LEAST_PORTION = 256 };
 
 /* Of the temporaries, others are some operation's result. */
 bool eg_cuda_is_sums(const eg_op_list *list, int temporary) {
@@ -40,15 +45,15 @@ bool eg_cuda_rows_of_sums(const eg_op_list *list, const eg_temporary *sums, int6
     const int64_t most = (int64_t)(count_sums(list) > 1 ? 15 : 30) << 20, least = LEAST_PORTION / LEAST_CHUNK;
     const int64_t fit = sums->cols > 0 ? most / (int64_t)eg_dtype_size(list->compute) / sums->cols : 0;
     const int64_t room = fit > least ? fit : least;
-    if (__builtin_mul_overflow(eg_ceil_div(sums->rows, LEAST_CHUNK), sums->items, rows)) return false;
+    const int64_t chunks = eg_ceil_div(sums->rows, HIGHEST_TILE) * (HIGHEST_TILE / LEAST_CHUNK);
+    if (__builtin_mul_overflow(chunks, sums->items, rows)) return false;
     if (*rows > room) *rows = room + 1;
     return true;
 }
 
 /* Portions of whole items, or else of rows of one. */
 eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary *sums, int64_t items,
-                                     int64_t rows, int64_t chunk_rows) {
-    const int64_t chunks = eg_ceil_div(rows, chunk_rows);
+                                     int64_t rows, int64_t chunks, int64_t chunk_rows) {
     int64_t have = 0;
     if (list->groups > 0 || !eg_cuda_rows_of_sums(list, sums, &have) || items * chunks <= have)
         return (eg_cuda_portions){items, rows, 0};

@@ -5,15 +5,17 @@
 
 #include "step.h"
 
-/* Rows of the result that a row of its column sums covers. */
+/* Rows of the result that a row of its column sums covers; and how many such rows there are of `rows` rows of
+ * an item: those of whole tiles. */
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
+int64_t eg_cuda_sums_of(const eg_cuda_kernel *row, int64_t rows);
 
 /* Whether a temporary is one of column sums; the rows of them that the workspace has: false where memory
  * could not hold them. */
 bool eg_cuda_is_sums(const eg_op_list *list, int temporary);
 bool eg_cuda_rows_of_sums(const eg_op_list *list, const eg_temporary *sums, int64_t *rows);
 eg_cuda_portions eg_cuda_portions_of(const eg_op_list *list, const eg_temporary *sums, int64_t items,
-                                     int64_t rows, int64_t chunk_rows);
+                                     int64_t rows, int64_t chunks, int64_t chunk_rows);
 int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int64_t rows);
 
 /* In how many chunks a map by rows of vectors makes its rows. */

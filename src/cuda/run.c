@@ -144,14 +144,13 @@ static eg_status run_gemm(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
     const eg_cuda_portions *by = &detail->portions;
     const eg_cuda_gemm x = gemm_of_step(&run->binding, step);
-    const int64_t chunk = eg_cuda_sum_rows(detail->kernel);
     if (step->launches == 1) return run_tiles(run, detail, x);
     for (int64_t item = 0; item < x.items; item += by->items) {
         for (int64_t first = 0; first < x.rows; first += by->rows) {
             const int64_t items = eg_least(by->items, x.items - item),
                           rows = eg_least(by->rows, x.rows - first);
             EG_TRY(run_tiles(run, detail, eg_cuda_part_of(&x, item, items, first, rows)));
-            EG_TRY(sum_portion(run, detail, x.sums, x.cols, items * eg_ceil_div(rows, chunk),
+            EG_TRY(sum_portion(run, detail, x.sums, x.cols, items * eg_cuda_sums_of(detail->kernel, rows),
                                item == 0 && first == 0));
         }
     }

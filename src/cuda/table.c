@@ -50,9 +50,9 @@
 #define HOPPER_STREAM_K(type, storage, layout, terms)                                                        \
     HOPPER_ROW(#type "_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256), terms, EG_CUDA_TMA, 64,       \
                EG_CUDA_STREAM_K)
-/* With a tile for each consumer: kernels/hopper_pingpong.cuh. */
+/* With a tile for each consumer, and column sums of each of its four warps: kernels/hopper_pingpong.cuh. */
 #define HOPPER_PINGPONG(type, storage, layout, terms)                                                        \
-    HOPPER_ROW(#type "_pingpong", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 0,      \
+    HOPPER_ROW(#type "_pingpong", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 32,     \
                EG_CUDA_PINGPONG)
 #define HOPPER_16(type, storage)                                                                             \
     HOPPER_WIDTHS(type, storage, nn, STORES | EPILOGUES)                                                     \
@@ -242,7 +242,7 @@
     HOPPER_ROW(#type "_gated", storage, layout, 128, EG_PINGPONG_SHARED(128), 1U << EG_CUDA_FORWARD,         \
                EG_CUDA_PAIR, 0, EG_CUDA_PINGPONG)                                                            \
     HOPPER_ROW(#type "_gated_chain", storage, layout, 128, EG_PINGPONG_SHARED(128), 1U << EG_CUDA_CHAIN,     \
-               EG_CUDA_PAIR, 0, EG_CUDA_PINGPONG)
+               EG_CUDA_PAIR, 32, EG_CUDA_PINGPONG)
 #define HOPPER_PAIR(type, storage, layout)                                                                   \
     HOPPER_ROW(#type "_pair", storage, layout, 128, EG_PINGPONG_SHARED(128), STORES, EG_CUDA_PAIR, 0,        \
                EG_CUDA_PINGPONG)                                                                             \

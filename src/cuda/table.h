@@ -72,7 +72,7 @@ typedef struct eg_cuda_kernel {
     int tile_rows, tile_cols, k_block;
     int threads;
     int shared;   /* bytes of dynamic shared memory */
-    int sum_rows; /* rows of the result that a row of `sums` covers; 0: tile_rows */
+    int sum_rows; /* rows of the result that a row of `sums` covers, of a whole tile together; 0: tile_rows */
 } eg_cuda_kernel;
 
 static inline bool eg_cuda_is_persistent(const eg_cuda_kernel *row) {

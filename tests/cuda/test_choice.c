@@ -45,7 +45,7 @@ static void the_workspace_is_bounded(void **state) {
     close_session(&s);
 }
 
-/* 2^23 rows in sums of 128 rows each, 256 wide, are 64 MiB: three portions in 30, each with its sum of
+/* 2^23 rows in sums of 32 rows each, 256 wide, are 256 MiB: nine portions in 30, each with its sum of
  * columns. Their sum, d_a, and d_b in chunks of so many rows follow. */
 static void sums_are_made_in_portions(void **state) {
     (void)state;
@@ -56,7 +56,7 @@ static void sums_are_made_in_portions(void **state) {
     const eg_backward_args args = far_away();
     driver->kernels = 0;
     assert_ok(eg_backward(s.context, &s.layer, &args));
-    assert_int_equal(driver->kernels, 3 * 2 + 1 + 1 + 2);
+    assert_int_equal(driver->kernels, 9 * 2 + 1 + 1 + 2);
     close_session(&s);
 }
 

@@ -152,8 +152,26 @@ static void a_cluster_shares_whole_parts_of_columns(void **state) {
     assert_true(seen > 0 && split > 0);
 }
 
+/* The four warps of a tile leave sums, also where the result has fewer rows than the tile. */
+static void column_sums_are_those_of_whole_tiles(void **state) {
+    static const struct {
+        const char *name;
+        int64_t rows, sums;
+    } cases[] = {{"hopper_bf16_pingpong_nn_128x128", 1, 4},
+                 {"hopper_bf16_pingpong_nn_128x128", 128, 4},
+                 {"hopper_bf16_pingpong_nn_128x128", 129, 8},
+                 {"hopper_f16_gated_chain_nt_128x128", 200, 8},
+                 {"hopper_bf16_nn_128x256", 130, 4},
+                 {"hopper_bf16_grouped_nn_128x128", 130, 2},
+                 {"map_bf16", 33, 2}};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        assert_int_equal(eg_cuda_sums_of(row_named(cases[i].name), cases[i].rows), cases[i].sums);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(partial_tiles_are_apart_and_complete),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(column_sums_are_those_of_whole_tiles),
+                                       cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
                                        cmocka_unit_test(a_launch_has_the_stages_that_it_fills),
                                        cmocka_unit_test(a_cluster_shares_whole_parts_of_columns)};

@@ -381,6 +381,19 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         const int64_t chunk = boxes.first / ROWS;
         return chunk < p.gemm.chunks ? boxes.item * p.gemm.chunks + chunk : -1;
     }
+    /* Each warp's own, of its rows of the tile: no warp waits for another. */
+    __device__ void store_sums_of_warp(eg_parts parts, bool rehearsal) const {
+        const int chunk = boxes.first / K::ROWS * 4 + (int)boxes.warp % 4;
+        const int from = boxes.right(parts.begin), to = boxes.right(parts.end);
+        if (rehearsal || chunk >= p.gemm.chunks) return;
+        const int col = boxes.col + to - 64 + eg_sum_column(), cols = (int)p.gemm.cols;
+        float *const row = (float *)p.gemm.sums + (boxes.item * p.gemm.chunks + chunk) * p.gemm.cols + col;
+#pragma unroll
+        for (int i = 0; i < 2 * RIGHT; i++) {
+            const int at = i % 2 * 32 - i / 2 * 64;
+            if (to - i / 2 * 64 > from && col + at < cols) row[at] = sums[i];
+        }
+    }
     /* The column sums of four warps become those of the consumer: of a row of `sums`, for its rows of the
      * tile, the columns of these parts. */
     __device__ void store_sums(eg_parts parts, bool rehearsal) const {
@@ -430,7 +443,12 @@ template <class K, int EPILOGUE> struct eg_epilogue {
                 store(part - 1, part, rehearsal);
             }
         }
-        if (has_sums) store_sums(parts, rehearsal);
+        if (!has_sums) return;
+        if constexpr (K::SUMS_OF_WARPS) {
+            store_sums_of_warp(parts, rehearsal);
+        } else {
+            store_sums(parts, rehearsal);
+        }
     }
 };
 

@@ -419,34 +419,17 @@ template <class K> struct eg_gated_chain {
 
     /* ---- Column sums ---- */
 
-    /* Warps leave theirs where the exchange of other epilogues is, and where its other half is. */
-    __device__ float *exchange() const { return (float *)(memory + K::EXCHANGE) + consumer * (2 * K::COLS); }
+    /* As eg_epilogue's: each warp's own. */
     __device__ void store_sums(const eg_cuda_gemm &p, const eg_warp_sums<K::COLS> &of, eg_parts parts,
                                bool rehearsal) const {
-        enum { GROUPS = K::COLS / 32 };
-        const int64_t chunk = first / (64 * K::PRODUCTS);
+        const int chunk = first / K::ROWS * 4 + (int)warp;
         const int from = right(parts.begin), to = right(parts.end);
-        const bool lower = warp & 1;
-        float *const two = exchange();
-        float *const my = two + warp / 2 * K::COLS + to - 32 + eg_sum_column();
-        sync(); /* the last sums have been read */
-        if (lower) {
+        if (p.sums == 0 || rehearsal || chunk >= p.chunks) return;
+        const int last = col + to - 32 + eg_sum_column(), cols = (int)p.cols;
+        float *const row = (float *)p.sums + (item * p.chunks + chunk) * p.cols + last;
 #pragma unroll
-            for (int i = 0; i < GROUPS; i++) {
-                if (to - i * 32 > from) my[-i * 32] = of.sums[i];
-            }
-        }
-        sync();
-        if (!lower) {
-#pragma unroll
-            for (int i = 0; i < GROUPS; i++) {
-                if (to - i * 32 > from) my[-i * 32] = of.sums[i] + my[-i * 32];
-            }
-        }
-        sync();
-        for (int at = from + threadIdx.x % 128; at < to; at += 128) {
-            if (p.sums != 0 && chunk < p.chunks && col + at < p.cols && !rehearsal)
-                eg_put_column_sum(p, item * p.chunks + chunk, col + at, two[at] + two[K::COLS + at]);
+        for (int i = 0; i < K::COLS / 32; i++) {
+            if (to - i * 32 > from && last - i * 32 < cols) row[-i * 32] = of.sums[i];
         }
     }
     __device__ void finish_tile(const eg_accumulators<K> &acc, eg_parts parts, bool lent, bool rehearsal) {

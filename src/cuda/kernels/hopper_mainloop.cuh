@@ -61,8 +61,9 @@ struct eg_hopper : eg_hopper_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = STREAM_K_;
-    static constexpr bool GROUPED = GROUPED_;  /* the rows of groups */
-    static constexpr bool SHARES_LEFT = false; /* the blocks of a cluster lie one below the other */
+    static constexpr bool GROUPED = GROUPED_;    /* the rows of groups */
+    static constexpr bool SHARES_LEFT = false;   /* the blocks of a cluster lie one below the other */
+    static constexpr bool SUMS_OF_WARPS = false; /* column sums are stored by each warp */
 };
 
 /* k-blocks in the depth of a tile, for each item that is summed. */

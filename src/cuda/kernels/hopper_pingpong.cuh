@@ -53,6 +53,7 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
     static constexpr bool SHARES_LEFT = GROUPED; /* a group's last tile loses fewer rows */
+    static constexpr bool SUMS_OF_WARPS = !GROUPED;
 };
 
 /* What a consumer of tiles in turn asks of an epilogue: its parameter P, and
