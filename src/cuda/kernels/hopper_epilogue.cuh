@@ -87,6 +87,18 @@ template <bool BF16> EG_DEVICE void eg_widen_pairs(const uint32_t (&pairs)[16], 
 #pragma unroll
     for (int i = 0; i < 16; i++) eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
 }
+/* values[i] = gelu'(of pairs), of which none is NaN or an infinity. */
+template <int N>
+EG_DEVICE void eg_gelu_derivatives_of_pairs(const uint32_t (&pairs)[N], float (&values)[2 * N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const uint32_t pair =
+            eg_pair_at_least_minus(eg_pair_at_most(pairs[i], EG_PAIR_GELU_END), EG_PAIR_GELU_END);
+        eg_widen_pair<true>(pair, values[i * 2], values[i * 2 + 1]);
+    }
+    eg_apply_many([](auto x) { return eg_bounded_act_grad_gelu(x); }, values);
+}
+
 /* Whether one of them is NaN or an infinity, from 0 * x. */
 template <bool BF16> EG_DEVICE bool eg_maybe_nan_pairs(const uint32_t (&pairs)[16]) {
     uint32_t sums[4] = {};
@@ -293,9 +305,14 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         if (!skips) {
             if (CHAIN) {
                 eg_load_pairs(out, boxes.line, pairs);
-                eg_widen_pairs<K::BF16>(pairs, v);
-                eg_act_derivatives_many(activation, p.gemm.source == EG_SOURCE_Y, p.gemm.propagate != 0,
-                                        eg_maybe_nan_pairs<K::BF16>(pairs), v);
+                const bool maybe_nan = __any_sync(0xffffffffU, eg_maybe_nan_pairs<K::BF16>(pairs));
+                if (K::BF16 && activation == EG_ACT_GELU && !maybe_nan) {
+                    eg_gelu_derivatives_of_pairs(pairs, v);
+                } else {
+                    eg_widen_pairs<K::BF16>(pairs, v);
+                    eg_act_derivatives_many(activation, p.gemm.source == EG_SOURCE_Y, p.gemm.propagate != 0,
+                                            maybe_nan, v);
+                }
             } else {
                 eg_load_bias(exchange() + boxes.right(part), v);
                 take<eg_plus>(acc, part, lent, v);

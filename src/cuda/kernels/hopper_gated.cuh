@@ -65,6 +65,24 @@ EG_DEVICE void eg_act_both_many(int activation, bool propagate, bool maybe_nan, 
     }
 }
 
+/* The same for SILU of pairs, of which none is NaN or an infinity. Without an upper bound: e is 0 there. */
+template <int N>
+EG_DEVICE void eg_silu_both_of_pairs(const uint32_t (&pairs)[N / 2], float (&act)[N],
+                                     float (&derivative)[N]) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        eg_widen_pair<true>(eg_pair_at_least_minus(pairs[i], EG_PAIR_SILU_END), act[i * 2], act[i * 2 + 1]);
+#pragma unroll
+    for (int i = 0; i < N; i += EG_AT_ONCE) {
+        eg_many<EG_AT_ONCE> x;
+#pragma unroll
+        for (int j = 0; j < EG_AT_ONCE; j++) x.x[j] = act[i + j];
+        const eg_many<EG_AT_ONCE> y = eg_bounded_act_silu(x), dy = eg_bounded_act_grad_silu(x);
+#pragma unroll
+        for (int j = 0; j < EG_AT_ONCE; j++) act[i + j] = y.x[j], derivative[i + j] = dy.x[j];
+    }
+}
+
 /* ---- Forward ------------------------------------------------------------------------------------------ */
 
 /* The bias of 64 columns of the gate, then of the other half. */
@@ -392,9 +410,14 @@ template <class K> struct eg_gated_chain {
         uint32_t pairs[8];
         float d_up[16], d_gate[16];
         eg_load_half<K::BF16>(gate, line, half, pairs);
+        const bool maybe_nan = __any_sync(0xffffffffU, eg_half_maybe_nan<K::BF16>(pairs));
+        if (K::BF16 && activation == EG_ACT_SILU && !maybe_nan) {
+            eg_silu_both_of_pairs(pairs, d_up, d_gate);
+        } else {
 #pragma unroll
-        for (int i = 0; i < 8; i++) eg_widen_pair<K::BF16>(pairs[i], d_up[i * 2], d_up[i * 2 + 1]);
-        eg_act_both_many(activation, propagates, eg_half_maybe_nan<K::BF16>(pairs), d_up, d_gate);
+            for (int i = 0; i < 8; i++) eg_widen_pair<K::BF16>(pairs[i], d_up[i * 2], d_up[i * 2 + 1]);
+            eg_act_both_many(activation, propagates, maybe_nan, d_up, d_gate);
+        }
         eg_load_half<K::BF16>(up, line, half, pairs);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
