@@ -461,7 +461,8 @@ static bool sums_aside(const eg_cuda_compiler *c) {
 static void add_sums_aside(const eg_cuda_compiler *c) {
     add_map(c, 0, false);
     c->program->step[c->program->steps - 1].beside = true;
-    add_reduce_beside(c, reduce_of(c->list, 0), false);
+    const int reduce = reduce_beside(c, 0); /* which the map may have made */
+    if (reduce != EG_NO_OP) add_reduce_beside(c, reduce, false);
 }
 
 /* The steps of an operation that is made by itself. */

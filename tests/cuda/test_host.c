@@ -246,6 +246,10 @@ static void sums_of_few_rows_take_no_kernel(void **state) {
     assert_int_equal(driver->kernels, KERNELS + 1 + KERNELS);
     assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, plan, sizeof plan));
     assert_non_null(strstr(plan, "grad_pre = grad * gelu'(pre), d_bias"));
+    s.layer.activation = EG_ACT_NONE; /* aside, too */
+    assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, plan, sizeof plan));
+    assert_non_null(strstr(plan, "beside the next"));
+    assert_null(strstr(plan, "column_sum"));
     close_session(&s);
 }
 
