@@ -243,6 +243,7 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     int before = 0, count = lt_ask(lt, product, scratch, found, candidates, &before);
     if (eg_cuda_lt_is_whole(key) && (count == 0 || before > most_before)) {
         count = lt_ask(lt, product, 0, found, candidates, &before);
+        if (count > 0 && !eg_cuda_lt_is_fast(&candidates[0])) count = 0;
         count += lt_ask(lt, product, scratch, found + count, candidates + count, &before);
     } else if (eg_cuda_lt_is_stream(key)) {
         count += lt_ask(lt, product, 0, found + count, candidates + count, &before);

@@ -39,6 +39,8 @@ bool eg_cuda_lt_is_stream(const eg_cuda_lt_key *key) {
            key->cols <= key->rows && key->rows >= least_numbers / key->depth;
 }
 
+bool eg_cuda_lt_is_fast(const eg_cuda_lt_candidate *x) { return x->id == LT_HOPPER; }
+
 /* Asked by the reduction mask for none that splits the depth, the heuristics name kernels that are up to 300
  * times as slow. Of kernels with ReLU, those for Hopper pass a NaN on. */
 bool eg_cuda_lt_keeps(const eg_cuda_lt_key *key, const eg_cuda_lt_candidate *x) {

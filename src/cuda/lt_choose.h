@@ -32,6 +32,9 @@ bool eg_cuda_lt_is_whole(const eg_cuda_lt_key *key);
  * are looked at, too. */
 bool eg_cuda_lt_is_stream(const eg_cuda_lt_key *key);
 
+/* Whether it is a kernel for Hopper: others that do not split a depth are slower than our own. */
+bool eg_cuda_lt_is_fast(const eg_cuda_lt_candidate *candidate);
+
 /* Whether a candidate rounds a result once, and passes a NaN on. */
 bool eg_cuda_lt_keeps(const eg_cuda_lt_key *key, const eg_cuda_lt_candidate *candidate);
 
