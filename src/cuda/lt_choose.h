@@ -28,8 +28,8 @@ typedef struct eg_cuda_lt_candidate {
  */
 bool eg_cuda_lt_is_whole(const eg_cuda_lt_key *key);
 
-/* Whether the product reads a large matrix, of 16 bits, for few columns: candidates that do not split its depth
- * are looked at, too. */
+/* Whether the product reads a large matrix, of 16 bits, for few columns: candidates that do not split its
+ * depth are looked at, too. */
 bool eg_cuda_lt_is_stream(const eg_cuda_lt_key *key);
 
 /* Whether it is a kernel for Hopper: others that do not split a depth are slower than our own. */
