@@ -168,6 +168,15 @@ static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_ROW_GROUP + 2] = "pack group 3",
                                               [EG_ROW_GROUP + 3] = "pack group 4"};
 
+/* Threads that read the same part of what is packed for a product: those of its blocks along the other side.
+ */
+static int64_t readers_of(const eg_cpu_compiler *c, int op, bool right) {
+    const eg_cpu_blocks *blocks = &c->blocks[op];
+    const eg_op *product = &c->list->op[op];
+    return eg_least(blocks->threads,
+                    right ? eg_ceil_div(product->rows, blocks->mc) : eg_ceil_div(product->cols, blocks->nc));
+}
+
 /* An operand is read once, and packed for every product that it is in. */
 static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
     const eg_view *view = right ? &c->list->op[op].right : &c->list->op[op].left;
@@ -190,7 +199,8 @@ static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
                                 .packs = *wanted};
     eg_cpu_counts counts = {{0}};
     eg_cpu_count_pack(c->calibration, c->kernel, &x, items, wanted, &counts);
-    const double sharing = eg_cpu_sharing_time(c->calibration, c->kernel, &x, items, c->threads);
+    const double sharing =
+        eg_cpu_sharing_time(c->calibration, c->kernel, &x, items, readers_of(c, op, right));
     eg_step *step = add_step(c, EG_NO_OP, &detail, &counts, sharing, INT32_MAX, 0);
     step->what = packing[view->id];
     return true;

@@ -119,22 +119,27 @@ static double product_time(const eg_cpu_compiler *c, const eg_op *op, const way 
     return eg_cpu_estimate(c->costs, &counts);
 }
 
-/* On as many threads as pay, which may have other blocks. */
-static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
-    const bool fused = right == EG_CPU_FUSED;
-    const int64_t units = eg_cpu_units(c->kernel, op);
-    way x = {.left = left, .right = right, .blocks = eg_cpu_blocks_of(c->kernel, 1, op, fused)};
-    double alone = product_time(c, op, &x);
-    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
-    if (threads > 1) {
-        x.blocks = eg_cpu_blocks_of(c->kernel, threads, op, fused);
-        alone = product_time(c, op, &x);
-    }
-    x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, alone, eg_cpu_count_blocks(op, &x.blocks));
+static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right, int threads, way *best) {
+    way x = {.left = left,
+             .right = right,
+             .blocks = eg_cpu_blocks_of(c->kernel, threads, op, right == EG_CPU_FUSED)};
+    x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, product_time(c, op, &x),
+                            eg_cpu_count_blocks(op, &x.blocks));
     const int64_t down = eg_ceil_div(op->rows, x.blocks.mc), across = eg_ceil_div(op->cols, x.blocks.nc);
     if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads, across);
     if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads, down);
     if (best->time < 0 || x.time < best->time) *best = x;
+}
+
+/* On as many threads as pay by the blocks of one. Those of several may be smaller, and cost more than the
+ * threads save. */
+static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
+    const way one = {
+        .left = left, .right = right, .blocks = eg_cpu_blocks_of(c->kernel, 1, op, right == EG_CPU_FUSED)};
+    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, product_time(c, op, &one),
+                                                eg_cpu_units(c->kernel, op));
+    try_way_on(c, op, left, right, 1, best);
+    if (threads > 1) try_way_on(c, op, left, right, threads, best);
 }
 
 /* Fused packing may refuse a number late, but not when other ranks have begun to add up. A tensor-parallel
@@ -172,6 +177,18 @@ static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3])
 }
 
 /* The kernel for few rows or columns, which reads the other operand once, where it is. */
+static double few_time(const eg_cpu_compiler *c, const eg_op *op, const way *x) {
+    eg_cpu_counts counts = {{0}};
+    eg_cpu_count_few(c->calibration, c->kernel, op, x->streams, &x->blocks, &eg_cpu_no_layouts, &counts);
+    return eg_cpu_estimate(c->costs, &counts);
+}
+
+static eg_cpu_blocks few_blocks(const eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
+                                int threads) {
+    return streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, threads, op)
+                                          : eg_cpu_few_rows_blocks(c->kernel, threads, op);
+}
+
 static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams, int most_threads,
                     way *best) {
     const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left);
@@ -180,18 +197,16 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
              .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
                       : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
                                                         : EG_CPU_IN_PLACE};
-    eg_cpu_counts counts = {{0}};
-    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, 1, op)
-                                              : eg_cpu_few_rows_blocks(c->kernel, 1, op);
-    eg_cpu_count_few(c->calibration, c->kernel, op, streams, &x.blocks, &eg_cpu_no_layouts, &counts);
-    const double alone = eg_cpu_estimate(c->costs, &counts);
-    const int threads =
-        eg_cpu_threads_that_pay(c->calibration, most_threads, alone, eg_cpu_units(c->kernel, op));
-    x.blocks = streams == EG_CPU_STREAMS_LEFT ? eg_cpu_few_columns_blocks(c->kernel, threads, op)
-                                              : eg_cpu_few_rows_blocks(c->kernel, threads, op);
-    x.time = eg_cpu_time_on(c->calibration, threads, alone, eg_cpu_count_blocks(op, &x.blocks));
-    if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads, threads);
-    if (best->time < 0 || x.time < best->time) *best = x;
+    x.blocks = few_blocks(c, op, streams, 1);
+    const int pay = eg_cpu_threads_that_pay(c->calibration, most_threads, few_time(c, op, &x),
+                                            eg_cpu_units(c->kernel, op));
+    for (int threads = 1; threads <= pay; threads += pay > 1 ? pay - 1 : 1) { /* one, and as many as pay */
+        x.blocks = few_blocks(c, op, streams, threads);
+        x.time =
+            eg_cpu_time_on(c->calibration, threads, few_time(c, op, &x), eg_cpu_count_blocks(op, &x.blocks));
+        if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads, threads);
+        if (best->time < 0 || x.time < best->time) *best = x;
+    }
 }
 
 /* The ways that read an operand once. */
