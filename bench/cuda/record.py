@@ -123,6 +123,8 @@ def is_for(name, operation, layer):
         return dtype in ("bf16", "f16") and ("x256" in name or "cublaslt" in name)
     if operation == "backward":
         return dtype in ("bf16", "f16") and "cublaslt" in name
+    if "_cluster_" in name and m <= 16 and operation not in ("d_b", "accumulate"):
+        return False  # by name alone: choose.c
     slow = 2.0 * m * k * n / (3e12 if dtype != "f64" else 2e12)
     return not name.startswith("ref_") or slow < 4e-3
 
