@@ -22,7 +22,6 @@ import os
 import random
 import statistics
 import sys
-import time
 
 import torch
 
