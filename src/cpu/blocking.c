@@ -238,8 +238,8 @@ static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int t
 static int64_t pass_of(const eg_cpu_kernel *kernel, const eg_op *op, int64_t rows, bool dots) {
     if (!dots && !eg_cpu_is_amx(kernel)) return eg_cpu_blocks_of(kernel, 1, op, false).kc;
     enum { OF_L2 = 64 << 10 };
-    const int64_t nr = kernel->micro.nr, all = OF_L2 / (int64_t)eg_size_of(kernel->compute),
-                  of_row = all / (rows > 0 ? rows : 1);
+    const int64_t size = (int64_t)eg_size_of(kernel->compute), all = OF_L2 / (size > 0 ? size : 1);
+    const int64_t nr = kernel->micro.nr, of_row = all / (rows > 0 ? rows : 1);
     const int64_t most = eg_cpu_is_amx(kernel) ? EG_AMX_FEW_DEPTH : of_row;
     const int64_t passes = eg_ceil_div(op->depth, most);
     return eg_ceil_div(eg_ceil_div(op->depth, passes), nr) * nr;
