@@ -315,8 +315,7 @@ static const eg_cuda_kernel rows[] = {
             SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
                 SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
                     TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
-                        OUTER("outer", f64, EG_F64, 32, EG_CUDA_NO_ADD) OUTER("outer_add", f32, EG_F32, 32, 0)
-                            OUTER("outer_add", f64, EG_F64, 32, 0)
+                        OUTER("outer_add", f32, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

@@ -147,6 +147,5 @@ template <bool ADDS, typename T, int ROWS> EG_DEVICE void run(const eg_cuda_gemm
         run<__VA_ARGS__>(p);                                                                                 \
     }
 ENTRY(outer_f32, 4, false, float, 8)
-ENTRY(outer_f64, 4, false, double, 4)
 ENTRY(outer_add_f32, 4, true, float, 4)
 ENTRY(outer_add_f64, 2, true, double, 4)
