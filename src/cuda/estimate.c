@@ -101,9 +101,13 @@ static double bytes_of(const eg_cuda_matrix *x, int64_t rows, int64_t cols, int6
            (double)eg_size_of((eg_dtype)x->dtype);
 }
 
+/* Bandwidth of memory, as a part of the measured device's. */
+static double grown_of(const eg_cuda_machine *machine) {
+    return (double)machine->multiprocessors / machine->calibration->multiprocessors;
+}
+
 /* Of memory that an operation reads and writes, each byte once. */
 static double memory_time(const eg_cuda_machine *machine, const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
-    const double grown = (double)machine->multiprocessors / machine->calibration->multiprocessors;
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
     const int64_t depth = x->depth > 0 ? x->depth : x->cols; /* a map's left is as large as its result */
     const double out = bytes_of(&x->out, x->rows, x->cols, x->items);
@@ -112,7 +116,7 @@ static double memory_time(const eg_cuda_machine *machine, const eg_cuda_costs *c
                         bytes_of(&x->in, x->rows, x->cols, x->items) + (x->accumulate ? out : 0);
     const double written = out + bytes_of(&x->second, x->rows, x->cols, x->items);
     const double writing = costs->writing > 0 ? costs->writing : costs->reading;
-    return (read / costs->reading + written / writing) * 1e-6 / grown;
+    return (read / costs->reading + written / writing) * 1e-6 / grown_of(machine);
 }
 
 /* Bytes of an operand whose lines of 16 bits begin in the middle of a word. */
@@ -173,54 +177,98 @@ static bool is_on_words(const eg_cuda_matrix *x) {
 }
 
 /* The library's kernels are not known. It is taken to have tiles of a few sizes, to split the depth where
- * tiles are few, and to choose well. A k-block is one of 64, of a tile of 128 x 128. Lines of 16 bits that
- * begin in the middle of a word it reads at a quarter of the rate, which few rows wait for. */
+ * tiles are few, and to choose well. */
+typedef struct library_tiles {
+    double k_blocks;   /* of 64 */
+    double full;       /* microseconds of one, of a tile of 128 x 128 */
+    double alone;      /* the least that one takes */
+    double parts;      /* of a k-block that are made at once */
+    double least_part; /* k-blocks that a part of the depth has */
+    int most_splits;
+} library_tiles;
+
+/* By tiles of one size, in as many parts as take the least. */
+static double library_by_tiles(const eg_cuda_machine *machine, const eg_cuda_costs *costs,
+                               const library_tiles *all, const eg_cuda_gemm *x, int rows, int cols) {
+    const double area = rows * cols / (128.0 * 128.0), k_block = beside(all->full * area, costs->latency);
+    const double result = (double)x->rows * (double)x->cols * (double)x->items;
+    const double count =
+        (double)eg_ceil_div(x->rows, rows) * (double)eg_ceil_div(x->cols, cols) * (double)x->items;
+    double least = 0;
+    for (int splits = 1;
+         splits <= all->most_splits && (splits == 1 || all->k_blocks >= all->least_part * splits);
+         splits *= 2) {
+        const double waves = ceil_of(count * splits / machine->multiprocessors);
+        const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
+        const double products =
+            ceil_of(all->k_blocks * all->parts / splits) / all->parts * greatest(waves * k_block, all->alone);
+        const double time = products + waves * costs->tile * area + split;
+        if (least == 0 || time < least) least = time;
+    }
+    return least;
+}
+
+/* Sums of one term: as long as results take to be stored, at a rate for each type. */
+static double library_outer(const eg_cuda_machine *machine, const eg_cuda_gemm *x) {
+    const double launch = 1.6, rates[] = {1.83, 3.05, 4.55}; /* 1e6 bytes a microsecond */
+    const size_t size = eg_size_of((eg_dtype)x->out.dtype);
+    const double rate = rates[size == 2 ? 0 : size == 4 ? 1 : 2] * grown_of(machine);
+    return launch + bytes_of(&x->out, x->rows, x->cols, x->items) * 1e-6 / rate;
+}
+
+/* Few rows of f32 and f64 are also made as vectors are: threads go along the depth, which they do not split,
+ * and each further row takes a part of memory's rate. 0: they are not few. */
+static double library_few_rows(const eg_cuda_gemm *x, double memory) {
+    enum { MOST = 16 };
+    const double along = 5.2e-3, across = 20e-3, each = 0.13; /* microseconds a term; of memory's time */
+    const bool down = x->rows <= x->cols;
+    const int64_t rows = down ? x->rows : x->cols;
+    const bool is_along = down ? x->right.row_stride == 1 : x->left.col_stride == 1;
+    if (rows > MOST || x->items > 1 || x->summed > 1) return 0;
+    return greatest((double)x->depth * (is_along ? along : across), memory * (1 + each * (double)rows));
+}
+
+/* Of 16 bits, lines that begin in the middle of a word are read at a quarter of the rate, which few rows
+ * wait for. Where lines begin on 8 bytes, as many are copied at once; where they begin anywhere, there are no
+ * small tiles for large results. Others than those of the matrix unit take 16 terms at once. */
 static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_costs *costs,
                                const eg_cuda_gemm *x) {
-    static const int tiles[][2] = {{128, 256}, {256, 128}, {128, 208}, {128, 192}, {192, 128},
-                                   {128, 128}, {64, 256},  {64, 128},  {128, 64},  {64, 64}};
-    const double k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed;
-    const double result = (double)x->rows * (double)x->cols * (double)x->items;
-    const bool odd = is_odd(x);
-    /* Where lines begin on 8 bytes, it copies as many at once. */
+    static const int tiles[][2] = {{64, 64},   {64, 128},  {128, 64},  {64, 256},  {128, 128},
+                                   {128, 192}, {192, 128}, {128, 208}, {128, 256}, {256, 128}},
+                     small[][2] = {{32, 32}, {32, 64}, {64, 32}}; /* not of 16 bits */
+    enum { TILES = sizeof tiles / sizeof *tiles, SMALL = sizeof small / sizeof *small, LARGE = 128 * 64 };
+    const bool odd = is_odd(x), narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
     const bool words = is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
-    const double full = odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block;
-    const bool narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
-    const double parts = odd || !narrow ? 4 : 1; /* of any alignment or f32, f64: 16 terms at once */
-    const double slow = narrow && x->depth * x->summed == 1 ? 2 : 1; /* outer products that are added */
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
-    const int most_splits = whole ? 1 : 16;
-    const int64_t sources = x->summed > 1 ? x->summed : x->items;
-    /* Where lines of 16 bits begin anywhere, it has no small tiles for large results. */
+    const int64_t depth = x->depth * x->summed, sources = x->summed > 1 ? x->summed : x->items;
     const bool wide = odd && narrow && !words && eg_ceil_div(x->rows, 128) * eg_ceil_div(x->cols, 128) >= 16;
+    const library_tiles all = {.k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed,
+                               .full =
+                                   odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block,
+                               .alone = whole ? costs->bias : 0,
+                               .parts = odd || !narrow ? 4 : 1,
+                               .least_part = narrow ? 4 : 1,
+                               .most_splits = whole    ? 1
+                                              : narrow ? 16
+                                                       : 32};
+    const double memory = memory_time(machine, costs, x);
     double least = 0;
-    const bool outer = x->depth * x->summed == 1 && !x->accumulate;
-    /* Vectors take what memory takes; of 16 bits, a long sum is made by few threads. */
-    const double sum = narrow ? 1e-3 * (double)(x->depth * x->summed) : 0;
-    /* An outer product begins sooner, and does not reach the rate of memory. */
-    if (outer)
-        return costs->launch - (narrow ? 1.1 : 0) + (narrow ? 1.45 : 1.8) * memory_time(machine, costs, x);
-    if (x->rows == 1 || x->cols == 1) return costs->launch + beside(memory_time(machine, costs, x), sum);
-    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-        const double area = tiles[i][0] * tiles[i][1] / (128.0 * 128.0);
-        if (wide && area < 0.5) continue;
-        const double k_block = beside(full * area, costs->latency), alone = whole ? costs->bias : 0;
-        const double count = (double)eg_ceil_div(x->rows, tiles[i][0]) *
-                             (double)eg_ceil_div(x->cols, tiles[i][1]) * (double)x->items;
-        for (int splits = 1; splits <= most_splits && (splits == 1 || k_blocks >= 4 * splits); splits *= 2) {
-            const double waves = ceil_of(count * splits / machine->multiprocessors);
-            const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
-            const double products =
-                ceil_of(k_blocks * parts / splits) / parts * greatest(waves * k_block, alone);
-            const double time = products + waves * costs->tile * area + split;
-            if (least == 0 || time < least) least = time;
-        }
+    if (depth == 1 && !x->accumulate) return library_outer(machine, x);
+    /* Of vectors f32 and f64 come from memory faster than of tiles; a long sum is made by few threads. */
+    if (x->rows == 1 || x->cols == 1)
+        return costs->launch + beside((narrow ? 1 : 0.85) * memory, 1e-3 * (double)depth);
+    for (int i = narrow ? 0 : -SMALL; i < TILES; i++) {
+        const int *tile = i < 0 ? small[-i - 1] : tiles[i];
+        if (wide && tile[0] * tile[1] < LARGE) continue;
+        const double time = library_by_tiles(machine, costs, &all, x, tile[0], tile[1]);
+        if (least == 0 || time < least) least = time;
     }
     const double again = 3 * (bytes_inside_words(&x->left, x->rows, x->depth, sources) +
                               bytes_inside_words(&x->right, x->depth, x->cols, sources));
-    const double memory = slow * memory_time(machine, costs, x) + again / costs->reading * 1e-6;
-    return costs->launch + beside(least, memory);
+    const double few = narrow ? 0 : library_few_rows(x, memory);
+    const double time = beside(least, memory + again / costs->reading * 1e-6);
+    return costs->launch + (few > 0 && few < time ? few : time);
 }
 
 /* What part of the tiles is inside the result: threads visit no other elements. */
