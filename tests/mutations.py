@@ -373,6 +373,8 @@ MUTATIONS = [
     ("cuda: a tile of the library that stores best may be split", "src/cuda/lt_choose.c", ".stages = best[i].stages, .whole = true};", ".stages = best[i].stages};"),
     ("cuda: the library's tiles for few columns are wider than the result", "src/cuda/lt_choose.c", "i < fits + 2; i++", "i < fits + 3; i++"),
     ("cuda: the library's large tiles always give way", "src/cuda/lt_choose.c", "const float most = 1.1F;", "const float most = 11;"),
+    ("cuda: tiles of 256 rows of the library make more rounds", "src/cuda/lt_choose.c", "wanted.most_waves = ceilf(chosen->waves);", ""),
+    ("cuda: small tiles of the library read operands again and again", "src/cuda/lt_choose.c", "small && !key->accumulate &&", "small && key->accumulate &&"),
     ("cuda: column sums aside do not wait for the padded copy that they read", "src/cuda/run.c",
      "if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {", "if (forks) {"),
     ("odd columns: results of a caller are written past the last one", "src/cuda/takes.c",

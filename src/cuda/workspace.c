@@ -9,13 +9,16 @@ static double flops_of(const eg_op_list *list) {
 }
 
 /* The library splits long sums of small results: room for that, as far as it gains. With a byte less than 32
- * MiB its heuristics hardly split f32. Large layers of 16 bits are mostly ours, and have memory to save. */
+ * MiB its heuristics hardly split f32, nor 16 bits in lines that begin anywhere: those it then adds up in
+ * place, which takes up to three times as long. Large layers of 16 bits are mostly ours, and have memory to
+ * save. */
 static int64_t library_scratch(const eg_op_list *list) {
     const double flops = flops_of(list);
-    const bool narrow = eg_size_of(list->dtype) == 2,
+    const bool narrow = eg_size_of(list->dtype) == 2, odd = list->k % 8 != 0 || list->n % 8 != 0,
                large = flops >= 2e10 && (double)list->k * (double)list->n >= 1 << 23;
     const int64_t aligning = 256; /* lost where the caller's workspace is not on 256 bytes (lt.c) */
-    return flops < 1e6 ? 0 : (narrow && (flops < 1e9 || large) ? 4 << 20 : 32 << 20) + aligning;
+    const bool little = narrow && ((flops < 1e9 && !odd) || large);
+    return flops < 1e6 ? 0 : (little ? 4 << 20 : 32 << 20) + aligning;
 }
 
 /* Whether products may have tails: partial tiles are not to take more room than the layer's weights, or half

@@ -170,6 +170,30 @@ static void a_short_depth_has_few_stages(void **state) {
     assert_int_equal(CHOOSE(deep, {.id = 23, .stages = 15}, {.id = 23, .stages = 7}), 0);
 }
 
+/* Of 16 bits: what fills the device and does not read the result has large tiles, a short sum that is added
+ * to small ones; a d_b has none of 256 rows, nor has what needs more rounds of them. */
+static void lines_that_begin_anywhere_have_tiles_of_their_own(void **state) {
+    (void)state;
+    eg_cuda_lt_candidate small = {.id = 24, .tile = CUBLASLT_MATMUL_TILE_64x64, .splits = 1, .waves = 0.9F},
+                         large = {.id = 24, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 1, .waves = 8.9F},
+                         high = {.id = 24, .tile = CUBLASLT_MATMUL_TILE_256x128, .splits = 1, .waves = 8.95F};
+    eg_cuda_lt_key key = key_of(EG_BF16, 50257, 28, 768), sum = key_of(EG_BF16, 50257, 768, 28);
+    assert_int_equal(CHOOSE(key, small, large), 1);
+    assert_int_equal(CHOOSE(key, large, high), 1);
+    high.waves = 9.1F;
+    assert_int_equal(CHOOSE(key, large, high), 0);
+    high.waves = 8.95F, key.transposed[1] = 1;
+    assert_int_equal(CHOOSE(key, large, high), 0);
+    small.waves = 0.3F;
+    assert_int_equal(CHOOSE(key, small, large), 0);
+    sum.accumulate = 1, sum.transposed[1] = 1;
+    assert_int_equal(CHOOSE(sum, large, small), 1);
+    sum.depth = 512;
+    assert_int_equal(CHOOSE(sum, large, small), 0);
+    large.id = small.id = 66;
+    assert_int_equal(CHOOSE(key, small, large), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_is_taken),
@@ -182,6 +206,7 @@ int main(void) {
         cmocka_unit_test(split_tiles_fill_the_device),
         cmocka_unit_test(two_blocks_share_a_multiprocessor),
         cmocka_unit_test(a_short_depth_has_few_stages),
+        cmocka_unit_test(lines_that_begin_anywhere_have_tiles_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
