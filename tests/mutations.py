@@ -375,6 +375,7 @@ MUTATIONS = [
     ("cuda: the library's large tiles always give way", "src/cuda/lt_choose.c", "const float most = 1.1F;", "const float most = 11;"),
     ("cuda: tiles of 256 rows of the library make more rounds", "src/cuda/lt_choose.c", "wanted.most_waves = ceilf(chosen->waves);", ""),
     ("cuda: small tiles of the library read operands again and again", "src/cuda/lt_choose.c", "small && !key->accumulate &&", "small && key->accumulate &&"),
+    ("cuda: chunks of a depth begin in the middle of a word", "src/cuda/parameters.c", "depth * x->left.col_stride % 2 != 0 ||", "false ||"),
     ("cuda: column sums aside do not wait for the padded copy that they read", "src/cuda/run.c",
      "if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {", "if (forks) {"),
     ("odd columns: results of a caller are written past the last one", "src/cuda/takes.c",

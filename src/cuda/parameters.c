@@ -329,6 +329,13 @@ static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
                           .out = turned(padded_of(binding, &x), turns)};
 }
 
+/* Chunks of so many terms, of 16-bit operands, would begin in the middle of a word: kernels read those number
+ * by number. */
+static bool splits_words(const eg_cuda_gemm *x, int64_t depth) {
+    return eg_size_of((eg_dtype)x->left.dtype) == 2 &&
+           (depth * x->left.col_stride % 2 != 0 || depth * x->right.row_stride % 2 != 0);
+}
+
 /* As many as fill a large device where tiles of 64 x 64 are few, and of one length, so that every kernel can
  * take them for items of a batch; 0: the depth is not cut. */
 int64_t eg_cuda_depth_chunks(const eg_cuda_gemm *x) {
@@ -338,7 +345,7 @@ int64_t eg_cuda_depth_chunks(const eg_cuda_gemm *x) {
                dense = x->out.col_stride == 1 && (x->rows == 1 || x->out.row_stride == x->cols);
     if (x->epilogue != EG_CUDA_STORE || !one || !dense || tiles == 0 || tiles > most_tiles) return 0;
     int64_t chunks = eg_least(blocks / tiles, x->depth / least_depth);
-    while (chunks > 1 && x->depth % chunks != 0) chunks--;
+    while (chunks > 1 && (x->depth % chunks != 0 || splits_words(x, x->depth / chunks))) chunks--;
     return chunks > 1 ? chunks : 0;
 }
 
