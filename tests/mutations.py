@@ -376,6 +376,7 @@ MUTATIONS = [
     ("cuda: tiles of 256 rows of the library make more rounds", "src/cuda/lt_choose.c", "wanted.most_waves = ceilf(chosen->waves);", ""),
     ("cuda: small tiles of the library read operands again and again", "src/cuda/lt_choose.c", "small && !key->accumulate &&", "small && key->accumulate &&"),
     ("cuda: chunks of a depth begin in the middle of a word", "src/cuda/parameters.c", "depth * x->left.col_stride % 2 != 0 ||", "false ||"),
+    ("a map that makes y: rows with gaps are one long row", "src/cuda/takes.c", "(x->rows > 1 && results[i]->row_stride != x->cols) ||", ""),
     ("cuda: column sums aside do not wait for the padded copy that they read", "src/cuda/run.c",
      "if (forks && eg_cuda_detail(step)->part != EG_CUDA_PAD) {", "if (forks) {"),
     ("odd columns: results of a caller are written past the last one", "src/cuda/takes.c",

@@ -77,6 +77,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return (row->takes & EG_CUDA_NO_ADD) != 0
                    ? EG_CUDA_KIND_OUTER
                    : by_type(row, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD_F64);
+    if (row->kind == EG_MAP && row->epilogues != 0) return EG_CUDA_KIND_MAP_Y;
     if (row->kind == EG_MAP && (row->takes & EG_CUDA_ODD) != 0) return EG_CUDA_KIND_MAP_ODD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;
@@ -219,7 +220,7 @@ static double library_outer(const eg_cuda_machine *machine, const eg_cuda_gemm *
 /* Few rows of f32 and f64 are also made as vectors are: threads go along the depth, which they do not split,
  * and each further row takes a part of memory's rate. 0: they are not few. */
 static double library_few_rows(const eg_cuda_gemm *x, double memory) {
-    enum { MOST = 16 };
+    enum { MOST = 15 };
     const double along = 5.2e-3, across = 20e-3, each = 0.13; /* microseconds a term; of memory's time */
     const bool down = x->rows <= x->cols;
     const int64_t rows = down ? x->rows : x->cols;
@@ -241,6 +242,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const bool words = is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
+    const bool short_parts = odd && narrow && !rounds;       /* as of f32 */
     const int64_t depth = x->depth * x->summed, sources = x->summed > 1 ? x->summed : x->items;
     const bool wide = odd && narrow && !words && eg_ceil_div(x->rows, 128) * eg_ceil_div(x->cols, 128) >= 16;
     const library_tiles all = {.k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed,
@@ -248,10 +250,11 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                                    odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block,
                                .alone = whole ? costs->bias : 0,
                                .parts = odd || !narrow ? 4 : 1,
-                               .least_part = narrow ? 4 : 1,
-                               .most_splits = whole    ? 1
-                                              : narrow ? 16
-                                                       : 32};
+                               .least_part = narrow && !short_parts ? 4 : 1,
+                               .most_splits = whole         ? 1
+                                              : short_parts ? 64
+                                              : narrow      ? 16
+                                                            : 32};
     const double memory = memory_time(machine, costs, x);
     double least = 0;
     if (depth == 1 && !x->accumulate) return library_outer(machine, x);
@@ -443,11 +446,17 @@ static const eg_cuda_costs *costs_of(const eg_cuda_machine *machine, const eg_cu
     return &machine->calibration->costs[eg_cuda_kind_of(row)];
 }
 
+/* Of what is read number by number: y of 16 bits in rows that are no whole vectors. */
+static double by_numbers(const eg_cuda_kernel *row, const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const int64_t each = row->dtype != EG_DTYPE_DEFAULT ? 16 / (int64_t)eg_size_of(row->dtype) : 1;
+    return each == 8 && x->cols % each != 0 ? (double)x->rows * (double)x->cols * costs->odd * 1e-6 : 0;
+}
+
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved) {
     const eg_cuda_costs *costs = costs_of(machine, row);
     if (row->kind == EG_MAP || row->kind == EG_COPY || (row->takes & EG_CUDA_COPY) != 0)
-        return costs->launch + memory_time(machine, costs, x);
+        return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x);
     int splits;
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
     if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED)

@@ -72,6 +72,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_ANY_F64,
     EG_CUDA_KIND_MAP,
     EG_CUDA_KIND_MAP_ROWS,
+    EG_CUDA_KIND_MAP_Y,        /* y of values alone, */
     EG_CUDA_KIND_MAP_ODD,      /* of rows that begin anywhere: any, */
     EG_CUDA_KIND_ACT_GRAD_ODD, /* a gradient */
     EG_CUDA_KIND_PAD,

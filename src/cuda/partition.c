@@ -4,6 +4,7 @@
 #include "partition.h"
 
 #include "groups.h"
+#include "map_y.h"
 
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row) {
     return row->sum_rows > 0 ? row->sum_rows : row->tile_rows;
@@ -84,6 +85,12 @@ int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const
     const int64_t most =
         sums && map->rows <= together * row->tile_rows ? 1 : eg_ceil_div(map->rows, least_rows);
     return eg_least(wave > few ? wave : few, most);
+}
+
+/* Blocks that run at once go on to further tiles; of other kernels each has one. */
+int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, int multiprocessors, int64_t tiles) {
+    const bool goes_on = row->kind == EG_MAP && row->epilogues != 0;
+    return goes_on ? eg_least(tiles, (int64_t)multiprocessors * EG_MAP_Y_BLOCKS) : tiles;
 }
 
 /* ---- Stream-K tails (kernels/hopper_scheduler.cuh) ------------------------------------------------- */

@@ -4,6 +4,7 @@
 
 #include "cluster.h"
 #include "few_rows.h"
+#include "map_y.h"
 #include "skinny.h"
 #include "table.h"
 
@@ -202,6 +203,20 @@
      .k_block = 16,                                                                                          \
      .threads = EG_TALL_THREADS},
 
+/* y of values that lie in memory: kernels/map_y.cu. */
+#define MAP_Y(type, layer, accumulated, vector)                                                              \
+    {.name = "map_y_" #type,                                                                                 \
+     .kind = EG_MAP,                                                                                         \
+     .family = EG_CUDA_STRIDED,                                                                              \
+     .compute = accumulated,                                                                                 \
+     .dtype = layer,                                                                                         \
+     .epilogues = 1U << EG_CUDA_FORWARD,                                                                     \
+     .takes = EG_CUDA_ROW_STORES,                                                                            \
+     .tile_rows = 8,                                                                                         \
+     .tile_cols = 32 * vector,                                                                               \
+     .threads = EG_MAP_Y_THREADS,                                                                            \
+     .sum_rows = 32},
+
 /* Few outer products of any types: kernels/outer.cu. */
 #define OUTER(label, type, accumulated, rows, also)                                                          \
     {.name = label "_" #type,                                                                                \
@@ -316,6 +331,8 @@ static const eg_cuda_kernel rows[] = {
                 SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
                     TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
                         OUTER("outer_add", f32, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
+                            MAP_Y(bf16, EG_BF16, EG_F32, 8) MAP_Y(f16, EG_F16, EG_F32, 8)
+                                MAP_Y(f32, EG_F32, EG_F32, 4) MAP_Y(f64, EG_F64, EG_F64, 2)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

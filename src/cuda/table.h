@@ -87,7 +87,7 @@ static inline int eg_cuda_cluster_cols(const eg_cuda_kernel *row) {
     return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? EG_CUDA_CLUSTER * row->tile_cols : row->tile_cols;
 }
 
-enum { EG_CUDA_MAX_KERNELS = 160 };
+enum { EG_CUDA_MAX_KERNELS = 176 };
 
 /* Row `index`, NULL past the end. There are EG_CUDA_MAX_KERNELS at most. */
 const eg_cuda_kernel *eg_cuda_kernel_row(int index);

@@ -214,7 +214,38 @@ static bool is_of_rows(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return x->ragged == EG_CUDA_DENSE && !sums;
 }
 
+/* Results that follow each other without a gap, so that they are vectors wherever rows begin: what is read of
+ * the compute type or the layer's may lie in rows of any pitch. */
+static bool is_one_row(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { RESULTS = 2, READ = 3 };
+    const eg_cuda_matrix *const results[RESULTS] = {&x->out, &x->second}, *const read[READ] = {
+                                                                              &x->left, &x->in, &x->bias};
+    const int64_t most = 1LL << 31;
+    if (x->items != 1 || x->cols >= most || x->rows >= most / x->cols) return false;
+    for (int i = 0; i < RESULTS; i++) {
+        if (results[i]->data == 0) continue;
+        if (results[i]->data % 16 != 0 || results[i]->col_stride != 1 ||
+            (x->rows > 1 && results[i]->row_stride != x->cols) || results[i]->dtype != (int32_t)row->dtype)
+            return false;
+    }
+    for (int i = 0; i < READ; i++) {
+        if (read[i]->data != 0 && (read[i]->col_stride != 1 || (read[i]->dtype != (int32_t)row->dtype &&
+                                                                read[i]->dtype != (int32_t)row->compute)))
+            return false;
+    }
+    return true;
+}
+
+/* y of values: what finishes most products. */
+static bool takes_y(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
+    if (x->epilogue != EG_CUDA_FORWARD || x->out.data == 0 || x->sums != 0 || x->ragged != EG_CUDA_DENSE)
+        return false;
+    return x->cols % each == 0 ? is_of_vectors(row, x) : is_one_row(row, x);
+}
+
 static bool takes_map(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    if (row->epilogues == 1U << EG_CUDA_FORWARD) return takes_y(row, x);
     if ((row->takes & EG_CUDA_ODD) != 0) return is_of_rows(row, x);
     return row->dtype == EG_DTYPE_DEFAULT || is_of_vectors(row, x);
 }

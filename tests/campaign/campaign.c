@@ -27,7 +27,7 @@
 #include "open.h"
 #include "short.h"
 
-enum { BLOCK = 1000, MOST_FAILURES = 10, MOST_ROWS = 160, PATIENCE = 600 };
+enum { BLOCK = 1000, MOST_FAILURES = 10, MOST_ROWS = 176, PATIENCE = 600 };
 
 typedef struct options {
     eg_backend backend;

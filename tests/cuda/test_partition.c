@@ -169,8 +169,33 @@ static void column_sums_are_those_of_whole_tiles(void **state) {
         assert_int_equal(eg_cuda_sums_of(row_named(cases[i].name), cases[i].rows), cases[i].sums);
 }
 
+/* y of a product that waits in rows of whole vectors: results in vectors, or in one long row without a gap.
+ */
+static void y_is_made_of_vectors_or_of_one_row(void **state) {
+    enum { ROWS = 3, COLS = 13, PADDED = 16 };
+    const eg_cuda_kernel *row = row_named("map_y_bf16");
+    const eg_cuda_matrix product = {.data = 256, .row_stride = PADDED, .col_stride = 1, .dtype = EG_F32},
+                         y = {.data = 512, .row_stride = COLS, .col_stride = 1, .dtype = EG_BF16};
+    eg_cuda_gemm x = {.left = product, .out = y, .rows = ROWS, .cols = COLS, .items = 1, .summed = 1};
+    (void)state;
+    x.epilogue = EG_CUDA_FORWARD, x.ragged = EG_CUDA_DENSE;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    x.out.row_stride = PADDED;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    x.cols = PADDED;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    x.sums = 1024;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    x.sums = 0, x.epilogue = EG_CUDA_CHAIN;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    assert_int_equal(eg_cuda_blocks_of(row, 132, 100), 100);
+    assert_int_equal(eg_cuda_blocks_of(row, 132, 100000), 528);
+    assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), 132, 100000), 100000);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(column_sums_are_those_of_whole_tiles),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
+                                       cmocka_unit_test(column_sums_are_those_of_whole_tiles),
                                        cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
                                        cmocka_unit_test(a_launch_has_the_stages_that_it_fills),

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of the kernels that make y of a product that waits (kernels/map_y.cu): for the host too. */
+#ifndef EG_CUDA_MAP_Y_H
+#define EG_CUDA_MAP_Y_H
+
+enum { EG_MAP_Y_THREADS = 256, EG_MAP_Y_BLOCKS = 4 /* of a multiprocessor: they run at once */ };
+
+#endif
