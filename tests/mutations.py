@@ -373,6 +373,7 @@ MUTATIONS = [
     ("cuda: a tile of the library that stores best may be split", "src/cuda/lt_choose.c", ".stages = best[i].stages, .whole = true};", ".stages = best[i].stages};"),
     ("cuda: the library's tiles for few columns are wider than the result", "src/cuda/lt_choose.c", "i < fits + 2; i++", "i < fits + 3; i++"),
     ("cuda: the library's large tiles always give way", "src/cuda/lt_choose.c", "const float most = 1.1F;", "const float most = 11;"),
+    ("cuda: d_b that is added to has the library's large tiles of f32", "src/cuda/lt_choose.c", "key->dtype != EG_F32 || key->accumulate ||", "key->dtype != EG_F32 ||"),
     ("cuda: tiles of 256 rows of the library make more rounds", "src/cuda/lt_choose.c", "wanted.most_waves = ceilf(chosen->waves);", ""),
     ("cuda: small tiles of the library read operands again and again", "src/cuda/lt_choose.c", "small && !key->accumulate &&", "small && key->accumulate &&"),
     ("cuda: chunks of a depth begin in the middle of a word", "src/cuda/parameters.c", "depth * x->left.col_stride % 2 != 0 ||", "false ||"),

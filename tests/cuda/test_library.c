@@ -98,6 +98,14 @@ static void a_vector_kernel_uses_the_device(void **state) {
                      2);
     assert_int_equal(
         CHOOSE(key, {.id = 13, .custom = 12, .waves = 0.5F}, {.id = 13, .custom = 75, .waves = 3}), 0);
+    const eg_cuda_lt_candidate half = {.id = 13, .custom = 100, .waves = 0.48F},
+                               all = {.id = 13, .custom = 100, .waves = 0.97F},
+                               low = {.id = 13, .custom = 92, .waves = 0.97F};
+    eg_cuda_lt_key along = key;
+    along.transposed[0] = 1;
+    assert_int_equal(CHOOSE(key, half, low), 1);
+    assert_int_equal(CHOOSE(key, all, low), 0);
+    assert_int_equal(CHOOSE(along, half, low), 0);
 }
 
 /* Tiles that hide their stores, unless they make more than a tenth more. */
@@ -162,6 +170,26 @@ static void two_blocks_share_a_multiprocessor(void **state) {
     assert_int_equal(CHOOSE(key, large, {.id = 55}, two), 0);
 }
 
+static void stored_sums_of_some_rows_have_large_tiles(void **state) {
+    (void)state;
+    const eg_cuda_lt_candidate small = {.id = 55,
+                                        .tile = CUBLASLT_MATMUL_TILE_64x64,
+                                        .splits = 1,
+                                        .waves = 2},
+                               split = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_256x128, .splits = 2},
+                               large = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 1},
+                               low = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_128x64, .splits = 1};
+    eg_cuda_lt_key key = key_of(EG_F32, 9216, 2304, 100);
+    key.transposed[1] = 1;
+    assert_int_equal(CHOOSE(key, small, split, low, large), 2);
+    key.accumulate = 1;
+    assert_int_equal(CHOOSE(key, small, split, low, large), 0);
+    key.accumulate = 0, key.depth = 64;
+    assert_int_equal(CHOOSE(key, small, split, low, large), 0);
+    key.depth = 100, key.transposed[1] = 0;
+    assert_int_equal(CHOOSE(key, small, split, low, large), 0);
+}
+
 static void a_short_depth_has_few_stages(void **state) {
     (void)state;
     const eg_cuda_lt_key key = key_of(EG_BF16, 50, 1024, 30), deep = key_of(EG_BF16, 50, 1024, 512);
@@ -205,6 +233,7 @@ int main(void) {
         cmocka_unit_test(a_large_matrix_is_read_at_once),
         cmocka_unit_test(split_tiles_fill_the_device),
         cmocka_unit_test(two_blocks_share_a_multiprocessor),
+        cmocka_unit_test(stored_sums_of_some_rows_have_large_tiles),
         cmocka_unit_test(a_short_depth_has_few_stages),
         cmocka_unit_test(lines_that_begin_anywhere_have_tiles_of_their_own),
     };
