@@ -195,7 +195,8 @@ class Model:
         """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
         alone, finish = parts(dtype, shape, weight, operation)
         odd = finish.cols * DTYPES[dtype][1] % 16 != 0
-        map_row, kind = self.rows[("map_any_" + ("f64" if dtype == "f64" else "f32")) if odd else "map_" + dtype]
+        by = "map_any_" + ("f64" if dtype == "f64" else "f32") if odd else "map_" + dtype
+        map_row, kind = self.rows["map_y_" + dtype if finish.epilogue == FORWARD else by]
         address, row = c.addressof(self.machine), self.rows[name][0]
         return kind, lambda keep=(alone, finish): (
             self.lib.eg_cuda_estimate(address, row, c.addressof(keep[0]), -1.0) +
