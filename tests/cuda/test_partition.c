@@ -5,6 +5,7 @@
 #include "core/validate.h"
 #include "cuda/cluster.h"
 #include "cuda/estimate.h"
+#include "cuda/parameters.h"
 #include "cuda/partition.h"
 #include "cuda/takes.h"
 #include "support.h"
@@ -193,8 +194,26 @@ static void y_is_made_of_vectors_or_of_one_row(void **state) {
     assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), 132, 100000), 100000);
 }
 
+/* Of 16 bits: 2025 rows have chunks of an odd number of rows alone, which are 30 or 31 numbers long. */
+static void chunks_of_a_depth_begin_on_words(void **state) {
+    enum { K = 30, N = 50, ROWS = 2025 };
+    eg_cuda_gemm x = {.rows = K, .cols = N, .depth = ROWS, .items = 1, .summed = 1};
+    (void)state;
+    x.left = (eg_cuda_matrix){.data = 256, .row_stride = 1, .col_stride = K, .dtype = EG_BF16};
+    x.right = (eg_cuda_matrix){.data = 256, .row_stride = N, .col_stride = 1, .dtype = EG_BF16};
+    x.out = (eg_cuda_matrix){.data = 256, .row_stride = N, .col_stride = 1, .dtype = EG_F32};
+    assert_int_equal(eg_cuda_depth_chunks(&x), 27);
+    x.left.col_stride = K + 1;
+    assert_int_equal(eg_cuda_depth_chunks(&x), 0);
+    x.left.col_stride = K, x.right.row_stride = N + 1;
+    assert_int_equal(eg_cuda_depth_chunks(&x), 0);
+    x.left.dtype = x.right.dtype = EG_F32;
+    assert_int_equal(eg_cuda_depth_chunks(&x), 27);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_of_a_depth_begin_on_words),
+                                       cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
                                        cmocka_unit_test(column_sums_are_those_of_whole_tiles),
                                        cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
