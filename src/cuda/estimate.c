@@ -27,10 +27,13 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
 }
 
 static eg_cuda_kind kind_of_cluster(const eg_cuda_kernel *row) {
-    static const int tiles[][2] = {{64, 64},   {64, 128},  {64, 256},  {128, 64},
-                                   {128, 128}, {128, 192}, {128, 256}, {192, 128}}; /* as the kinds */
+    static const int kinds[][4] = {{64, 64, 1, 1},   {64, 128, 1, 1},  {64, 256, 1, 1},  {128, 64, 1, 1},
+                                   {128, 128, 1, 1}, {128, 192, 1, 1}, {128, 256, 1, 1}, {192, 128, 1, 1},
+                                   {128, 64, 1, 4},  {128, 128, 2, 2}, {128, 192, 2, 1}};
     int i = 0;
-    while (tiles[i][0] != row->tile_rows || tiles[i][1] != row->tile_cols) i++;
+    while (kinds[i][0] != row->tile_rows || kinds[i][1] != row->tile_cols || kinds[i][2] != row->down ||
+           kinds[i][3] != row->across)
+        i++;
     return (eg_cuda_kind)(EG_CUDA_KIND_CLUSTER_64_64 + i);
 }
 
@@ -335,8 +338,10 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
 }
 
+/* A cluster has all of its tiles, also those outside the result. */
 static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    return tiles_down(x, row->tile_rows) * (double)eg_ceil_div(x->cols, row->tile_cols);
+    return tiles_down(x, eg_cuda_cluster_rows(row)) *
+           (double)eg_ceil_div(x->cols, eg_cuda_cluster_cols(row)) * eg_cuda_cluster_tiles(row);
 }
 
 /* Blocks that have all of a short depth fill few stages, and receive nothing. Where they make several tiles
@@ -398,6 +403,22 @@ static double slowed_by(double busy) {
     return 1 + most * (busy < after ? busy / after : 1);
 }
 
+/* What the blocks load of a k-block comes out of L2, whose rate they share. Half of it comes to several
+ * blocks at once where neighbours read the same: columns of right, if none has a part of the depth, or the
+ * only rows of left; and as long as they go in step, which they leave after some k-blocks. */
+static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
+                         double blocks, int splits, double k_blocks) {
+    const double rate = 7.3e6, in_step = 32; /* bytes a microsecond; k-blocks */
+    const double lines =
+        (double)row->tile_rows / eg_cuda_tiles_across(row) + (double)row->tile_cols / eg_cuda_tiles_down(row);
+    const double bytes = blocks * lines * row->k_block * (double)eg_size_of(row->dtype);
+    const double grown = (double)machine->multiprocessors / machine->calibration->multiprocessors;
+    const bool same_right = splits == 1 && eg_cuda_cluster_tiles(row) == 1,
+               same_left = x->rows <= row->tile_rows;
+    const double together = same_right || same_left || k_blocks <= in_step ? 1 : in_step / k_blocks;
+    return bytes / (rate * grown) * (1 - together / 2);
+}
+
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
  * blocks have ended. Larger clusters do not fill it: on an H200, 256 blocks in
  * fours did not all run at once, nor 128 in eights. */
@@ -405,11 +426,13 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, int splits) {
     const double blocks = tiles_of(row, x) * splits;
     const double k_blocks = ceil_of(k_blocks_of(row, x) / splits);
-    const double places =
-        machine->multiprocessors * resident_of(row, costs, x, splits) * (splits > 2 ? 0.92 : 1);
+    const double filled = splits * eg_cuda_cluster_tiles(row) > 2 ? 0.92 : 1;
+    const double places = machine->multiprocessors * resident_of(row, costs, x, splits) * filled;
     const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
     const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
-    const double quick = greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
+    const double loading = shares ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
+    const double made = greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
+    const double quick = greatest(made, loading);
     const double products = shares ? quick * slowed_by(quick * k_blocks) : quick;
     const double epilogue = (costs->tile + terms_of(costs, x)) / (shares ? splits : 1);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
@@ -422,7 +445,7 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
 static int most_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row) {
     const int chunks = EG_CLUSTER_WIDE(row->tile_rows, row->tile_cols) / 16;
     if ((row->takes & EG_CUDA_ONE_TYPE) == 0) return machine->most_splits;
-    return (int)eg_least(machine->most_splits, chunks & -chunks);
+    return (int)eg_least(machine->most_splits / eg_cuda_cluster_tiles(row), chunks & -chunks);
 }
 
 /* More parts than run at once gain little, and where a kernel waits for memory alone, equal shares of it. */

@@ -50,6 +50,9 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_CLUSTER_128_192,
     EG_CUDA_KIND_CLUSTER_128_256,
     EG_CUDA_KIND_CLUSTER_192_128,
+    EG_CUDA_KIND_CLUSTER_1X4_128_64, /* tiles of a cluster, and each of them */
+    EG_CUDA_KIND_CLUSTER_2X2_128_128,
+    EG_CUDA_KIND_CLUSTER_2X1_128_192,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */

@@ -78,15 +78,22 @@ static eg_status prepare_tiles(const eg_cuda_device *device, const eg_cuda_kerne
                         by_column ? row->tile_cols : row->k_block, &hopper->right);
 }
 
-/* A line of a k-block has terms of one row of left or column of right; or it has 64 of those, of one term. */
+/* A line of a k-block has terms of one row of left or column of right; or it has 64 of those, of one term. Of
+ * an operand that tiles of a cluster share, each loads some of the lines. There is a cluster for each part of
+ * the result that they cover. */
 static eg_status prepare_split(const eg_cuda_device *device, const eg_cuda_kernel *row,
-                               eg_cuda_hopper *hopper) {
+                               eg_cuda_hopper *hopper, int64_t *clusters) {
     const eg_cuda_gemm *x = &hopper->gemm;
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
+    const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
+              right_lines = x->right.col_stride == 1 ? row->k_block : row->tile_cols;
+    if (eg_cuda_cluster_tiles(row) > 1)
+        *clusters = x->items * eg_ceil_div(x->rows, eg_cuda_cluster_rows(row)) *
+                    eg_ceil_div(x->cols, eg_cuda_cluster_cols(row));
     EG_TRY(encode_lines(device, row, &x->left, x->rows, x->depth, sources,
-                        x->left.col_stride == 1 ? row->tile_rows : row->k_block, &hopper->left));
+                        left_lines / eg_cuda_tiles_across(row), &hopper->left));
     return encode_lines(device, row, &x->right, x->depth, x->cols, sources,
-                        x->right.col_stride == 1 ? row->k_block : row->tile_cols, &hopper->right);
+                        right_lines / eg_cuda_tiles_down(row), &hopper->right);
 }
 
 /* Of what is summed over a group's rows, an item is a k-block: the rows from any row on (depth_groups.h). */
@@ -125,7 +132,7 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     const eg_cuda_gemm *x = &hopper->gemm;
     *blocks = x->tiles;
     if (row->family == EG_CUDA_TMA_TILES) return prepare_tiles(device, row, hopper);
-    if (row->family == EG_CUDA_TMA_SPLIT) return prepare_split(device, row, hopper);
+    if (row->family == EG_CUDA_TMA_SPLIT) return prepare_split(device, row, hopper, blocks);
     const bool by_group = x->ragged == EG_CUDA_RAGGED_DEPTH;
     if (by_group) take_rows_as_items(&hopper->gemm);
     const int64_t depth = by_group ? row->k_block : x->depth,

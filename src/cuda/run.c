@@ -105,6 +105,12 @@ static eg_cuda_hopper hopper_of(const eg_cuda_run *run, const eg_cuda_step *deta
     return hopper;
 }
 
+/* The code of a persistent kernel says itself how large its clusters are. */
+static unsigned blocks_of_cluster(const eg_cuda_kernel *row, int splits) {
+    if (row->family != EG_CUDA_TMA_SPLIT) return 1;
+    return (unsigned)(eg_cuda_cluster_tiles(row) * (splits > 1 ? splits : 1));
+}
+
 static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, eg_cuda_gemm gemm) {
     const eg_cuda_kernel *row = detail->kernel;
     const int64_t tiles = eg_cuda_count_tiles(row, &gemm);
@@ -121,7 +127,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     int64_t blocks = 0;
     EG_TRY(eg_cuda_hopper_prepare(run->device, row, &hopper, &blocks));
     hopper.gemm = eg_cuda_in_vectors(row, (eg_cuda_part)detail->part, &hopper.gemm);
-    return enqueue_clusters(run, run->main, row, blocks, detail->splits > 1 ? detail->splits : 1,
+    return enqueue_clusters(run, run->main, row, blocks, blocks_of_cluster(row, detail->splits),
                             eg_cuda_shared_of(row, &hopper.gemm, detail->splits), &hopper);
 }
 

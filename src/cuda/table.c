@@ -108,9 +108,10 @@
     HOPPER_SPLIT(#type "_grouped", storage, 16, 64, EG_CUDA_FEW_ROWS | EG_CUDA_LEFT_ROWS | GROUPS_ALONE)     \
     HOPPER_SPLIT(#type "_grouped", storage, 64, 64, GROUPS_ALONE)
 
-/* Tiles that are finished from the accumulators: kernels/hopper_cluster.cuh. */
-#define HOPPER_CLUSTER(type, storage, rows, cols)                                                            \
-    {.name = "hopper_" #type "_cluster_" #rows "x" #cols,                                                    \
+/* Tiles that are finished from the accumulators: kernels/hopper_cluster.cuh. A cluster has `tiles_down` times
+ * `tiles_across` of them. */
+#define HOPPER_CLUSTER_OF(label, storage, tiles_down, tiles_across, rows, cols)                              \
+    {.name = "hopper_" label "_" #rows "x" #cols,                                                            \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_TMA_SPLIT,                                                                            \
      .compute = EG_F32,                                                                                      \
@@ -122,7 +123,13 @@
      .tile_cols = cols,                                                                                      \
      .k_block = EG_HOPPER_DEPTH,                                                                             \
      .threads = EG_CLUSTER_THREADS(rows, cols),                                                              \
-     .shared = EG_CLUSTER_SHARED(rows, cols)},
+     .shared = EG_CLUSTER_SHARED(rows, cols),                                                                \
+     .down = tiles_down,                                                                                     \
+     .across = tiles_across},
+#define HOPPER_CLUSTER(type, storage, rows, cols)                                                            \
+    HOPPER_CLUSTER_OF(#type "_cluster", storage, 1, 1, rows, cols)
+#define HOPPER_SHARING(type, storage, down, across, rows, cols)                                              \
+    HOPPER_CLUSTER_OF(#type "_cluster_" #down "x" #across, storage, down, across, rows, cols)
 #define HOPPER_16_CLUSTER(type, storage)                                                                     \
     HOPPER_CLUSTER(type, storage, 64, 64)                                                                    \
     HOPPER_CLUSTER(type, storage, 64, 128)                                                                   \
@@ -131,7 +138,10 @@
     HOPPER_CLUSTER(type, storage, 128, 128)                                                                  \
     HOPPER_CLUSTER(type, storage, 128, 192)                                                                  \
     HOPPER_CLUSTER(type, storage, 128, 256)                                                                  \
-    HOPPER_CLUSTER(type, storage, 192, 128)
+    HOPPER_CLUSTER(type, storage, 192, 128)                                                                  \
+    HOPPER_SHARING(type, storage, 1, 4, 128, 64)                                                             \
+    HOPPER_SHARING(type, storage, 2, 2, 128, 128)                                                            \
+    HOPPER_SHARING(type, storage, 2, 1, 128, 192)
 
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \

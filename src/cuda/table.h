@@ -73,21 +73,33 @@ typedef struct eg_cuda_kernel {
     int threads;
     int shared;   /* bytes of dynamic shared memory */
     int sum_rows; /* rows of the result that a row of `sums` covers, of a whole tile together; 0: tile_rows */
+    int down, across; /* EG_CUDA_TMA_SPLIT: tiles of a cluster, which share operands; 0: one */
 } eg_cuda_kernel;
 
 static inline bool eg_cuda_is_persistent(const eg_cuda_kernel *row) {
     return row->family == EG_CUDA_TMA || row->family == EG_CUDA_PAIR;
 }
 
-/* Of a persistent kernel: rows and columns of a cluster's tile. */
+/* Tiles of a cluster, whose blocks share operands; and its rows and columns. */
+static inline int eg_cuda_tiles_down(const eg_cuda_kernel *row) {
+    if (eg_cuda_is_persistent(row)) return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? 1 : EG_CUDA_CLUSTER;
+    return row->down > 0 ? row->down : 1;
+}
+static inline int eg_cuda_tiles_across(const eg_cuda_kernel *row) {
+    if (eg_cuda_is_persistent(row)) return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? EG_CUDA_CLUSTER : 1;
+    return row->across > 0 ? row->across : 1;
+}
+static inline int eg_cuda_cluster_tiles(const eg_cuda_kernel *row) {
+    return eg_cuda_tiles_down(row) * eg_cuda_tiles_across(row);
+}
 static inline int eg_cuda_cluster_rows(const eg_cuda_kernel *row) {
-    return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? row->tile_rows : EG_CUDA_CLUSTER * row->tile_rows;
+    return eg_cuda_tiles_down(row) * row->tile_rows;
 }
 static inline int eg_cuda_cluster_cols(const eg_cuda_kernel *row) {
-    return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? EG_CUDA_CLUSTER * row->tile_cols : row->tile_cols;
+    return eg_cuda_tiles_across(row) * row->tile_cols;
 }
 
-enum { EG_CUDA_MAX_KERNELS = 176 };
+enum { EG_CUDA_MAX_KERNELS = 208 };
 
 /* Row `index`, NULL past the end. There are EG_CUDA_MAX_KERNELS at most. */
 const eg_cuda_kernel *eg_cuda_kernel_row(int index);

@@ -323,9 +323,52 @@ static void a_cluster_shares_left_or_right(void **state) {
     }
 }
 
+/* Tiles of a cluster share left and right: of a shared operand each loads its part of a box. Clusters cover
+ * the result, also where its last tiles are fewer than theirs, and a cluster has all of them for each part of
+ * the depth, eight blocks at most. */
+static void tiles_of_a_cluster_load_for_each_other(void **state) {
+    enum { M = 300, K = 8192, N = 1088 };
+    static const struct {
+        const char *kernel;
+        unsigned tiles, clusters;
+        uint32_t left, right[2]; /* lines of a box; right in columns, in rows */
+    } rows[] = {{"hopper_bf16_cluster_128x128", 1, 3 * 9, 128, {128, 64}},
+                {"hopper_bf16_cluster_1x4_128x64", 4, 3 * 5, 32, {64, 64}},
+                {"hopper_f16_cluster_2x2_128x128", 4, 2 * 5, 64, {64, 32}},
+                {"hopper_bf16_cluster_2x1_128x192", 2, 2 * 6, 128, {96, 32}}};
+    (void)state;
+    for (size_t i = 0; i < 2 * LENGTH(rows); i++) {
+        const bool by_rows = i % 2 != 0;
+        session s;
+        open_session(&s);
+        eg_context *named = open_named(rows[i / 2].kernel);
+        const eg_layer layer = {.size = sizeof layer,
+                                .m = M,
+                                .k = K,
+                                .n = N,
+                                .dtype = strstr(rows[i / 2].kernel, "bf16") != NULL ? EG_BF16 : EG_F16};
+        const eg_forward_args args = {
+            .size = sizeof args,
+            .a = {.data = place(0)},
+            .b = {.data = place(1), .layout = by_rows ? EG_ROW_MAJOR : EG_COL_MAJOR},
+            .y = {.data = place(2)}};
+        driver->maps = driver->launches = 0;
+        assert_ok(eg_forward(named, &layer, &args));
+        assert_string_equal(driver->launch[0], rows[i / 2].kernel);
+        assert_int_equal(driver->last_blocks, rows[i / 2].clusters * driver->last_cluster);
+        assert_int_equal(driver->last_cluster % rows[i / 2].tiles, 0);
+        assert_in_range(driver->last_cluster, rows[i / 2].tiles + 1, 8);
+        assert_int_equal(map_at((uintptr_t)place(0))->box_rows, rows[i / 2].left);
+        assert_int_equal(map_at((uintptr_t)place(1))->box_rows, rows[i / 2].right[by_rows]);
+        eg_close(named);
+        close_session(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
+                                       cmocka_unit_test(tiles_of_a_cluster_load_for_each_other),
                                        cmocka_unit_test(the_library_splits_no_depth_before_a_bias),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack),

@@ -137,6 +137,7 @@ static void a_cluster_shares_whole_parts_of_columns(void **state) {
                 const int splits = eg_cuda_splits_of(&machine, row, &x);
                 const int shared = eg_cuda_shared_of(row, &x, splits);
                 assert_int_equal(parts % splits, 0);
+                assert_true(splits * eg_cuda_cluster_tiles(row) <= EG_MOST_SPLITS);
                 assert_in_range(shared, least, row->shared);
                 split += splits > 1;
             }

@@ -18,12 +18,20 @@
  * other block. Each warp finishes 16 rows alone, sixteen columns at a time, which ldmatrix and stmatrix take
  * as the matrix unit has them; `in` and the bias are on their way during the products.
  *
- * Where the tile has 64 rows, two consumers lie side by side, so that a wide tile reads left once. */
+ * Where the tile has 64 rows, two consumers lie side by side, so that a wide tile reads left once.
+ *
+ * Where all blocks load at once, L2 has to give more than it can. So a cluster may also have several tiles,
+ * which share what they read: those side by side the rows of left, those one below the other the columns of
+ * right. Of an operand that is shared each block loads some lines, for all of them (multicast).
+ *
+ *                          right
+ *     left   tile 0: parts 0 1 2 3       part i of both loads its own left, and one half of right for both:
+ *     left   tile 1: parts 0 1 2 3       a stage is free when both have read it */
 #ifndef EG_CUDA_HOPPER_CLUSTER_CUH
 #define EG_CUDA_HOPPER_CLUSTER_CUH
 
 #include "../cluster.h"
-#include "hopper_split.cuh"
+#include "hopper_multicast.cuh"
 
 #include "hopper_mainloop.cuh"
 
@@ -34,10 +42,12 @@ enum {
     EG_CLUSTER_AT_ONCE = 2 /* times sixteen columns that a warp finishes at once */
 };
 
-template <bool BF16_, int ROWS_, int COLS_> struct eg_cluster {
+template <bool BF16_, int ROWS_, int COLS_, int TILES_DOWN_ = 1, int TILES_BESIDE_ = 1> struct eg_cluster {
     using tile = eg_dense_tile;
     static constexpr bool BF16 = BF16_;
     static constexpr int ROWS = ROWS_, COLS = COLS_, DEPTH = EG_HOPPER_DEPTH;
+    static constexpr int TILES_DOWN = TILES_DOWN_, TILES_BESIDE = TILES_BESIDE_,
+                         TILES = TILES_DOWN * TILES_BESIDE; /* of a cluster */
     static constexpr int CONSUMERS = EG_CLUSTER_CONSUMERS(ROWS, COLS), WARPS = 4 * CONSUMERS;
     static constexpr bool BESIDE = CONSUMERS == 2 && ROWS == 64;
     static constexpr int WIDE = EG_CLUSTER_WIDE(ROWS, COLS); /* columns of a consumer */
@@ -86,29 +96,29 @@ EG_DEVICE void eg_cluster_multiply(float (&acc)[K::ACCUMULATORS], uint32_t stage
 }
 
 /* acc = the sum over `count` k-blocks. A stage's products are issued before those of the stage before have
- * finished; only then can that one be loaded again. */
+ * finished; only then can that one be loaded again. Of a stage that is not loaded again nobody is told: the
+ * other block may have ended. */
 template <class K, bool RIGHT_MN_MAJOR>
-EG_DEVICE void eg_cluster_sum(eg_split_ring<K> ring, int consumer, int count, float (&acc)[K::ACCUMULATORS]) {
+EG_DEVICE void eg_cluster_sum(eg_split_ring<K> ring, const eg_cluster_place<K> &place, int consumer,
+                              int count, float (&acc)[K::ACCUMULATORS]) {
+    constexpr uint32_t LOADERS = eg_cluster_place<K>::LOADERS;
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t loader = K::TILES > 1 && lane < LOADERS ? place.loader(lane) : 0;
     eg_split_ring<K> last = ring;
 #pragma unroll 1
     for (int i = 0; i < count; i++, last = ring, ring.advance()) {
         eg_barrier_wait(ring.full(), ring.parity);
         eg_cluster_multiply<K, RIGHT_MN_MAJOR>(acc, ring.address(), consumer, i > 0);
         eg_products_wait<1>();
-        if (i > 0 && threadIdx.x % 32 == 0) eg_barrier_arrive(last.empty());
+        if (i > 0 && lane < LOADERS && (K::TILES == 1 || i + K::STAGES <= count)) {
+            if (K::TILES == 1) {
+                eg_barrier_arrive(last.empty());
+            } else {
+                eg_barrier_arrive(last.empty(), loader);
+            }
+        }
     }
     eg_products_wait<0>();
-}
-
-template <class K, bool RIGHT_MN_MAJOR>
-EG_DEVICE void eg_cluster_load(const eg_cuda_hopper &p, const eg_split_ring<K> &ring, const eg_dense_tile &at,
-                               int first, int count) {
-    eg_split_loads<K, eg_split_layout<false, RIGHT_MN_MAJOR>> loads(p, ring, at, first, count);
-#pragma unroll 1
-    while (loads.left > 0) {
-        eg_barrier_wait(loads.ring.empty(), loads.ring.parity ^ 1);
-        loads.begin_next();
-    }
 }
 
 /* Warps' rows that are the result's: the others send and finish nothing. */
@@ -157,7 +167,7 @@ template <class K> struct eg_cluster_epilogue {
         : p(gemm), mine(of), lane(threadIdx.x % 32), warp(warp_), consumer(warp_ / 4), splits(splits_),
           shared(base), box(base + K::BOXES + warp_ * (2 * K::BOX)), second_box(box + K::BOX),
           row(at.row + (K::BESIDE ? warp_ % 4 : warp_) * 16), col(at.col + of.first),
-          rows((int)(gemm.rows - row < 16 ? gemm.rows - row : 16)),
+          rows(at.rows == 0 ? 0 : (int)(gemm.rows - row < 16 ? gemm.rows - row : 16)),
           cols((int)(gemm.cols - col < of.width ? gemm.cols - col : of.width)),
           in(gemm.in, at.item, row, col, of.log), out(gemm.out, at.item, row, col, of.log),
           second(gemm.second, at.item, row, col, of.log), ahead{} {}
@@ -216,8 +226,9 @@ template <class K> struct eg_cluster_epilogue {
 #pragma unroll
         for (int i = 0; i < K::CHUNKS; i++) keep_chunk(place(0, i), acc + i * 8);
     }
-    __device__ void send(const float (&acc)[K::ACCUMULATORS], int rank) const {
-        const int chunks = mine.width / 16;
+    __device__ void send(const float (&acc)[K::ACCUMULATORS], const eg_cluster_place<K> &at) const {
+        const int chunks = mine.width / 16, rank = at.part;
+        const uint32_t first = at.rank_of(at.below, at.beside, 0);
         int owner = 0, chunk = 0;
         uint32_t to = 0, barrier = 0;
 #pragma unroll
@@ -225,7 +236,7 @@ template <class K> struct eg_cluster_epilogue {
             if (chunk == 0)
                 asm volatile("mapa.shared::cluster.u32 %0, %2, %4;\nmapa.shared::cluster.u32 %1, %3, %4;"
                              : "=r"(to), "=r"(barrier)
-                             : "r"(place(rank, 0)), "r"(shared + K::ARRIVED), "r"(owner));
+                             : "r"(place(rank, 0)), "r"(shared + K::ARRIVED), "r"(first + owner));
             const float *const v = acc + i * 8;
             if (owner == rank) {
                 keep_chunk(place(rank, chunk), v);
@@ -426,20 +437,21 @@ template <class K> struct eg_cluster_epilogue {
 
 template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     extern __shared__ __align__(1024) uint8_t memory[];
-    const int splits = p.gemm.splits, shift = __ffs(splits) - 1; /* a power of two */
-    const int rank = (int)blockIdx.x & (splits - 1), warp = eg_warp();
+    const eg_cluster_place<K> place(p.gemm.splits);
+    const int splits = place.splits, shift = place.shift, part = place.part, warp = eg_warp();
     const eg_split_ring<K> ring(eg_shared_address(memory));
     const bool right = p.gemm.right.col_stride == 1;
     eg_let_successor_start();
     if (threadIdx.x == K::PRODUCER * 32) {
         eg_prefetch_tensor_map(p.left);
         eg_prefetch_tensor_map(p.right);
-        eg_split_barriers<K>(ring.shared);
+        eg_split_barriers<K>(ring.shared, eg_cluster_place<K>::LOADERS);
     }
     __syncthreads();
-    const eg_dense_tile at = eg_tile_at<K::ROWS, K::COLS, eg_dense_tile>(p.gemm, blockIdx.x >> shift);
+    if (K::TILES > 1) eg_sync_cluster(); /* others load to here, and arrive at the barriers */
+    const eg_dense_tile at = eg_cluster_tile<K>(p.gemm, place);
     const int64_t all = (at.depth + K::DEPTH - 1) / K::DEPTH * p.gemm.summed;
-    const int first = (int)(all * rank >> shift), count = (int)(all * (rank + 1) >> shift) - first;
+    const int first = (int)(all * part >> shift), count = (int)(all * (part + 1) >> shift) - first;
     eg_wait_for_predecessor();
     if (warp == K::PRODUCER) {
         if (threadIdx.x % 32 == 0) {
@@ -447,9 +459,9 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
                 eg_barrier_expect(ring.shared + K::ARRIVED, (uint32_t)eg_cluster_warps<K>(at) *
                                                                 (16 * K::COLS * 4) / splits * (splits - 1));
             if (right) {
-                eg_cluster_load<K, true>(p, ring, at, first, count);
+                eg_cluster_load<K, true>(p, ring, place, at, first, count);
             } else {
-                eg_cluster_load<K, false>(p, ring, at, first, count);
+                eg_cluster_load<K, false>(p, ring, place, at, first, count);
             }
         }
         __syncwarp();
@@ -457,20 +469,20 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
         return;
     }
     const int consumer = warp / 4;
-    const eg_cluster_share<K> share(consumer, rank, shift);
+    const eg_cluster_share<K> share(consumer, part, shift);
     eg_cluster_epilogue<K> epilogue(p.gemm, at, share, ring.shared, warp, splits);
     epilogue.begin(at);
     float acc[K::ACCUMULATORS] = {};
     if (right) {
-        eg_cluster_sum<K, true>(ring, consumer, count, acc);
+        eg_cluster_sum<K, true>(ring, place, consumer, count, acc);
     } else {
-        eg_cluster_sum<K, false>(ring, consumer, count, acc);
+        eg_cluster_sum<K, false>(ring, place, consumer, count, acc);
     }
     eg_sync_threads<128 * K::CONSUMERS>(EG_CLUSTER_SYNC);   /* all products have read their stages */
     if (splits > 1) eg_cluster_arrive(), eg_cluster_wait(); /* in all blocks */
     if (epilogue.rows > 0) {
         if (splits > 1) {
-            epilogue.send(acc, rank);
+            epilogue.send(acc, place);
             eg_barrier_wait(ring.shared + K::ARRIVED, 0);
         } else {
             epilogue.keep(acc);
@@ -479,11 +491,18 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     } else if (splits > 1) {
         eg_barrier_wait(ring.shared + K::ARRIVED, 0);
     }
-    if (p.gemm.sums == 0) return;
+    if (p.gemm.sums == 0 || at.rows == 0) return;
     eg_sync_threads<128 * K::CONSUMERS>(EG_CLUSTER_SYNC);
     epilogue.sum_columns(at);
 }
 
+#define EG_CLUSTER_SHARING_KERNEL(type, bf16, down, across, rows, cols)                                      \
+    extern "C" __global__ void __launch_bounds__(EG_CLUSTER_THREADS(rows, cols),                             \
+                                                 EG_CLUSTER_BLOCKS(rows, cols))                              \
+        eg_hopper_##type##_cluster_##down##x##across##_##rows##x##cols(                                      \
+            const __grid_constant__ eg_cuda_hopper p) {                                                      \
+        eg_cluster_run<eg_cluster<bf16, rows, cols, down, across>>(p);                                       \
+    }
 #define EG_CLUSTER_KERNEL(type, bf16, rows, cols)                                                            \
     extern "C" __global__ void __launch_bounds__(EG_CLUSTER_THREADS(rows, cols),                             \
                                                  EG_CLUSTER_BLOCKS(rows, cols))                              \
@@ -500,5 +519,9 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     EG_CLUSTER_KERNEL(type, bf16, 128, 192)                                                                  \
     EG_CLUSTER_KERNEL(type, bf16, 128, 256)                                                                  \
     EG_CLUSTER_KERNEL(type, bf16, 192, 128)
+#define EG_CLUSTER_SHARING_KERNELS(type, bf16)                                                               \
+    EG_CLUSTER_SHARING_KERNEL(type, bf16, 1, 4, 128, 64)                                                     \
+    EG_CLUSTER_SHARING_KERNEL(type, bf16, 2, 2, 128, 128)                                                    \
+    EG_CLUSTER_SHARING_KERNEL(type, bf16, 2, 1, 128, 192)
 
 #endif

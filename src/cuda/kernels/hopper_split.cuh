@@ -80,11 +80,11 @@ template <class K> struct eg_split_ring {
     }
 };
 
-/* By one thread. A stage is empty when every warp that multiplies has read it. */
-template <class K> EG_DEVICE void eg_split_barriers(uint32_t shared) {
+/* By one thread. A stage is empty when every warp that multiplies has read it, of so many blocks. */
+template <class K> EG_DEVICE void eg_split_barriers(uint32_t shared, int blocks = 1) {
     for (int i = 0; i < K::STAGES; i++) {
         eg_barrier_init(shared + i * 8, 1);
-        eg_barrier_init(shared + (K::STAGES + i) * 8, K::CONSUMERS * 4);
+        eg_barrier_init(shared + (K::STAGES + i) * 8, K::CONSUMERS * 4 * blocks);
     }
     eg_barrier_init(shared + K::ARRIVED, 1);
     eg_barrier_init_fence();
@@ -129,6 +129,9 @@ template <class K, class L> struct eg_split_loads {
         } else {
             eg_load_box(to + K::LEFT, p.right, full, depth, col, right_item);
         }
+        advance();
+    }
+    __device__ void advance() {
         ring.advance();
         left--;
         depth += K::DEPTH;
