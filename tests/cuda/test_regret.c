@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE
 #include "host.h"
 
-enum { MOST_ROWS = 208, MOST_OPERATIONS = 8192, PLAN = 8192, WORST = 10 };
+enum { MOST_ROWS = 208, MOST_OPERATIONS = 8192, PLAN = 8192, LINE = 8192, WORST = 10 };
 
 typedef struct judged {
     double regret;
@@ -149,7 +149,7 @@ static void judge_line(recording *r, eg_context *context, const char *line) {
 }
 
 static void read_rows(recording *r, const char *line) {
-    static char names[4096];
+    static char names[LINE];
     snprintf(names, sizeof names, "%s", line);
     for (char *name = strtok(names, " \n"); name != NULL; name = strtok(NULL, " \n")) {
         assert_in_range(r->rows, 0, MOST_ROWS - 1);
@@ -170,7 +170,7 @@ static int count_above(const recording *r, double regret) {
 
 static void the_chosen_rows_are_nearly_the_best(void **state) {
     static recording r;
-    static char line[4096];
+    static char line[LINE];
     const char rows[] = "# rows: ";
     double sum = 0;
     (void)state;
