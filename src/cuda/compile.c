@@ -233,15 +233,11 @@ static eg_cuda_tail tail_of(const eg_cuda_compiler *c, int op, const eg_cuda_gem
     return tail;
 }
 
-/* Rows of tiles in a wave, two blocks high: of 8 L2 has the least to read. */
-enum { RASTER = 8 };
-
 /* What a persistent kernel is told beside its operands. */
 static void take_tiles(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x, bool clears,
                        eg_cuda_step *detail) {
     const eg_cuda_kernel *row = detail->kernel;
     detail->tail = tail_of(c, op, x);
-    detail->raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / eg_cuda_cluster_rows(row);
     detail->tma_cols = eg_cuda_tma_cols(row, x);
     detail->clears = clears && detail->tail.tiles == 0;
 }

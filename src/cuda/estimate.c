@@ -7,6 +7,7 @@
 #include "cluster.h"
 #include "core/sizes.h"
 #include "layout.h"
+#include "partition.h"
 
 /* ---- Kinds ---------------------------------------------------------------------------------------- */
 
@@ -315,9 +316,9 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const bool clusters = eg_cuda_is_persistent(row);
     const int blocks = clusters ? EG_CUDA_CLUSTER : 1;
-    const int rows = clusters ? eg_cuda_cluster_rows(row) : row->tile_rows,
-              cols = clusters ? eg_cuda_cluster_cols(row) : row->tile_cols;
-    const double tiles = tiles_down(x, rows) * (double)eg_ceil_div(x->cols, cols);
+    const eg_cuda_cluster cluster =
+        clusters ? eg_cuda_cluster_of(row, x) : (eg_cuda_cluster){row->tile_rows, row->tile_cols, false};
+    const double tiles = tiles_down(x, cluster.rows) * (double)eg_ceil_div(x->cols, cluster.cols);
     const int places = machine->multiprocessors / blocks;
     const double k_blocks = row->k_block > 0 ? k_blocks_of(row, x) : 0;
     const bool has_tail = saved >= 0;

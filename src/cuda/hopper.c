@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "groups.h"
+#include "partition.h"
 #include "takes.h"
 
 /* Bytes of a swizzled line; rows that a consumer's warp stores at once, and those of a product of a consumer.
@@ -106,7 +107,7 @@ static void take_rows_as_items(eg_cuda_gemm *x) {
 static eg_status encode_operands(const eg_cuda_device *device, const eg_cuda_kernel *row,
                                  const eg_cuda_gemm *x, int64_t depth, int64_t cols, int64_t sources,
                                  eg_cuda_hopper *hopper) {
-    const bool right_cols = x->right.col_stride != 1, shares_left = (row->takes & EG_CUDA_SHARES_LEFT) != 0;
+    const bool right_cols = x->right.col_stride != 1, shares_left = hopper->shares_left != 0;
     const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
               right_lines = right_cols ? row->tile_cols : row->k_block;
     EG_TRY(encode_lines(device, row, &x->left, x->rows, depth, sources,
@@ -115,15 +116,24 @@ static eg_status encode_operands(const eg_cuda_device *device, const eg_cuda_ker
                         shares_left ? right_lines : right_lines / 2, &hopper->right);
 }
 
-/* A cluster of two blocks makes a tile. There are as many clusters as fit on the device. */
+/* Rows of tiles in a wave, two blocks high: of 8 L2 has the least to read. */
+enum { RASTER = 8 };
+
+static void place_cluster(const eg_cuda_kernel *row, eg_cuda_hopper *hopper) {
+    const eg_cuda_cluster cluster = eg_cuda_cluster_of(row, &hopper->gemm);
+    hopper->shares_left = cluster.shares_left;
+    hopper->raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / cluster.rows;
+}
+
+/* A cluster of two blocks makes two tiles. There are as many clusters as fit on the device. */
 static int64_t blocks_of(const eg_cuda_device *device, const eg_cuda_kernel *row,
                          const eg_cuda_hopper *hopper) {
     const eg_cuda_gemm *x = &hopper->gemm;
-    const int64_t rows = eg_cuda_cluster_rows(row), cols = eg_cuda_cluster_cols(row),
-                  room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
-    const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, rows)
-                                                          : (x->rows + rows - 1) / rows * x->items;
-    const int64_t tiles = down * ((x->cols + cols - 1) / cols);
+    const eg_cuda_cluster cluster = eg_cuda_cluster_of(row, x);
+    const int64_t room = device->caps.multiprocessors / EG_CUDA_CLUSTER;
+    const int64_t down = x->ragged == EG_CUDA_RAGGED_ROWS ? eg_cuda_row_tiles(x->rows, x->items, cluster.rows)
+                                                          : eg_ceil_div(x->rows, cluster.rows) * x->items;
+    const int64_t tiles = down * eg_ceil_div(x->cols, cluster.cols);
     return EG_CUDA_CLUSTER * (tiles < room && hopper->tail.tiles == 0 ? tiles : room);
 }
 
@@ -138,6 +148,7 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     const int64_t depth = by_group ? row->k_block : x->depth,
                   sources = by_group ? x->depth : (x->summed > 1 ? x->summed : x->items);
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
+    place_cluster(row, hopper);
     EG_TRY(encode_operands(device, row, x, depth, x->cols, sources, hopper));
     EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
     EG_TRY(encode_result(device, row, hopper, &x->out, WARP_ROWS, &hopper->out));
@@ -152,6 +163,7 @@ static eg_status encode_one(const eg_cuda_device *device, const eg_cuda_kernel *
     const eg_cuda_gemm *x = &hopper->gemm;
     const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
     const int high = x->epilogue == EG_CUDA_CHAIN ? CONSUMER_ROWS : WARP_ROWS;
+    place_cluster(row, hopper);
     EG_TRY(encode_operands(device, row, x, x->depth, one->cols, one->items, hopper));
     EG_TRY(encode_lines(device, row, in, x->rows, one->cols, one->items, high, &hopper->in));
     EG_TRY(encode_result(device, row, hopper, &x->out, high, &hopper->out));

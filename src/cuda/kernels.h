@@ -134,9 +134,9 @@ enum { EG_CUDA_CLUSTER = 2 /* blocks that make a tile together, in the persisten
 typedef struct eg_cuda_hopper {
     eg_cuda_tensor_map left, right, in, out, second;
     eg_cuda_gemm gemm;
-    int64_t raster;   /* clusters run tiles in bands of this many rows of tiles, to share operands in L2 */
-    int32_t tma_cols; /* columns of out and second that TMA stores: threads store the others */
-    int32_t unused;
+    int64_t raster;      /* clusters run tiles in bands of this many rows of tiles, to share operands in L2 */
+    int32_t tma_cols;    /* columns of out and second that TMA stores: threads store the others */
+    int32_t shares_left; /* the blocks of a cluster lie side by side: else one below the other */
     eg_cuda_stream_k tail;
     eg_cuda_counts counts; /* to be set to 0 */
 } eg_cuda_hopper;

@@ -142,3 +142,16 @@ eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, con
     *saved = (double)(k_blocks - least) / (double)k_blocks;
     return tail;
 }
+
+/* ---- Clusters (kernels/hopper_gemm.cuh) ------------------------------------------------------------- */
+
+eg_cuda_cluster eg_cuda_cluster_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const eg_cuda_cluster below = {EG_CUDA_CLUSTER * row->tile_rows, row->tile_cols, false},
+                          beside = {row->tile_rows, EG_CUDA_CLUSTER * row->tile_cols, true};
+    if ((row->takes & EG_CUDA_SHARES_LEFT) != 0) return beside;
+    const uint32_t fixed = EG_CUDA_STREAM_K | EG_CUDA_GROUPS_ALONE;
+    if (row->family != EG_CUDA_TMA || (row->takes & fixed) != 0) return below;
+    const int64_t tiles_below = eg_ceil_div(x->rows, below.rows) * eg_ceil_div(x->cols, below.cols),
+                  tiles_beside = eg_ceil_div(x->rows, beside.rows) * eg_ceil_div(x->cols, beside.cols);
+    return tiles_beside < tiles_below ? beside : below;
+}

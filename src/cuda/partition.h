@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How steps are divided: into chunks, portions, and stream-K tails. */
+/* How steps are divided: into chunks, portions, stream-K tails, and the tiles of clusters. */
 #ifndef EG_CUDA_PARTITION_H
 #define EG_CUDA_PARTITION_H
 
@@ -30,5 +30,13 @@ eg_cuda_tail eg_cuda_tail_of(int multiprocessors, const eg_cuda_kernel *row, con
                              bool always, double *saved);
 int64_t eg_cuda_tail_counters(int multiprocessors); /* of a product */
 size_t eg_cuda_tail_bytes(int multiprocessors);     /* of the sums of partial tiles */
+
+/* Of a persistent kernel: what a cluster makes at once, two tiles. They lie one below the other, or side by
+ * side where that takes fewer tiles: then they share left, and else right. */
+typedef struct eg_cuda_cluster {
+    int rows, cols;
+    bool shares_left;
+} eg_cuda_cluster;
+eg_cuda_cluster eg_cuda_cluster_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 
 #endif

@@ -92,7 +92,7 @@ static eg_cuda_gemm gemm_of_step(const eg_cuda_binding *binding, const eg_step *
 
 static eg_cuda_hopper hopper_of(const eg_cuda_run *run, const eg_cuda_step *detail, const eg_cuda_gemm *x) {
     const eg_cuda_tail *tail = &detail->tail;
-    eg_cuda_hopper hopper = {.gemm = *x, .raster = detail->raster, .tma_cols = detail->tma_cols};
+    eg_cuda_hopper hopper = {.gemm = *x, .tma_cols = detail->tma_cols};
     if (tail->tiles > 0) {
         hopper.tail = (eg_cuda_stream_k){.sums = eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
                                          .counts = eg_cuda_counters_of(&run->binding).data +

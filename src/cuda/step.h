@@ -62,7 +62,6 @@ typedef struct eg_cuda_step {
     int64_t sum_rows;   /* REDUCE: rows of sums, from row portions.total on */
     int32_t chunk_rows; /* REDUCE of groups: rows of the result that each of them covers */
     int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
-    int8_t raster;      /* rows of tiles in the block that those of a wave form */
     int8_t op;          /* the operation; PAD: which copy */
     int8_t reduce;  /* the REDUCE that it makes at the same time, of its only row of column sums; 0: none */
     uint8_t part;   /* eg_cuda_part */

@@ -50,7 +50,7 @@ enum {
     EG_CUDA_ROW_GROUPS = 1U << 14,   /* takes the rows of groups */
     EG_CUDA_DEPTH_GROUPS = 1U << 15, /* sums over the rows of each group */
     EG_CUDA_GROUPS_ALONE = 1U << 16, /* takes nothing else */
-    EG_CUDA_SHARES_LEFT = 1U << 17,  /* the blocks of a cluster lie side by side, else one below the other */
+    EG_CUDA_SHARES_LEFT = 1U << 17,  /* the blocks of a cluster always lie side by side */
     EG_CUDA_RELU = 1U << 18,         /* takes no other activation, and not none */
     EG_CUDA_SHALLOW = 1U << 19,      /* sums EG_OUTER_TERMS terms at most */
     EG_CUDA_TALL = 1U << 20,         /* short rows that follow each other (skinny.h) */
@@ -80,13 +80,10 @@ static inline bool eg_cuda_is_persistent(const eg_cuda_kernel *row) {
     return row->family == EG_CUDA_TMA || row->family == EG_CUDA_PAIR;
 }
 
-/* Tiles of a cluster, whose blocks share operands; and its rows and columns. */
-static inline int eg_cuda_tiles_down(const eg_cuda_kernel *row) {
-    if (eg_cuda_is_persistent(row)) return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? 1 : EG_CUDA_CLUSTER;
-    return row->down > 0 ? row->down : 1;
-}
+/* Tiles of a cluster, whose blocks share operands; and its rows and columns. Those of a persistent kernel are
+ * two, which lie as takes fewer clusters: partition.h. */
+static inline int eg_cuda_tiles_down(const eg_cuda_kernel *row) { return row->down > 0 ? row->down : 1; }
 static inline int eg_cuda_tiles_across(const eg_cuda_kernel *row) {
-    if (eg_cuda_is_persistent(row)) return (row->takes & EG_CUDA_SHARES_LEFT) != 0 ? EG_CUDA_CLUSTER : 1;
     return row->across > 0 ? row->across : 1;
 }
 static inline int eg_cuda_cluster_tiles(const eg_cuda_kernel *row) {

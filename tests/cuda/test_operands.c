@@ -365,6 +365,41 @@ static void tiles_of_a_cluster_load_for_each_other(void **state) {
     }
 }
 
+/* Without groups they share left where tiles of two blocks' rows would be more. */
+static void a_cluster_lies_as_takes_fewer_tiles(void **state) {
+    enum { K = 512, N = 1024 };
+    static const struct {
+        const char *kernel;
+        int m;
+        uint32_t left, right; /* lines of a box */
+        unsigned clusters;
+    } cases[] = {{"hopper_bf16_nt_128x128", 300, 64, 128, 3 * 4},
+                 {"hopper_bf16_nt_128x256", 300, 64, 256, 3 * 2},
+                 {"hopper_bf16_nt_128x256", 400, 128, 128, 2 * 4},
+                 {"hopper_bf16_pingpong_nt_128x128", 300, 64, 128, 3 * 4},
+                 {"hopper_bf16_pingpong_nt_128x128", 129, 128, 64, 1 * 8},
+                 {"hopper_bf16_stream_k_nt_128x256", 300, 128, 128, 2 * 4}};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        session s;
+        open_session(&s);
+        eg_context *named = open_named(cases[i].kernel);
+        const eg_layer layer = {.size = sizeof layer, .m = cases[i].m, .k = K, .n = N, .dtype = EG_BF16};
+        const eg_forward_args args = {.size = sizeof args,
+                                      .a = {.data = place(0)},
+                                      .b = {.data = place(1), .layout = EG_COL_MAJOR},
+                                      .y = {.data = place(2)}};
+        driver->maps = driver->launches = 0;
+        assert_ok(eg_forward(named, &layer, &args));
+        if (strstr(cases[i].kernel, "stream_k") == NULL)
+            assert_int_equal(driver->last_blocks, 2 * cases[i].clusters);
+        assert_int_equal(map_at((uintptr_t)place(0))->box_rows, cases[i].left);
+        assert_int_equal(map_at((uintptr_t)place(1))->box_rows, cases[i].right);
+        eg_close(named);
+        close_session(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_library_is_given_what_it_does_right),
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
@@ -376,6 +411,7 @@ int main(void) {
                                        cmocka_unit_test(every_outer_item_has_to_be_aligned),
                                        cmocka_unit_test(every_item_of_a_chunk_has_to_be_aligned),
                                        cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
-                                       cmocka_unit_test(a_cluster_shares_left_or_right)};
+                                       cmocka_unit_test(a_cluster_shares_left_or_right),
+                                       cmocka_unit_test(a_cluster_lies_as_takes_fewer_tiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

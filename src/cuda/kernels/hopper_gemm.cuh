@@ -6,7 +6,8 @@
  * outside a matrix and does not write there.
  *
  * The kernel is persistent: one block a multiprocessor runs for the whole launch, and two neighbours form a
- * cluster, which makes a tile of 256 x COLS. It is put together from
+ * cluster, which makes a tile of 256 x COLS, or of 128 x 2 COLS where the result has fewer of those. It is
+ * put together from
  *
  *   hopper_mainloop.cuh     the ring of stages, what the producer loads and the consumers multiply
  *   hopper_scheduler.cuh    which tile comes next: static, or with a stream-K tail

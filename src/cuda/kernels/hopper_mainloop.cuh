@@ -10,6 +10,8 @@
  *            |  consumer 1   | 64     64 deep, for the 128-byte swizzle: no bank conflicts anywhere
  *            +---------------+
  *
+ * Blocks that lie side by side share left instead.
+ *
  * One warp, the producer, waits for a free stage and has TMA fill it. Two warp groups, the consumers,
  * multiply what is in a full stage (wgmma m64nCOLSk16), each 64 rows of the block's tile. The ring has STAGES
  * stages, so TMA is that far ahead, also of the next tile. */
@@ -62,7 +64,7 @@ struct eg_hopper : eg_hopper_shape<COLS_> {
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = STREAM_K_;
     static constexpr bool GROUPED = GROUPED_;    /* the rows of groups */
-    static constexpr bool SHARES_LEFT = false;   /* the blocks of a cluster lie one below the other */
+    static constexpr bool SHARES_LEFT = false;   /* blocks of a cluster always lie side by side */
     static constexpr bool SUMS_OF_WARPS = false; /* column sums are stored by each warp */
 };
 
@@ -122,6 +124,11 @@ template <class S> EG_DEVICE void eg_ring_barriers(uint32_t shared) {
 
 /* ---- The producer: a stage -------------------------------------------------------------------------- */
 
+/* Whether the blocks of a cluster lie side by side: else one below the other. */
+template <class K> EG_DEVICE bool eg_shares_left(const eg_cuda_hopper &p) {
+    return K::SHARES_LEFT || (!K::GROUPED && !K::STREAM_K && p.shares_left != 0);
+}
+
 /* The block's rows of left, and for both blocks its half of right; or the other way round. */
 template <class K>
 EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &ring, const eg_hopper_tile &tile,
@@ -130,10 +137,17 @@ EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &rin
     const int left_item = p.gemm.left.item_stride == 0 ? 0 : item;
     const int right_item = p.gemm.right.item_stride == 0 ? 0 : item;
     eg_barrier_expect(ring.full(), K::STAGE_BYTES);
-    if constexpr (K::SHARES_LEFT) {
-        static_assert(!K::LEFT_MN_MAJOR, "half of its rows");
-        eg_load_box_all(left + rank * K::LEFT_BYTES / 2, p.left, ring.full(), depth,
-                        tile.row + rank * K::ROWS / 2, left_item, 3);
+    if (eg_shares_left<K>(p)) {
+        if (K::LEFT_MN_MAJOR) {
+#pragma unroll
+            for (int i = 0; i < K::ROWS / 64; i++) {
+                eg_load_box_all(left + (2 * i + rank) * 32 * 128, p.left, ring.full(), tile.row + i * 64,
+                                depth + rank * 32, left_item, 3);
+            }
+        } else {
+            eg_load_box_all(left + rank * K::LEFT_BYTES / 2, p.left, ring.full(), depth,
+                            tile.row + rank * K::ROWS / 2, left_item, 3);
+        }
 #pragma unroll
         for (int i = 0; i < (K::RIGHT_MN_MAJOR ? K::COLS / 64 : 1); i++) {
             const int col = tile.col + i * 64;

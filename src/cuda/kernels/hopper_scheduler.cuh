@@ -26,17 +26,21 @@ EG_DEVICE eg_raster_place eg_raster(uint32_t index, uint32_t down, uint32_t acro
 /* All blocks of a wave walk the depth together. Their tiles form a compact block of `raster` rows of tiles,
  * so that L2 serves most of what they read. */
 template <class K, bool GROUPED = K::GROUPED> struct eg_hopper_tiles {
+    bool beside; /* the blocks of a cluster */
     uint32_t down, across, raster, total;
 
     __device__ explicit eg_hopper_tiles(const eg_cuda_hopper &p)
-        : down(((uint32_t)p.gemm.rows + 2 * K::ROWS - 1) / (2 * K::ROWS)),
-          across(((uint32_t)p.gemm.cols + K::COLS - 1) / K::COLS), raster((uint32_t)p.raster),
+        : beside(eg_shares_left<K>(p)), down(tiles((uint32_t)p.gemm.rows, beside ? K::ROWS : 2 * K::ROWS)),
+          across(tiles((uint32_t)p.gemm.cols, beside ? 2 * K::COLS : K::COLS)), raster((uint32_t)p.raster),
           total(down * across * (uint32_t)p.gemm.items) {}
+    __device__ static uint32_t tiles(uint32_t count, uint32_t each) { return (count + each - 1) / each; }
 
     __device__ eg_hopper_tile at(uint32_t index, uint32_t rank) const {
         const uint32_t item = index / (down * across), in_item = index % (down * across);
         const eg_raster_place place = eg_raster(in_item, down, across, raster);
-        return {(int)item, (int)((2 * place.row + rank) * K::ROWS), (int)(place.col * K::COLS)};
+        const uint32_t row = beside ? place.row : 2 * place.row + rank,
+                       col = beside ? 2 * place.col + rank : place.col;
+        return {(int)item, (int)(row * K::ROWS), (int)(col * K::COLS)};
     }
 };
 
