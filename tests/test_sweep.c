@@ -113,6 +113,41 @@ static void check_threads(const eg_caps *caps, const recorded_operation *x) {
         EXPECT(program.step[i].threads == 1, x, "%d threads for %g us", program.step[i].threads, alone);
 }
 
+static bool makes(const eg_step *step, const eg_view *view) {
+    const eg_op *op = &program.list.op[step->op];
+    const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
+    if (step->op == EG_NO_OP || view->space != EG_TEMPORARY) return false;
+    return (op->out.space == EG_TEMPORARY && op->out.id == view->id) ||
+           (sums != NULL && sums->view.id == view->id);
+}
+
+static bool is_product_to(const eg_step *step, int id) {
+    return step->op != EG_NO_OP && step->kind == EG_GEMM && program.list.op[step->op].out.id == id &&
+           program.list.op[step->op].out.space == EG_OPERAND;
+}
+
+/* Steps of one fork read nothing that the others make. d_a and d_b, which follow each other, are such steps;
+ * without an activation d_a may need nothing of the map before it either, while d_b reads what that packs. */
+static void check_forks(const eg_caps *caps, const recorded_operation *x) {
+    eg_caps many = *caps;
+    many.threads = MANY_THREADS;
+    if (!compile(&many, x)) return;
+    for (int i = 1, first = 0; i < program.steps; i++) {
+        const eg_step *step = &program.step[i], *before = step - 1;
+        const bool joins = eg_cpu_detail(step)->same_fork;
+        if (!joins) first = i;
+        for (int j = first; j < i && step->op != EG_NO_OP; j++) {
+            const eg_op *op = &program.list.op[step->op];
+            EXPECT(!makes(&program.step[j], &op->left) && !makes(&program.step[j], &op->right), x,
+                   "step %d begins before step %d has made what it reads", i + 1, j + 1);
+        }
+        EXPECT(!joins || eg_cpu_detail(&program.step[first])->fork_threads <= MANY_THREADS, x, "threads");
+        if (x->activation != EG_ACT_NONE && is_product_to(before, EG_OP_D_A) &&
+            is_product_to(step, EG_OP_D_B) && before->threads + step->threads > 2)
+            EXPECT(joins, x, "d_b has a fork of its own");
+    }
+}
+
 /* To pack B costs as much as to multiply it by a few rows. */
 static void check_packing(const eg_caps *caps, const recorded_operation *x) {
     enum { FEW = 4 };
@@ -157,6 +192,7 @@ static void check_choices(const eg_context *context) {
             snprintf(x.name, sizeof x.name, "%s", *name);
             check_threads(&caps, &x);
             check_packing(&caps, &x);
+            check_forks(&caps, &x);
             const bool is_product =
                 strcmp(*name, "y") == 0 || strcmp(*name, "d_a") == 0 || strcmp(*name, "d_b") == 0;
             if (!is_product) continue;

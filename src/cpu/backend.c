@@ -113,6 +113,30 @@ static int run_fused(const eg_cpu_run *run, const eg_step *step, int left) {
     return fused.count;
 }
 
+/* Steps that need nothing of each other, as many as there are from `step` on, of `left`: one fork and join.
+ */
+static int run_beside(const eg_cpu_run *run, const eg_step *step, int left) {
+    fused_steps all;
+    eg_cpu_work work[EG_CPU_WORKS];
+    eg_cpu_run each = *run;
+    int count = 0, works = 0;
+    do {
+        each.part = &all.part[works];
+        each.part->count = 0;
+        eg_cpu_run_step(&each, &step[count]);
+        if (each.part->count > 0)
+            work[works++] =
+                (eg_cpu_work){each.part->body, each.part->job, each.part->count, step[count].threads};
+        count++;
+    } while (count < left && eg_cpu_detail(&step[count])->same_fork);
+    eg_cpu_parallel_all(run->threads, eg_cpu_detail(step)->fork_threads, work, works);
+    return count;
+}
+
+static bool is_beside_next(const eg_program *program, int step) {
+    return step + 1 < program->steps && eg_cpu_detail(&program->step[step + 1])->same_fork;
+}
+
 static bool is_fused_with_next(const eg_program *program, int step) {
     return step + 1 < program->steps && eg_cpu_detail(&program->step[step + 1])->same_blocks;
 }
@@ -135,6 +159,8 @@ static eg_status run_steps(eg_context *context, const eg_program *program, const
             EG_TRY(eg_collectives_step(call->collectives, program, step, NULL));
         } else if (is_fused_with_next(program, i)) {
             i += run_fused(&run, step, program->steps - i) - 1;
+        } else if (is_beside_next(program, i)) {
+            i += run_beside(&run, step, program->steps - i) - 1;
         } else {
             eg_cpu_run_step(&run, step);
         }

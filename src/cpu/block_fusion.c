@@ -4,15 +4,14 @@
  * memory again. The bits are those of one step after the other. Pure. */
 #include "compiler.h"
 
-/* Of two that may be in one memory, the input. Neither of the third such pair, y and residual, is multiplied.
- */
-static int memory_of(int id) {
+/* Neither of the third such pair, y and residual, is multiplied. */
+int eg_cpu_memory_of(int id) {
     return id == EG_OP_GRAD_PRE ? EG_OP_GRAD : id == EG_OP_D_A ? EG_OP_D_A_RESIDUAL : id;
 }
 
 static bool is_same(const eg_view *x, const eg_view *y) {
     if (!eg_is_present(x) || x->space != y->space) return false;
-    return x->id == y->id || (x->space == EG_OPERAND && memory_of(x->id) == memory_of(y->id));
+    return x->id == y->id || (x->space == EG_OPERAND && eg_cpu_memory_of(x->id) == eg_cpu_memory_of(y->id));
 }
 
 static bool writes(const eg_op *op, const eg_view *matrix) {

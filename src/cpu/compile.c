@@ -411,5 +411,6 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     }
     if (c.list->ops > 0 && !add_scratch(&c)) return false;
     eg_cpu_fuse_blocks(program);
+    eg_cpu_share_forks(program);
     return true;
 }

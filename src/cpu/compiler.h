@@ -62,6 +62,12 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id);
 /* Steps that run block by block, from a program that has all its steps (block_fusion.c). */
 void eg_cpu_fuse_blocks(eg_program *program);
 
+/* Of two operands that may be in one memory, the input. */
+int eg_cpu_memory_of(int id);
+
+/* After block fusion, steps that need nothing of each other (forks.c). */
+void eg_cpu_share_forks(eg_program *program);
+
 /* Whether a product's result is stored so that it bypasses the caches. */
 bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int streams, int threads);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work of a step shared out: each thread has a range of the indices, and when it is through takes on what is
  * left of the others'. So a thread packs the rows that it will multiply, and finds grad_pre of its rows in
- * its own cache; and a thread that is held up, or never comes, holds up no one. */
+ * its own cache; and a thread that is held up, or never comes, holds up no one. Of several steps a thread has
+ * a range each, and goes from one to the next without waiting for the others. */
 #include "threads.h"
 
 #include "pool.h"
@@ -23,15 +24,16 @@ struct eg_threads {
 };
 
 typedef struct shared_work {
-    range *ranges;
-    int count; /* of ranges */
-    void (*body)(void *, int64_t, int);
-    void *arg;
+    range *ranges; /* of each step MOST_THREADS or fewer, one step after the other */
+    int most;      /* ranges of a step that there is room for */
+    int threads, count;
+    const eg_cpu_work *work;
+    int first[EG_CPU_WORKS]; /* the thread that has the first range of a step */
 } shared_work;
 
 eg_threads *eg_threads_make(int most, const eg_open_info *info, const eg_allocator *allocator) {
     if (most > MOST_THREADS) most = MOST_THREADS;
-    const size_t bytes = sizeof(eg_threads) + (size_t)most * sizeof(range);
+    const size_t bytes = sizeof(eg_threads) + (size_t)(EG_CPU_WORKS * most) * sizeof(range);
     eg_threads *threads = allocator->alloc(bytes, allocator->user);
     if (threads == NULL) return NULL;
     *threads = (eg_threads){.allocator = *allocator,
@@ -62,40 +64,85 @@ void eg_cpu_call_between(void (*call)(void *), void *arg) {
     between.arg = arg;
 }
 
-static inline void run_body(const shared_work *work, int64_t index, int thread) {
+static inline void run_body(const eg_cpu_work *work, int64_t index, int thread) {
     work->body(work->arg, index, thread);
     if (between.call != NULL) between.call(between.arg);
 }
 
+static void run_range(const eg_cpu_work *work, range *of, int thread) {
+    for (;;) {
+        const int64_t index = __atomic_fetch_add(&of->next, 1, __ATOMIC_RELAXED);
+        if (index >= of->end) return;
+        run_body(work, index, thread);
+    }
+}
+
+/* The own ranges of all steps come before what is left of any other thread's. */
 static void run_ranges(void *arg, int thread) {
-    const shared_work *work = arg;
-    for (int i = 0; i < work->count; i++) {
-        range *own = &work->ranges[(thread + i) % work->count];
-        for (;;) {
-            const int64_t index = __atomic_fetch_add(&own->next, 1, __ATOMIC_RELAXED);
-            if (index >= own->end) break;
-            run_body(work, index, thread);
+    const shared_work *all = arg;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < all->count; i++) {
+            const eg_cpu_work *work = &all->work[i];
+            range *ranges = all->ranges + i * all->most;
+            const int own = (thread - all->first[i] + all->threads) % all->threads;
+            if (round == 0) {
+                if (own < work->threads) run_range(work, &ranges[own], thread);
+                continue;
+            }
+            for (int j = 1; j <= work->threads; j++)
+                run_range(work, &ranges[(own + j) % work->threads], thread);
         }
+    }
+}
+
+static void run_alone(const eg_cpu_work *work) {
+    for (int64_t i = 0; i < work->count; i++) run_body(work, i, 0);
+}
+
+static void divide(const eg_cpu_work *work, range *ranges) {
+    const int64_t count = work->count, parts = work->threads;
+    for (int64_t i = 0; i < parts; i++) {
+        ranges[i].next = count / parts * i + (count % parts * i) / parts;
+        ranges[i].end = count / parts * (i + 1) + (count % parts * (i + 1)) / parts;
+    }
+}
+
+/* No more threads than there are, or than there is work for. */
+static int limited(const eg_threads *threads, int most, int64_t count) {
+    if (most > threads->most) most = threads->most;
+    return most > count ? (int)count : most;
+}
+
+void eg_cpu_parallel_all(eg_threads *threads, int most, eg_cpu_work *work, int count) {
+    shared_work all = {.ranges = threads->ranges, .most = threads->most, .count = count, .work = work};
+    int64_t indices = 0;
+    int wanted = 0;
+    for (int i = 0; i < count; i++) {
+        work[i].threads = limited(threads, work[i].threads < most ? work[i].threads : most, work[i].count);
+        if (work[i].threads > wanted) wanted = work[i].threads;
+        indices += work[i].count;
+    }
+    if (wanted <= 1 && count <= 1) most = 1;
+    all.threads = limited(threads, most, indices);
+    if (all.threads <= 1) {
+        for (int i = 0; i < count; i++) run_alone(&work[i]);
+        return;
+    }
+    for (int i = 0, next = 0; i < count; i++) {
+        all.first[i] = next;
+        next = (next + work[i].threads) % all.threads;
+        divide(&work[i], threads->ranges + i * threads->most);
+    }
+    if (threads->pool != NULL) {
+        eg_pool_run(threads->pool, all.threads, run_ranges, &all);
+    } else {
+        threads->parallel_for(threads->parallel_user, all.threads, run_ranges, &all);
+        run_ranges(&all, 0); /* what a thread pool that ran no task would leave undone */
     }
 }
 
 void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
                      void (*body)(void *arg, int64_t index, int thread), void *arg) {
-    if (most > threads->most) most = threads->most;
-    if (most > count) most = (int)count;
-    shared_work work = {.ranges = threads->ranges, .count = most, .body = body, .arg = arg};
-    if (most <= 1) {
-        for (int64_t i = 0; i < count; i++) run_body(&work, i, 0);
-        return;
-    }
-    for (int i = 0; i < most; i++) {
-        work.ranges[i].next = count / most * i + (count % most * i) / most;
-        work.ranges[i].end = count / most * (i + 1) + (count % most * (i + 1)) / most;
-    }
-    if (threads->pool != NULL) {
-        eg_pool_run(threads->pool, most, run_ranges, &work);
-    } else {
-        threads->parallel_for(threads->parallel_user, most, run_ranges, &work);
-        run_ranges(&work, 0); /* what a thread pool that ran no task would leave undone */
-    }
+    eg_cpu_work work = {.body = body, .arg = arg, .count = count, .threads = most};
+    eg_cpu_parallel_all(threads, most, &work, 1);
 }

@@ -17,6 +17,19 @@ void eg_threads_free(eg_threads *threads); /* NULL is allowed */
 void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
                      void (*body)(void *arg, int64_t index, int thread), void *arg);
 
+/* The work of a step, shared out among `threads` at most. */
+typedef struct eg_cpu_work {
+    void (*body)(void *arg, int64_t index, int thread);
+    void *arg;
+    int64_t count; /* indices */
+    int threads;
+} eg_cpu_work;
+
+/* The same for steps that need nothing of each other, EG_CPU_WORKS of them at most, with one fork and join:
+ * no thread waits for the others between them. On at most `most` threads together. */
+enum { EG_CPU_WORKS = 6 };
+void eg_cpu_parallel_all(eg_threads *threads, int most, eg_cpu_work *work, int count);
+
 /* Calls between(arg) on the calling thread, after each body that it runs; NULL: no more. For what has to be
  * advanced while the threads are busy. */
 void eg_cpu_call_between(void (*between)(void *arg), void *arg);
