@@ -4,7 +4,7 @@
  * short while in a loop, which is the quickest way to begin, and then asleep, which leaves its processor to
  * others. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu */
 #endif
 #include "pool.h"
 
@@ -15,9 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a thread waits in a loop: longer than it takes to wake one, and than a step that it has no part
- * in, so that a thread which works in one step of a call is not woken in each call. */
-enum { SPIN_NANOSECONDS = 300000 };
+/* How long a thread waits in a loop: longer than it takes to wake one. For a worker it is the time since the
+ * last job, of whichever threads, so that one which works in one step of a call is not woken in each call,
+ * however long the others take; but no longer than OWN_NANOSECONDS since a job of its own. */
+enum { SPIN_NANOSECONDS = 300000, OWN_NANOSECONDS = 5000000 };
 /* Bytes of a worker's stack. Kernels need some KiB, sanitizers several times that. */
 enum { STACK = 1 << 20 };
 /* Where the system has refused a thread, it is asked again after as many jobs. */
@@ -29,6 +30,7 @@ enum { THREADS_BITS = 16, THREADS_MASK = (1 << THREADS_BITS) - 1, QUIT = THREADS
 typedef struct worker {
     _Alignas(64) int busy; /* may be inside of a job */
     int asleep;            /* or about to be: has to be woken */
+    int processor;         /* where it took up the job */
     int index;
     uint64_t last; /* the job it had last */
     eg_pool *pool;
@@ -41,7 +43,8 @@ struct eg_pool {
     _Alignas(64) uint64_t job;
     eg_task task;
     void *arg;
-    int waits; /* the caller is asleep until no worker is busy */
+    int processor; /* of the caller, when it opened the job */
+    int waits;     /* the caller is asleep until no worker is busy */
     pthread_mutex_t mutex;
     pthread_cond_t done;
     eg_allocator allocator;
@@ -75,18 +78,41 @@ static int64_t nanoseconds(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* The wait in a loop: `while (!condition && may_spin(&spin))`. */
+/* The one that this thread runs on, or has just run on; -1: the system does not say. */
+static int processor(void) {
+#if defined(__linux__)
+    return sched_getcpu();
+#else
+    return -1;
+#endif
+}
+
+/* Where the system has put two threads on one processor, one of them waits in a loop and the other has the
+ * work that it waits for. */
+static bool is_here(const int *of) {
+    const int here = processor();
+    return here >= 0 && __atomic_load_n(of, __ATOMIC_RELAXED) == here;
+}
+
+/* The wait in a loop: `while (!condition && may_spin(&spin, job))`. Another job is a new beginning. */
 typedef struct spin {
     int turns;
-    int64_t end;
+    int64_t end, last;
+    uint64_t job;
 } spin;
 
-static bool may_spin(spin *s) {
-    if (s->turns++ % 32 == 0) {
+/* Of some turns, the one that looks at the clock. */
+static bool is_at_clock(const spin *s) { return s->turns % 32 == 0; }
+
+static bool may_spin(spin *s, uint64_t job) {
+    if (is_at_clock(s)) {
         const int64_t now = nanoseconds();
-        if (s->end == 0) s->end = now + SPIN_NANOSECONDS;
-        if (now >= s->end) return false;
+        if (s->last == 0) s->last = now + OWN_NANOSECONDS;
+        if (s->end == 0 || s->job != job) s->end = now + SPIN_NANOSECONDS;
+        s->job = job;
+        if (now >= s->end || now >= s->last) return false;
     }
+    s->turns++;
     pause_briefly();
     return true;
 }
@@ -97,10 +123,11 @@ static bool has_job(const worker *w, uint64_t *job) {
 }
 
 static uint64_t wait_for_job(worker *w) {
-    uint64_t job;
+    uint64_t job = w->last;
     spin s = {0};
-    while (w->pool->spins && may_spin(&s)) {
+    while (w->pool->spins && may_spin(&s, job)) {
         if (has_job(w, &job)) return job;
+        if (is_at_clock(&s) && is_here(&w->pool->processor)) break; /* the caller's: it needs that */
     }
     pthread_mutex_lock(&w->mutex);
     __atomic_store_n(&w->asleep, 1, __ATOMIC_SEQ_CST); /* before the last look at the job */
@@ -112,9 +139,9 @@ static uint64_t wait_for_job(worker *w) {
 
 static void wake(worker *w) {
     if (__atomic_load_n(&w->asleep, __ATOMIC_SEQ_CST) == 0) return;
-    pthread_mutex_lock(&w->mutex);
-    pthread_cond_signal(&w->wake);
+    pthread_mutex_lock(&w->mutex); /* it waits by then, or sees the job */
     pthread_mutex_unlock(&w->mutex);
+    pthread_cond_signal(&w->wake); /* now: it would only wait for the mutex */
 }
 
 /* The first worker from `first` on, below `threads`, that is busy; or `threads`. */
@@ -126,7 +153,10 @@ static int next_busy(const eg_pool *pool, int first, int threads) {
 static void wait_until_done(eg_pool *pool, int threads) {
     int busy = next_busy(pool, 1, threads);
     spin s = {0};
-    while (busy < threads && pool->spins && may_spin(&s)) busy = next_busy(pool, busy, threads);
+    while (busy < threads && pool->spins && may_spin(&s, 0)) {
+        if (is_at_clock(&s) && is_here(&pool->workers[busy].processor)) sched_yield();
+        busy = next_busy(pool, busy, threads);
+    }
     if (busy == threads) return;
     pthread_mutex_lock(&pool->mutex);
     __atomic_store_n(&pool->waits, 1, __ATOMIC_SEQ_CST); /* before the last look at the workers */
@@ -155,6 +185,7 @@ static void *work(void *arg) {
         uint64_t job;
         const bool open = has_job(w, &job);
         const bool quits = open && (job & THREADS_MASK) == QUIT;
+        __atomic_store_n(&w->processor, processor(), __ATOMIC_RELAXED);
         if (open && !quits) pool->task(pool->arg, w->index);
         if (open) w->last = job;
         __atomic_store_n(&w->busy, 0, __ATOMIC_SEQ_CST);
@@ -270,6 +301,7 @@ void eg_pool_run(eg_pool *pool, int threads, eg_task task, void *arg) {
     if (threads > 1) {
         pool->task = task;
         pool->arg = arg;
+        __atomic_store_n(&pool->processor, processor(), __ATOMIC_RELAXED);
         open_job(pool, threads);
         for (int i = 1; i < threads; i++) wake(&pool->workers[i]);
     }
