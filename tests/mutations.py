@@ -33,7 +33,7 @@ MUTATIONS = [
     ("threads: one that cannot be made is counted", "src/cpu/pool_pthread.c",
      "make_worker(pool, pool->made)) pool->made++", "(make_worker(pool, pool->made), true)) pool->made++"),
     ("threads: a caller's pool that runs no task leaves the work undone", "src/cpu/threads.c",
-     "        run_ranges(&work, 0); /* what", "        /* what"),
+     "        run_ranges(&all, 0); /* what", "        /* what"),
     ("threads: closing a context leaves them", "src/cpu/pool_pthread.c",
      "if (!is_forked(pool)) join_workers(pool);\n    const eg_allocator allocator = pool->allocator;\n"
      "    allocator.free(pool, allocator.user);", "(void)join_workers;"),
