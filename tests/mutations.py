@@ -151,6 +151,8 @@ MUTATIONS = [
      "add_view(&x->writes, &op->out);", "add(&x->writes, 0);"),
     ("forks: only the first step's blocks are shared out", "src/cpu/threads.c",
      "for (int i = 0; i < all->count; i++) {", "for (int i = 0; i < 1; i++) {"),
+    ("blocks with column sums end within a chunk", "src/cpu/blocking.c",
+     "eg_term_of(x, EG_TERM_COLUMN_SUMS) != NULL;", "x->depth < 0;"),
     ("block fusion: a map has other blocks than the product before it", "src/cpu/map.c",
      "if (step->tile_rows > 0) job->band = step->tile_rows, job->segment = step->tile_cols;", ""),
     ("block fusion: the last step of the same blocks is left out", "src/cpu/backend.c",

@@ -78,6 +78,8 @@ static bool may_join(const eg_program *program, int first, int at) {
     if (!has_same_result(op, op_of(program, first)) || !fits_blocks(step, &program->step[first]) ||
         may_refuse_late(program, step) || may_refuse_late(program, &program->step[first]))
         return false;
+    if (eg_term_of(op, EG_TERM_COLUMN_SUMS) != NULL && program->step[first].tile_rows % EG_CPU_CHUNK != 0)
+        return false;
     for (int i = first; i < at; i++) {
         const eg_op *before = op_of(program, i);
         if (multiplies_result_of(op, before) || multiplies_result_of(before, op)) return false;

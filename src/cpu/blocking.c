@@ -102,12 +102,22 @@ static double time_of(const eg_op *x, const block_grid *grid, int threads) {
     return numbers * cost;
 }
 
+/* Blocks are of so many rows or a multiple: whole chunks of column sums. A result of the caller's without
+ * such sums may be in smaller blocks, so that some sixty rows and a few micro-panels are enough for many
+ * threads. */
+static int64_t rows_of_unit(const eg_op *x) {
+    enum { ROWS = 32 }; /* a multiple of every mr and of the rows of every epilogue */
+    const bool is_whole = x->kind != EG_GEMM || x->out.space != EG_OPERAND || x->out.id >= EG_OPERANDS ||
+                          eg_term_of(x, EG_TERM_COLUMN_SUMS) != NULL;
+    return is_whole ? EG_CPU_CHUNK : ROWS;
+}
+
 /* Blocks that divide evenly among the threads. Where each thread has many, any blocks do. */
 static block_grid even_grid(const eg_cpu_kernel *kernel, const eg_op *x, int threads, block_grid largest) {
     enum { MANY = 24 };
     block_grid best = largest;
     double least = 0;
-    for (int64_t mc = largest.mc; mc > 0; mc -= EG_CPU_CHUNK) {
+    for (int64_t mc = largest.mc; mc > 0; mc -= rows_of_unit(x)) {
         for (int64_t nc = largest.nc; nc > 0; nc -= kernel->micro.nr) {
             const block_grid grid = grid_of(x, mc, nc);
             if (blocks_of(x, &grid) > MANY * threads) break;
@@ -167,7 +177,7 @@ eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const e
 }
 
 int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *x) {
-    const double units = (double)x->items * (double)eg_ceil_div(x->rows, EG_CPU_CHUNK) *
+    const double units = (double)x->items * (double)eg_ceil_div(x->rows, rows_of_unit(x)) *
                          (double)eg_ceil_div(x->cols, kernel->micro.nr);
     return units < INT32_MAX ? (int64_t)units : INT32_MAX;
 }
