@@ -77,21 +77,22 @@ static void run_range(const eg_cpu_work *work, range *of, int thread) {
     }
 }
 
+/* The index of the thread's range of a step; from the step's number of ranges on: it has none. */
+static int own_range(const shared_work *all, int step, int thread) {
+    return (thread - all->first[step] + all->threads) % all->threads;
+}
+
 /* The own ranges of all steps come before what is left of any other thread's. */
 static void run_ranges(void *arg, int thread) {
     const shared_work *all = arg;
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < all->count; i++) {
-            const eg_cpu_work *work = &all->work[i];
-            range *ranges = all->ranges + i * all->most;
-            const int own = (thread - all->first[i] + all->threads) % all->threads;
-            if (round == 0) {
-                if (own < work->threads) run_range(work, &ranges[own], thread);
-                continue;
-            }
-            for (int j = 1; j <= work->threads; j++)
-                run_range(work, &ranges[(own + j) % work->threads], thread);
-        }
+    for (int i = 0; i < all->count; i++) {
+        const int own = own_range(all, i, thread);
+        if (own < all->work[i].threads) run_range(&all->work[i], &all->ranges[i * all->most + own], thread);
+    }
+    for (int i = 0; i < all->count; i++) {
+        const int own = own_range(all, i, thread), ranges = all->work[i].threads;
+        for (int j = 1; j <= ranges; j++)
+            run_range(&all->work[i], &all->ranges[i * all->most + (own + j) % ranges], thread);
     }
 }
 
@@ -116,13 +117,10 @@ static int limited(const eg_threads *threads, int most, int64_t count) {
 void eg_cpu_parallel_all(eg_threads *threads, int most, eg_cpu_work *work, int count) {
     shared_work all = {.ranges = threads->ranges, .most = threads->most, .count = count, .work = work};
     int64_t indices = 0;
-    int wanted = 0;
     for (int i = 0; i < count; i++) {
         work[i].threads = limited(threads, work[i].threads < most ? work[i].threads : most, work[i].count);
-        if (work[i].threads > wanted) wanted = work[i].threads;
         indices += work[i].count;
     }
-    if (wanted <= 1 && count <= 1) most = 1;
     all.threads = limited(threads, most, indices);
     if (all.threads <= 1) {
         for (int i = 0; i < count; i++) run_alone(&work[i]);
@@ -144,5 +142,9 @@ void eg_cpu_parallel_all(eg_threads *threads, int most, eg_cpu_work *work, int c
 void eg_cpu_parallel(eg_threads *threads, int most, int64_t count,
                      void (*body)(void *arg, int64_t index, int thread), void *arg) {
     eg_cpu_work work = {.body = body, .arg = arg, .count = count, .threads = most};
-    eg_cpu_parallel_all(threads, most, &work, 1);
+    if (limited(threads, most, count) <= 1) {
+        run_alone(&work);
+    } else {
+        eg_cpu_parallel_all(threads, most, &work, 1);
+    }
 }
