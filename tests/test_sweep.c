@@ -114,9 +114,9 @@ static void check_threads(const eg_caps *caps, const recorded_operation *x) {
 }
 
 static bool makes(const eg_step *step, const eg_view *view) {
+    if (step->op == EG_NO_OP || view->space != EG_TEMPORARY) return false;
     const eg_op *op = &program.list.op[step->op];
     const eg_term *sums = eg_term_of(op, EG_TERM_COLUMN_SUMS);
-    if (step->op == EG_NO_OP || view->space != EG_TEMPORARY) return false;
     return (op->out.space == EG_TEMPORARY && op->out.id == view->id) ||
            (sums != NULL && sums->view.id == view->id);
 }
