@@ -163,7 +163,7 @@ static void memory_rows(eg_rows *rows, const eg_operand *x, const eg_tile *tile)
 static bool in_place(const eg_epilogue *e, const eg_operand *x, const eg_tile *tile) {
     const eg_cpu_kernel *kernel = e->kernel;
     const bool masks = (kernel->needs & EG_CPU_AVX512) != 0;
-    const bool whole_vectors = kernel->micro.lanes > 0 && tile->cols % kernel->micro.lanes == 0;
+    const bool whole_vectors = kernel->micro.lanes > 0 && (tile->cols & (kernel->micro.lanes - 1)) == 0;
     return x->col_stride == 1 && (masks || (x->dtype == kernel->compute && whole_vectors));
 }
 

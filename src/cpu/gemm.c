@@ -11,6 +11,7 @@
  */
 #include <string.h>
 
+#include "blocking.h"
 #include "cpu.h"
 #include "epilogue.h"
 
@@ -39,7 +40,8 @@ typedef struct product {
     bool fused;                       /* and the right operand, */
     bool widens;                      /* or converts micro-panels of a pack */
     bool single_pass;                 /* the whole depth is summed in registers */
-    bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue */
+    bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue, */
+    bool relu;                        /* or this after the epilogue's bias */
     side left, right;
     eg_operand a, b; /* in place, or with fused packing: the operand itself */
     eg_dtype b_dtype;
@@ -163,8 +165,12 @@ static void make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->prefetch_out = epilogue->non_temporal ? NULL : x->turns ? &x->result : choose_prefetch_out(x);
     /* An accumulated result is prefetched as prefetch_out. */
     x->prefetch_in = is_amx || op->accumulate ? NULL : eg_cpu_epilogue_reads(epilogue);
-    x->stores_result =
-        x->out != NULL && op->terms == 0 && !is_amx && x->out->dtype == kernel->compute && !op->accumulate;
+    const eg_operand *bias = epilogue->bias;
+    x->stores_result = x->out != NULL && eg_cpu_stores_sums(op) && !is_amx &&
+                       x->out->dtype == kernel->compute &&
+                       (bias == NULL || (bias->dtype == kernel->compute && bias->col_stride == 1));
+    const eg_term *act = eg_term_of(op, EG_TERM_ACT);
+    x->relu = act != NULL && act->activation == EG_ACT_RELU;
 }
 
 /* The operand's index `at` from `k` on. */
@@ -194,9 +200,19 @@ typedef struct pass {
     bool first, last;
 } pass;
 
-/* The micro-kernel stores to the caller's memory: no epilogue, and a tile of whole rows and vectors. */
+/* The micro-kernel stores to the caller's memory: a tile of whole rows and vectors, with no epilogue but a
+ * bias and relu. */
 static bool is_stored_directly(const product *x, const eg_tile *tile) {
     return x->stores_result && tile->rows == x->mr && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
+}
+
+static void store_directly(const product *x, const eg_tile *tile, eg_micro_tile *sums) {
+    const eg_operand *bias = x->epilogue->bias;
+    sums->out = eg_cpu_at(x->out, tile->item, tile->row, tile->col);
+    sums->out_stride = x->out->row_stride;
+    sums->non_temporal = x->epilogue->non_temporal;
+    sums->bias = bias != NULL ? eg_cpu_at(bias, 0, 0, tile->col) : NULL;
+    sums->relu = x->relu;
 }
 
 /* Whether the tile is the last one of an epilogue, which has all of `finished`. */
@@ -219,13 +235,12 @@ static void run_tile(const product *x, const block *b, const pass *pass, const e
     plan->epilogue_step = eg_cpu_epilogue_step;
     plan->epilogue_steps = b->epilogue->of != NULL ? b->epilogue->steps - b->epilogue->step : 0;
     const bool direct = pass->last && is_stored_directly(x, tile);
-    const eg_micro_tile sums = {.initial = pass->first ? NULL : tile->values,
-                                .out = direct ? eg_cpu_at(x->out, tile->item, tile->row, tile->col)
-                                              : tile->values,
-                                .out_stride = direct ? x->out->row_stride : x->nr,
-                                .rows = tile->rows,
-                                .non_temporal = direct && x->epilogue->non_temporal,
-                                .deferred = b->deferred};
+    eg_micro_tile sums = {.initial = pass->first ? NULL : tile->values,
+                          .out = tile->values,
+                          .out_stride = x->nr,
+                          .rows = tile->rows,
+                          .deferred = b->deferred};
+    if (direct) store_directly(x, tile, &sums);
     x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
     if (!pass->last || direct) return;
     eg_tile finished;

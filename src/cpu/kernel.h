@@ -84,6 +84,8 @@ typedef struct eg_micro_tile {
     int64_t out_stride;  /* numbers from row to row of `out` */
     int64_t rows;        /* that there are of its mr: dots of bf16 make no others */
     bool non_temporal;   /* stores bypass the caches; whole cache lines only */
+    const void *bias;    /* vector units: added to every row, for whole vectors of columns; NULL: none */
+    bool relu;           /* and then the larger of that and 0 */
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;
 

@@ -66,7 +66,23 @@ EG_INLINE const char *EG_V(prefetch_rows)(const eg_prefetch_rows *of, const char
     return at;
 }
 
-/* Adds the tile's initial values to the accumulators and stores them. */
+/* A sum with the epilogue of a bias, and perhaps of relu. */
+EG_INLINE EG_T EG_V(finish_sum)(EG_T sum, EG_T bias, const bool relu) {
+    const EG_T x = sum + bias;
+    return relu ? EG_V(unless_nan)(x, EG_V(act_relu)(x), ~(EG_I){0}) : x;
+}
+
+EG_INLINE void EG_V(finish_accumulators)(EG_T sum[EG_MR][EG_NV], const EG_R *bias, const bool relu,
+                                         const int nv) {
+    EG_UNROLL(8)
+    for (int j = 0; j < nv; j++) {
+        const EG_T b = bias != NULL ? EG_V(load)(bias + j * EG_LANES) : EG_V(splat)((EG_R)-0.0);
+        EG_UNROLL(16)
+        for (int i = 0; i < EG_MR; i++) sum[i][j] = EG_V(finish_sum)(sum[i][j], b, relu);
+    }
+}
+
+/* Adds the tile's initial values to the accumulators, finishes and stores them. */
 EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_tile *tile, const int nv) {
     const EG_R *initial = tile->initial;
     const int64_t stride = tile->out_stride;
@@ -77,6 +93,11 @@ EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_t
             EG_UNROLL(8)
             for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(initial + i * EG_NR + j * EG_LANES);
         }
+    }
+    if (tile->relu) {
+        EG_V(finish_accumulators)(sum, tile->bias, true, nv);
+    } else if (tile->bias != NULL) {
+        EG_V(finish_accumulators)(sum, tile->bias, false, nv);
     }
 #define EG_PUT(store)                                                                                        \
     EG_UNROLL(16)                                                                                            \
