@@ -116,7 +116,7 @@ static inline int64_t eg_cpu_chunks(int64_t rows) { return (rows + EG_CPU_CHUNK 
  * with a multiplication. A power of two, so that chunks are whole ones. They fit into a row of a tile, as
  * transposed ones have to. */
 static inline int64_t eg_cpu_epilogue_rows(const eg_cpu_kernel *kernel) {
-    enum { BYTES = 2048 };
+    enum { BYTES = 6144 };
     const int64_t nr = kernel->micro.nr, bytes = nr * (int64_t)eg_size_of(kernel->compute);
     int64_t rows = kernel->micro.mr;
     while (!eg_cpu_is_amx(kernel) && 2 * rows <= nr && 2 * rows * bytes <= BYTES) rows *= 2;
