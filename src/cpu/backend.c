@@ -113,8 +113,9 @@ static int run_fused(const eg_cpu_run *run, const eg_step *step, int left) {
     return fused.count;
 }
 
-/* Steps that need nothing of each other, as many as there are from `step` on, of `left`: one fork and join.
- */
+_Static_assert((int)EG_CPU_WORKS <= (int)EG_CPU_FUSED_STEPS, "a part for each step of a fork");
+
+/* Steps that need nothing of each other, as many as there are from `step` on, of `left`. */
 static int run_beside(const eg_cpu_run *run, const eg_step *step, int left) {
     fused_steps all;
     eg_cpu_work work[EG_CPU_WORKS];

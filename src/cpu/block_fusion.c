@@ -4,7 +4,7 @@
  * memory again. The bits are those of one step after the other. Pure. */
 #include "compiler.h"
 
-/* Neither of the third such pair, y and residual, is multiplied. */
+/* Of the third such pair, y and residual, neither is multiplied. */
 int eg_cpu_memory_of(int id) {
     return id == EG_OP_GRAD_PRE ? EG_OP_GRAD : id == EG_OP_D_A ? EG_OP_D_A_RESIDUAL : id;
 }

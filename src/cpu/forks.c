@@ -83,9 +83,7 @@ static bool may_join(const eg_program *program, int first, int at) {
     return true;
 }
 
-/* Names that stand for the memory of others: of a call in chunks, over processes, or whose output is an
- * input.
- */
+/* Names that stand for the memory of others: of calls in chunks, over processes, or in place. */
 static bool has_aliases(const eg_op_list *list) {
     places named = {{0}};
     for (int i = 0; i < list->ops; i++) {
@@ -107,8 +105,7 @@ static int most_threads(const eg_program *program, int first, int count) {
     return most;
 }
 
-/* As many as all steps together take, of those that have scratch. Where each is for one thread, so are all.
- */
+/* As many as all steps together take, of those that have scratch. Steps for one thread each are for one. */
 static int threads_of(const eg_program *program, int first, int count) {
     const int most = most_threads(program, 0, program->steps);
     int all = 0;
