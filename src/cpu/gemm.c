@@ -200,10 +200,14 @@ typedef struct pass {
     bool first, last;
 } pass;
 
-/* The micro-kernel stores to the caller's memory: a tile of whole rows and vectors, with no epilogue but a
- * bias and relu. */
+/* The micro-kernel stores to the caller's memory: whole vectors, with no epilogue but a bias and relu. Of
+ * their tiles those that lack rows have an epilogue of their own. */
+static bool has_direct_tiles(const product *x, const eg_tile *tile) {
+    return x->stores_result && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
+}
+
 static bool is_stored_directly(const product *x, const eg_tile *tile) {
-    return x->stores_result && tile->rows == x->mr && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
+    return has_direct_tiles(x, tile) && tile->rows == x->mr;
 }
 
 static void store_directly(const product *x, const eg_tile *tile, eg_micro_tile *sums) {
@@ -218,8 +222,9 @@ static void store_directly(const product *x, const eg_tile *tile, eg_micro_tile 
 /* Whether the tile is the last one of an epilogue, which has all of `finished`. */
 static bool ends_epilogue(const product *x, const block *b, const eg_tile *tile, eg_tile *finished) {
     const int64_t end = tile->row + tile->rows, above = tile->row & (x->epilogue_rows - 1);
-    if ((end & (x->epilogue_rows - 1)) != 0 && end < b->row + b->rows && !x->stores_result) return false;
-    const int64_t before = x->stores_result ? 0 : eg_least(above, tile->row - b->row);
+    const bool alone = has_direct_tiles(x, tile);
+    if ((end & (x->epilogue_rows - 1)) != 0 && end < b->row + b->rows && !alone) return false;
+    const int64_t before = alone ? 0 : eg_least(above, tile->row - b->row);
     *finished = *tile;
     finished->row -= before, finished->rows += before;
     finished->values = (char *)tile->values - (size_t)(before * x->nr) * x->size;
