@@ -213,7 +213,7 @@ static double library_by_tiles(const eg_cuda_machine *machine, const eg_cuda_cos
     return least;
 }
 
-/* Sums of one term: as long as results take to be stored, at a rate for each type. */
+/* Sums of one term: as long as results take to be stored, at a rate for each type, measured on an H200. */
 static double library_outer(const eg_cuda_machine *machine, const eg_cuda_gemm *x) {
     const double launch = 1.6, rates[] = {1.83, 3.05, 4.55}; /* 1e6 bytes a microsecond */
     const size_t size = eg_size_of((eg_dtype)x->out.dtype);
@@ -222,7 +222,7 @@ static double library_outer(const eg_cuda_machine *machine, const eg_cuda_gemm *
 }
 
 /* Few rows of f32 and f64 are also made as vectors are: threads go along the depth, which they do not split,
- * and each further row takes a part of memory's rate. 0: they are not few. */
+ * and each further row takes a part of memory's rate. Measured on an H200. 0: they are not few. */
 static double library_few_rows(const eg_cuda_gemm *x, double memory) {
     enum { MOST = 15 };
     const double along = 5.2e-3, across = 20e-3, each = 0.13; /* microseconds a term; of memory's time */
@@ -413,11 +413,10 @@ static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *r
     const double lines =
         (double)row->tile_rows / eg_cuda_tiles_across(row) + (double)row->tile_cols / eg_cuda_tiles_down(row);
     const double bytes = blocks * lines * row->k_block * (double)eg_size_of(row->dtype);
-    const double grown = (double)machine->multiprocessors / machine->calibration->multiprocessors;
     const bool same_right = splits == 1 && eg_cuda_cluster_tiles(row) == 1,
                same_left = x->rows <= row->tile_rows;
     const double together = same_right || same_left || k_blocks <= in_step ? 1 : in_step / k_blocks;
-    return bytes / (rate * grown) * (1 - together / 2);
+    return bytes / (rate * grown_of(machine)) * (1 - together / 2);
 }
 
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until

@@ -10,7 +10,8 @@
 typedef struct eg_cuda_costs {
     double launch;   /* until the first k-block, and after the last tile */
     double k_block;  /* of a tile, of which a multiprocessor (cluster, if persistent) makes one at a time */
-    double odd;      /* of operands that are not in vectors; the library's where it has no fast kernel */
+    double odd;      /* of operands that are not in vectors; the library's where it has no fast kernel; a
+                        map's of a million numbers that it reads one by one */
     double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile */
     double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
     double tile;     /* its prologue and the epilogue without terms */

@@ -128,7 +128,7 @@
      .across = tiles_across},
 #define HOPPER_CLUSTER(type, storage, rows, cols)                                                            \
     HOPPER_CLUSTER_OF(#type "_cluster", storage, 1, 1, rows, cols)
-#define HOPPER_SHARING(type, storage, down, across, rows, cols)                                              \
+#define HOPPER_MULTICAST(type, storage, down, across, rows, cols)                                            \
     HOPPER_CLUSTER_OF(#type "_cluster_" #down "x" #across, storage, down, across, rows, cols)
 #define HOPPER_16_CLUSTER(type, storage)                                                                     \
     HOPPER_CLUSTER(type, storage, 64, 64)                                                                    \
@@ -139,9 +139,9 @@
     HOPPER_CLUSTER(type, storage, 128, 192)                                                                  \
     HOPPER_CLUSTER(type, storage, 128, 256)                                                                  \
     HOPPER_CLUSTER(type, storage, 192, 128)                                                                  \
-    HOPPER_SHARING(type, storage, 1, 4, 128, 64)                                                             \
-    HOPPER_SHARING(type, storage, 2, 2, 128, 128)                                                            \
-    HOPPER_SHARING(type, storage, 2, 1, 128, 192)
+    HOPPER_MULTICAST(type, storage, 1, 4, 128, 64)                                                           \
+    HOPPER_MULTICAST(type, storage, 2, 2, 128, 128)                                                          \
+    HOPPER_MULTICAST(type, storage, 2, 1, 128, 192)
 
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \

@@ -218,8 +218,8 @@ static bool is_of_rows(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
  * the compute type or the layer's may lie in rows of any pitch. */
 static bool is_one_row(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     enum { RESULTS = 2, READ = 3 };
-    const eg_cuda_matrix *const results[RESULTS] = {&x->out, &x->second}, *const read[READ] = {
-                                                                              &x->left, &x->in, &x->bias};
+    const eg_cuda_matrix *const results[RESULTS] = {&x->out, &x->second};
+    const eg_cuda_matrix *const read[READ] = {&x->left, &x->in, &x->bias};
     const int64_t most = 1LL << 31;
     if (x->items != 1 || x->cols >= most || x->rows >= most / x->cols) return false;
     for (int i = 0; i < RESULTS; i++) {

@@ -496,7 +496,7 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     epilogue.sum_columns(at);
 }
 
-#define EG_CLUSTER_SHARING_KERNEL(type, bf16, down, across, rows, cols)                                      \
+#define EG_CLUSTER_MULTICAST_KERNEL(type, bf16, down, across, rows, cols)                                    \
     extern "C" __global__ void __launch_bounds__(EG_CLUSTER_THREADS(rows, cols),                             \
                                                  EG_CLUSTER_BLOCKS(rows, cols))                              \
         eg_hopper_##type##_cluster_##down##x##across##_##rows##x##cols(                                      \
@@ -519,9 +519,9 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     EG_CLUSTER_KERNEL(type, bf16, 128, 192)                                                                  \
     EG_CLUSTER_KERNEL(type, bf16, 128, 256)                                                                  \
     EG_CLUSTER_KERNEL(type, bf16, 192, 128)
-#define EG_CLUSTER_SHARING_KERNELS(type, bf16)                                                               \
-    EG_CLUSTER_SHARING_KERNEL(type, bf16, 1, 4, 128, 64)                                                     \
-    EG_CLUSTER_SHARING_KERNEL(type, bf16, 2, 2, 128, 128)                                                    \
-    EG_CLUSTER_SHARING_KERNEL(type, bf16, 2, 1, 128, 192)
+#define EG_CLUSTER_MULTICAST_KERNELS(type, bf16)                                                             \
+    EG_CLUSTER_MULTICAST_KERNEL(type, bf16, 1, 4, 128, 64)                                                   \
+    EG_CLUSTER_MULTICAST_KERNEL(type, bf16, 2, 2, 128, 128)                                                  \
+    EG_CLUSTER_MULTICAST_KERNEL(type, bf16, 2, 1, 128, 192)
 
 #endif

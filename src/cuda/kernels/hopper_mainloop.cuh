@@ -129,6 +129,31 @@ template <class K> EG_DEVICE bool eg_shares_left(const eg_cuda_hopper &p) {
     return K::SHARES_LEFT || (!K::GROUPED && !K::STREAM_K && p.shares_left != 0);
 }
 
+/* LINES rows of left, or columns of right, from `at` on. */
+template <bool MN_MAJOR, int LINES>
+EG_DEVICE void eg_load_side(uint32_t to, const eg_cuda_tensor_map &from, uint32_t full, int at, int depth,
+                            int item) {
+#pragma unroll
+    for (int i = 0; i < (MN_MAJOR ? LINES / 64 : 1); i++) {
+        const int line = at + i * 64;
+        eg_load_box(to + i * 64 * 128, from, full, MN_MAJOR ? line : depth, MN_MAJOR ? depth : line, item);
+    }
+}
+
+/* One half of them in each block, for both blocks. */
+template <bool MN_MAJOR, int LINES>
+EG_DEVICE void eg_load_half_for_both(uint32_t to, const eg_cuda_tensor_map &from, uint32_t full, int at,
+                                     int depth, int item, uint32_t rank) {
+    if (MN_MAJOR) {
+#pragma unroll
+        for (int i = 0; i < LINES / 64; i++)
+            eg_load_box_all(to + (2 * i + rank) * 32 * 128, from, full, at + i * 64, depth + rank * 32, item,
+                            3);
+    } else {
+        eg_load_box_all(to + rank * (LINES / 2) * 128, from, full, depth, at + rank * (LINES / 2), item, 3);
+    }
+}
+
 /* The block's rows of left, and for both blocks its half of right; or the other way round. */
 template <class K>
 EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &ring, const eg_hopper_tile &tile,
@@ -138,39 +163,13 @@ EG_DEVICE void eg_load_k_block(const eg_cuda_hopper &p, const eg_ring_of<K> &rin
     const int right_item = p.gemm.right.item_stride == 0 ? 0 : item;
     eg_barrier_expect(ring.full(), K::STAGE_BYTES);
     if (eg_shares_left<K>(p)) {
-        if (K::LEFT_MN_MAJOR) {
-#pragma unroll
-            for (int i = 0; i < K::ROWS / 64; i++) {
-                eg_load_box_all(left + (2 * i + rank) * 32 * 128, p.left, ring.full(), tile.row + i * 64,
-                                depth + rank * 32, left_item, 3);
-            }
-        } else {
-            eg_load_box_all(left + rank * K::LEFT_BYTES / 2, p.left, ring.full(), depth,
-                            tile.row + rank * K::ROWS / 2, left_item, 3);
-        }
-#pragma unroll
-        for (int i = 0; i < (K::RIGHT_MN_MAJOR ? K::COLS / 64 : 1); i++) {
-            const int col = tile.col + i * 64;
-            eg_load_box(right + i * 64 * 128, p.right, ring.full(), K::RIGHT_MN_MAJOR ? col : depth,
-                        K::RIGHT_MN_MAJOR ? depth : col, right_item);
-        }
-        return;
-    }
-    if (K::LEFT_MN_MAJOR) {
-        eg_load_box(left, p.left, ring.full(), tile.row, depth, left_item);
-        eg_load_box(left + K::LEFT_BYTES / 2, p.left, ring.full(), tile.row + 64, depth, left_item);
+        eg_load_half_for_both<K::LEFT_MN_MAJOR, K::ROWS>(left, p.left, ring.full(), tile.row, depth,
+                                                         left_item, rank);
+        eg_load_side<K::RIGHT_MN_MAJOR, K::COLS>(right, p.right, ring.full(), tile.col, depth, right_item);
     } else {
-        eg_load_box(left, p.left, ring.full(), depth, tile.row, left_item);
-    }
-    if (K::RIGHT_MN_MAJOR) {
-#pragma unroll
-        for (int i = 0; i < K::COLS / 64; i++) {
-            eg_load_box_all(right + (2 * i + rank) * 32 * 128, p.right, ring.full(), tile.col + i * 64,
-                            depth + rank * 32, right_item, 3);
-        }
-    } else {
-        eg_load_box_all(right + rank * K::RIGHT_BYTES / 2, p.right, ring.full(), depth,
-                        tile.col + rank * K::COLS / 2, right_item, 3);
+        eg_load_side<K::LEFT_MN_MAJOR, K::ROWS>(left, p.left, ring.full(), tile.row, depth, left_item);
+        eg_load_half_for_both<K::RIGHT_MN_MAJOR, K::COLS>(right, p.right, ring.full(), tile.col, depth,
+                                                          right_item, rank);
     }
 }
 
