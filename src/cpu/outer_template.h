@@ -47,8 +47,7 @@ EG_INLINE void EG_V(finish_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *bias, cons
     for (int j = 0; j < vectors; j++) {
         const EG_T b = EG_V(load)(bias + j * EG_LANES);
         EG_UNROLL(16)
-        for (int i = 0; i < rows; i++)
-            sum[i * vectors + j] = EG_V(finish_sum)(sum[i * vectors + j], b, relu);
+        for (int i = 0; i < rows; i++) sum[i * vectors + j] = EG_V(finish_sum)(sum[i * vectors + j], b, relu);
     }
 }
 
