@@ -94,9 +94,9 @@ endif
 RECORDING ?= bench/recorded/$(if $(filter webgpu,$(BACKEND)),webgpu-h200,cpu-xeon-amx).txt
 DEVICE    ?= Xeon
 ifeq ($(BACKEND),cpu)
-calibrate: all
+calibrate: all $(BUILD)/bench-venv/ready
 	@cmake --build $(BUILD) --target cpu_counts
-	@python3 tools/calibrate_cpu.py $(BUILD)/tests/cpu_counts $(RECORDING) --device "$(DEVICE)" --write
+	@$(BUILD)/bench-venv/bin/python tools/calibrate_cpu.py $(BUILD)/tests/cpu_counts $(RECORDING) --device "$(DEVICE)" --write
 else ifeq ($(BACKEND),webgpu)
 calibrate: all
 	@cmake --build $(BUILD) --target webgpu_counts

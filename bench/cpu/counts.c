@@ -3,9 +3,10 @@
  *
  *     cpu_counts RECORDING
  *
- * A line each: the row, the microseconds of the recording, the least of its line, and the counts in the order
- * of EG_CPU_COST_TABLE, which is the first line. A count is the estimate where one of it costs a microsecond
- * and all else nothing. */
+ * A line each: the row, the microseconds of the recording, and the counts in the order of EG_CPU_COST_TABLE,
+ * which is the first line; an empty line after each operation. A count is the estimate where one of it costs
+ * a microsecond and all else nothing. What depends on caches is counted for the processor of the recording's
+ * first line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,14 +18,15 @@ static void *nowhere(void *user, int place, int64_t elements) {
     return (void *)((uintptr_t)(place + 1) << 40);
 }
 
-static void print_counts(const eg_cpu_kernel *row, const char way[3], const recorded_operation *x) {
+static void print_counts(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const char way[3],
+                         const recorded_operation *x) {
     static eg_program program;
     static eg_cpu_calibration unit;
     recorded_call call;
     eg_problem problem;
     recorded_call_of(x, nowhere, NULL, &call);
     if ((row->maths & EG_CPU_MATH(EG_MATH_DEFAULT)) == 0) call.layer.math = EG_MATH_FAST;
-    unit = recorded_calibration(eg_cpu_calibration_by_name(""), way);
+    unit = recorded_calibration(calibration, way);
     eg_caps caps = {.features = UINT32_MAX, .threads = 1, .only_kernel = row->name, .detail = &unit};
     for (int cost = 0; cost < EG_CPU_COSTS; cost++) {
         double count = 0;
@@ -38,7 +40,7 @@ static void print_counts(const eg_cpu_kernel *row, const char way[3], const reco
 }
 
 int main(int argc, char **argv) {
-    static char line[RECORDED_LINE], names[RECORDED_LINE];
+    static char line[RECORDED_LINE], names[RECORDED_LINE], device[RECORDED_LINE];
     const char *row_name[RECORDED_ROWS] = {NULL};
     FILE *file = argc == 2 ? fopen(argv[1], "r") : NULL;
     if (file == NULL) return fprintf(stderr, "usage: cpu_counts RECORDING\n"), 2;
@@ -47,24 +49,23 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, file) != NULL) {
         recorded_operation x;
         const char *times;
+        if (device[0] == '\0') memcpy(device, line, sizeof device);
         if (strncmp(line, "# rows:", 7) == 0) recorded_rows(memcpy(names, line, sizeof names), row_name);
         if (!recorded_parse(line, &x, &times)) continue;
         int row;
         char way[3];
-        double time, least = 0;
-        for (const char *at = times; recorded_next(&at, &row, way, &time);) {
-            if (least == 0 || time < least) least = time;
-        }
+        double time;
         while (recorded_next(&times, &row, way, &time)) {
             const eg_cpu_kernel *kernel = NULL;
             for (int i = 0; (kernel = eg_cpu_kernel_row(i)) != NULL; i++) {
                 if (strcmp(kernel->name, row_name[row]) == 0) break;
             }
             if (kernel == NULL) continue;
-            printf("%s %.6g %.6g", kernel->name, time, least);
-            print_counts(kernel, way, &x);
+            printf("%s %.6g", kernel->name, time);
+            print_counts(eg_cpu_calibration_by_name(device), kernel, way, &x);
             printf("\n");
         }
+        printf("\n");
     }
     fclose(file);
     return 0;

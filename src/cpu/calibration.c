@@ -19,7 +19,7 @@ static const eg_cpu_calibration calibrations[] = {
 };
 
 const eg_cpu_calibration *eg_cpu_calibration_by_name(const char *device) {
-    for (size_t i = 0; i < sizeof calibrations / sizeof *calibrations; i++) {
+    for (size_t i = sizeof calibrations / sizeof *calibrations; i-- > 0;) {
         if (strstr(device, calibrations[i].device) != NULL) return &calibrations[i];
     }
     return &calibrations[0];

@@ -101,19 +101,24 @@ const char *eg_cpu_needs_text(uint32_t needs) {
     return name;
 }
 
-/* A virtual machine may hide the generation in the name, "AMD EPYC", but not the family. */
+/* A virtual machine may hide the generation in the name, "AMD EPYC" or "Intel(R) Xeon(R) Processor", but not
+ * the family and the model. */
 void eg_cpu_model(char *name, size_t capacity) {
     snprintf(name, capacity, "cpu");
     FILE *file = fopen("/proc/cpuinfo", "r");
     if (file == NULL) return;
     char line[256];
-    int family = 0;
+    int family = 0, model = 0;
     while (fgets(line, sizeof line, file) != NULL) {
         const char *colon = strchr(line, ':');
-        if (strncmp(line, "cpu family", 10) == 0 && colon != NULL) family = atoi(colon + 1);
-        if (strncmp(line, "model name", 10) != 0 || colon == NULL) continue;
+        if (colon == NULL) continue;
+        if (strncmp(line, "cpu family", 10) == 0) family = atoi(colon + 1);
+        if (strncmp(line, "model\t", 6) == 0) model = atoi(colon + 1);
+        if (strncmp(line, "model name", 10) != 0) continue;
         line[strcspn(line, "\n")] = '\0';
-        snprintf(name, capacity, family > 0 ? "%s, family %d" : "%s", colon + 2, family);
+        const int length = snprintf(name, capacity, "%s", colon + 2);
+        if (family > 0 && length > 0 && (size_t)length < capacity)
+            snprintf(name + length, capacity - (size_t)length, ", family %d, model %d", family, model);
         break;
     }
     fclose(file);
