@@ -33,7 +33,7 @@ SPREADS = (0.16, 0.08, 0.04)  # one after the other: the first finds the way to 
 ERROR_WEIGHT, SPOILT = 0.3, 0.3
 PRIOR = 1e-5  # weight of the present table, where a recording says little
 MOST_REGRET = 2.0  # of one choice: the rest is a spoilt time
-LEAST = 1e-4  # nanoseconds: a constant of 0 may grow from here
+LEAST = 1e-4  # nanoseconds of an estimate, and of a constant that is 0 in every table
 OPERATIONS = 8  # recorded of each layer
 # What a processor may choose from at each level. A choice is judged where the last of them is possible.
 LEVELS = {"portable": ("portable",), "avx2": ("avx2",), "avx512": ("avx512",),
@@ -142,14 +142,16 @@ class Recording:
         numpy.add.at(by_constant, self.row, (gradient / estimate)[:, None] * self.counts)
         return (expected * some).sum() / some.sum() + (weight * within * (2 * error - within)).sum(), by_constant
 
-    def fit(self, start, some):
-        unit = numpy.maximum(start, LEAST)
+    def fit(self, start, usual, some):
+        """`usual`: of each constant, so that one that begins at 0 may grow."""
+        unit = numpy.maximum(start, usual)
+        begin = (start / unit).ravel()
 
         def loss(x):
             value, gradient = self.loss((x * unit.ravel()).reshape(unit.shape), spread, some)
-            return value + PRIOR * ((x - 1) ** 2).sum(), gradient.ravel() * unit.ravel() + 2 * PRIOR * (x - 1)
+            return value + PRIOR * ((x - begin) ** 2).sum(), gradient.ravel() * unit.ravel() + 2 * PRIOR * (x - begin)
 
-        x = numpy.ones(unit.size)
+        x = begin
         for spread in SPREADS:
             x = scipy.optimize.minimize(loss, x, jac=True, method="L-BFGS-B", bounds=[(0, None)] * x.size,
                                         options={"maxiter": 400, "maxfun": 500}).x
@@ -212,9 +214,10 @@ def main():
     start = numpy.array([constants.get(row, tables[0][1][row]) for row in rows])
     everything = numpy.ones(len(recording.choices.layer), bool)
     held = recording.choices.layer % 5 == 0 if options.unseen else everything
+    usual = numpy.maximum(numpy.mean([x for _, table in tables for x in table.values()], axis=0), LEAST)
     print(f"{'regret':8} {'level':12}  mean   > 5%  > 25%")
     print_regret("before", recording.judge(start, held))
-    fitted = recording.fit(start, ~held if options.unseen else everything)
+    fitted = recording.fit(start, usual, ~held if options.unseen else everything)
     print_regret("after", recording.judge(fitted, held))
     constants.update({row: list(values) for row, values in zip(rows, fitted)})
     for row, (like, slower) in UNMEASURED.items():
