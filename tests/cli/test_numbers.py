@@ -111,7 +111,7 @@ def test_chunks(tmp_path, inputs, dtype):
 
 
 def test_chunks_with_sums_in_d_b(tmp_path, inputs):
-    x = inputs("bf16", m=3000, k=400, n=30)
+    x = inputs("bf16", m=3000, k=1000, n=30)
     plan = ["plan", write(tmp_path / "in.safetensors", x), "--backward"]
     options = ["--activation", "mish", "--threads", 1]
     options += ["--workspace-limit", least_limit(*plan, *options)]
