@@ -26,13 +26,21 @@ static format format_of(eg_dtype dtype) {
     return (format){24, -126, 127};
 }
 
-/* A quarter of a test's time would be ldexp's, once or more for each number. */
+/* A quarter of a test's time would be ldexp's and ilogb's, once or more for each number. */
 static double power_of_two(int exponent) {
     double x;
     if (exponent < -1022 || exponent > 1023) return ldexp(1, exponent);
     const uint64_t bits = (uint64_t)(exponent + 1023) << 52;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/* x is not 0. ilogb where it must be. */
+static int exponent_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const int biased = (int)(bits >> 52 & 0x7ff);
+    return biased == 0 || biased == 0x7ff ? ilogb(x) : biased - 1023;
 }
 
 double oracle_unit_roundoff(eg_dtype dtype) { return power_of_two(-format_of(dtype).digits); }
@@ -42,12 +50,13 @@ eg_dtype oracle_compute_dtype(eg_dtype dtype) { return dtype == EG_F64 ? EG_F64 
 /* Subnormal numbers, and 0, share the spacing of the smallest normal. */
 double oracle_spacing(double x, eg_dtype dtype) {
     const format f = format_of(dtype);
-    const int exponent = x == 0 ? f.least : ilogb(x);
+    const int exponent = x == 0 ? f.least : exponent_of(x);
     return power_of_two((exponent < f.least ? f.least : exponent) - f.digits + 1);
 }
 
 double oracle_round(double x, eg_dtype dtype) {
     if (dtype == EG_F64 || x == 0 || !isfinite(x)) return x;
+    if (dtype == EG_F32) return (double)(float)x;
     const double spacing = oracle_spacing(x, dtype), rounded = nearbyint(x / spacing) * spacing;
     return fabs(rounded) >= power_of_two(format_of(dtype).most + 1) ? copysign((double)INFINITY, x) : rounded;
 }
@@ -72,7 +81,7 @@ static uint16_t half_bits(double x, eg_dtype dtype) {
     if (isnan(x)) return (uint16_t)(sign | (unsigned)all_ones << fraction_bits | 1U << (fraction_bits - 1));
     if (isinf(x)) return (uint16_t)(sign | (unsigned)all_ones << fraction_bits);
     if (x == 0) return (uint16_t)sign;
-    const int exponent = ilogb(x);
+    const int exponent = exponent_of(x);
     if (exponent < f.least)
         return (uint16_t)(sign | (unsigned)(fabs(x) * power_of_two(fraction_bits - f.least)));
     const unsigned significand =

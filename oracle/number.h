@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of each storage type, one at a time, by arithmetic rather than by bits: slow, plain, and sharing
- * no code with the library's conversions. */
+/* Numbers of each storage type, one at a time, by arithmetic rather than by bits, f32 by C's own conversion:
+ * slow, plain, and sharing no code with the library's. */
 #ifndef ORACLE_NUMBER_H
 #define ORACLE_NUMBER_H
 

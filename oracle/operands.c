@@ -162,6 +162,14 @@ static void lay_out_by_sets(const check_case *c, check_operand which, operand *x
     x->offset = in(c->offset, like) ? (size_t)lead * eg_dtype_size(x->dtype) : 0;
 }
 
+/* In bytes, of element `col` of a line: a row of an item. */
+static size_t place_of(const operand *x, int64_t line, int64_t col) {
+    const int64_t row = line % x->rows, item = line / x->rows;
+    const int64_t inside = x->layout == EG_ROW_MAJOR ? row * x->ld + col : row + col * x->ld;
+    const int64_t outer = item / x->inner, from = outer * x->outer_stride + item % x->inner * x->batch_stride;
+    return x->offset + (size_t)(from + inside) * eg_dtype_size(x->dtype);
+}
+
 static void lay_out(const check_case *c, check_operand which, operand *x) {
     x->present = in(c->present, which);
     x->vector = table[which].rows == ONE;
@@ -175,14 +183,24 @@ static void lay_out(const check_case *c, check_operand which, operand *x) {
         lay_out_by_sets(c, which, x);
     }
     x->bytes = x->offset;
-    if (operand_count(x) > 0) x->bytes = operand_at(x, operand_count(x) - 1) + eg_dtype_size(x->dtype);
+    if (operand_count(x) > 0)
+        x->bytes = place_of(x, x->items * x->rows - 1, x->cols - 1) + eg_dtype_size(x->dtype);
 }
 
-size_t operand_at(const operand *x, int64_t index) {
-    const int64_t col = index % x->cols, row = index / x->cols % x->rows, item = index / x->cols / x->rows;
-    const int64_t inside = x->layout == EG_ROW_MAJOR ? row * x->ld + col : row + col * x->ld;
-    const int64_t outer = item / x->inner, from = outer * x->outer_stride + item % x->inner * x->batch_stride;
-    return x->offset + (size_t)(from + inside) * eg_dtype_size(x->dtype);
+void operand_begin_line(operand_walk *at) {
+    const operand *x = at->of;
+    if (at->index >= operand_count(x)) return;
+    const int64_t line = at->index / x->cols;
+    at->line_end = at->index + x->cols;
+    at->written = line % x->rows < x->written;
+    at->byte = place_of(x, line, 0);
+}
+
+operand_walk operand_first(const operand *x) {
+    const int64_t step = x->layout == EG_ROW_MAJOR ? 1 : x->ld;
+    operand_walk at = {.of = x, .step = (size_t)step * eg_dtype_size(x->dtype)};
+    operand_begin_line(&at);
+    return at;
 }
 
 static eg_dtype given_dtype(const operand *x, const check_case *c) {
@@ -337,16 +355,16 @@ static void fill(const check_case *c, check_operand which, operand *x) {
 /* Outputs stay poisoned, but for those that are added to. */
 static void put_image(const check_case *c, check_operand which, operand *x) {
     if (operand_is_output(which) && !check_adds_to(c, which)) return;
-    for (int64_t i = 0; i < operand_count(x); i++) {
-        oracle_put(x->image + operand_at(x, i), 0, x->dtype, x->values[i]);
-    }
+    const int64_t count = operand_count(x);
+    for (operand_walk at = operand_first(x); at.index < count; operand_next(&at))
+        oracle_put(x->image + at.byte, 0, x->dtype, x->values[at.index]);
 }
 
 /* Inputs may lie over one another: what their memory then holds is what they are. */
 static void take_image(operand *x) {
-    for (int64_t i = 0; i < operand_count(x); i++) {
-        x->values[i] = oracle_get(x->image + operand_at(x, i), 0, x->dtype);
-    }
+    const int64_t count = operand_count(x);
+    for (operand_walk at = operand_first(x); at.index < count; operand_next(&at))
+        x->values[at.index] = oracle_get(x->image + at.byte, 0, x->dtype);
 }
 
 /* ---- The set ------------------------------------------------------------------------------------ */

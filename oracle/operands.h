@@ -45,16 +45,26 @@ void operands_free(operands *set);
 /* Whether the operand's rows are the layer's M. */
 bool operand_has_rows(check_operand which);
 
-/* Whether the call writes the element of an output. */
-static inline bool operand_is_written(const operand *x, int64_t index) {
-    return index / x->cols % x->rows < x->written;
-}
-
 const char *operand_name(const check_case *c, check_operand which);
 bool operand_is_output(check_operand which);
 int64_t operand_count(const operand *x);
-/* Where element `index` of [items, rows, cols] is in the image, in bytes. */
-size_t operand_at(const operand *x, int64_t index);
+
+/* The elements of [items, rows, cols] one after the other. Divisions by the sizes for each of them would be a
+ * third of a test's time. for (operand_walk at = operand_first(x); at.index < operand_count(x);
+ * operand_next(&at)) */
+typedef struct operand_walk {
+    const operand *of;
+    int64_t index, line_end; /* the element, and the first of the next line */
+    bool written;            /* the call writes the line of an output */
+    size_t byte, step;       /* where the element is in the image, and from it to the next of its line */
+} operand_walk;
+
+operand_walk operand_first(const operand *x);
+void operand_begin_line(operand_walk *at);
+static inline void operand_next(operand_walk *at) {
+    at->byte += at->step;
+    if (++at->index == at->line_end) operand_begin_line(at);
+}
 
 eg_matrix operand_matrix(const operand *x, const check_case *c);
 eg_vector operand_vector(const operand *x, const check_case *c);

@@ -55,19 +55,91 @@ static void add_term(sum *total, double left, double left_bound, double right, d
 
 static double least_of(const oracle_layer *layer) { return layer->reads_subnormals_as_0 ? 0x1p-126 : 0; }
 
-/* totals[rows, cols] += scale · left [rows, depth] · right [depth, cols] */
-static void add_product(const oracle_layer *layer, sum *totals, int64_t rows, int64_t cols, int64_t depth,
-                        view left, view right) {
+/* The lines of a matrix as they are summed, one after the other, and how far each number may be off. */
+typedef struct factors {
+    const double *value, *bound;
+    bool plain; /* none is infinite or no number or becomes it by the scale, and none may be read as 0 */
+    bool exact; /* none may be off */
+} factors;
+
+static factors gather(const oracle_layer *layer, view from, int64_t lines, int64_t depth, double *own) {
+    double *value = own, *bound = own + lines * depth;
     const double least = least_of(layer);
+    factors f = {value, bound, true, true};
+    for (int64_t i = 0; i < lines; i++) {
+        for (int64_t k = 0; k < depth; k++, value++, bound++) {
+            const int64_t at = i * from.row + k * from.col;
+            *value = from.value[at];
+            *bound = from.bound != NULL ? from.bound[at] : 0;
+            f.plain = f.plain && isfinite(*value * layer->scale) && isfinite(*bound) &&
+                      (*value == 0 || fabs(*value) >= least);
+            f.exact = f.exact && *bound == 0;
+        }
+    }
+    return f;
+}
+
+/* add_scaled_term of plain factors: its questions would be most of a test's time. */
+static void add_plain_terms(sum *total, double scale, const double *left, const double *right,
+                            int64_t depth) {
+    oracle_real value = total->value;
+    double magnitude = total->magnitude;
+    for (int64_t k = 0; k < depth; k++) {
+        value += (oracle_real)left[k] * (oracle_real)right[k] * (oracle_real)scale;
+        magnitude += fabs(left[k] * right[k] * scale);
+    }
+    *total = (sum){value, magnitude, total->bound};
+}
+
+static void add_plain_bounds(sum *total, double scale, const double *left, const double *left_bound,
+                             const double *right, const double *right_bound, int64_t depth) {
+    double bound = total->bound;
+    for (int64_t k = 0; k < depth; k++)
+        bound += left_bound[k] * fabs(right[k] * scale) + right_bound[k] * fabs(left[k] * scale);
+    total->bound = bound;
+}
+
+/* What the sums of any matrix of a layer are made in. */
+typedef struct scratch {
+    sum *totals;
+    double *left, *right; /* factors, and their bounds */
+} scratch;
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static bool open_scratch(scratch *own, const oracle_layer *layer) {
+    const int64_t m = layer->m, k = layer->k, n = layer->n;
+    const size_t elements = (size_t)(most(most(m * k, k * n), m * n) + k + n) + 1;
+    own->totals = calloc(elements, sizeof *own->totals);
+    own->left = calloc(2 * elements, sizeof *own->left);
+    own->right = calloc(2 * elements, sizeof *own->right);
+    return own->totals != NULL && own->left != NULL && own->right != NULL;
+}
+
+static void close_scratch(scratch *own) {
+    free(own->totals);
+    free(own->left);
+    free(own->right);
+}
+
+/* totals[rows, cols] += scale · left [rows, depth] · right [depth, cols] */
+static void add_product(const oracle_layer *layer, const scratch *own, int64_t rows, int64_t cols,
+                        int64_t depth, view left, view right) {
+    const double scale = layer->scale, least = least_of(layer);
+    const view columns = {right.value, right.bound, right.col, right.row};
+    const factors l = gather(layer, left, rows, depth, own->left),
+                  r = gather(layer, columns, cols, depth, own->right);
+    const bool plain = l.plain && r.plain, exact = l.exact && r.exact;
     for (int64_t i = 0; i < rows; i++) {
-        for (int64_t k = 0; k < depth; k++) {
-            const int64_t l = i * left.row + k * left.col;
-            const double left_bound = left.bound != NULL ? left.bound[l] : 0;
-            for (int64_t j = 0; j < cols; j++) {
-                const int64_t r = k * right.row + j * right.col;
-                add_scaled_term(&totals[i * cols + j], layer->scale, left.value[l], left_bound,
-                                right.value[r], right.bound != NULL ? right.bound[r] : 0, least);
-            }
+        for (int64_t j = 0; j < cols; j++) {
+            const int64_t x = i * depth, y = j * depth;
+            sum *total = &own->totals[i * cols + j];
+            if (plain) add_plain_terms(total, scale, l.value + x, r.value + y, depth);
+            if (plain && !exact)
+                add_plain_bounds(total, scale, l.value + x, l.bound + x, r.value + y, r.bound + y, depth);
+            for (int64_t k = 0; !plain && k < depth; k++)
+                add_scaled_term(total, scale, l.value[x + k], l.bound[x + k], r.value[y + k], r.bound[y + k],
+                                least);
         }
     }
 }
@@ -109,14 +181,14 @@ static const double *batch_item(oracle_matrix matrix, int64_t index, int64_t ele
 
 /* One item of the batch. */
 static void make_pre(const oracle_layer *layer, const double *a, const double *b, const double *bias,
-                     sum *totals, oracle_result *pre) {
+                     const scratch *own, oracle_result *pre) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     for (int64_t i = 0; i < m * n; i++) {
         const double start = bias != NULL ? bias[i % n] : 0;
-        totals[i] = (sum){(oracle_real)start, fabs(start), 0};
+        own->totals[i] = (sum){(oracle_real)start, fabs(start), 0};
     }
-    add_product(layer, totals, m, n, k, exact(a, k, 1), exact(b, n, 1));
-    finish_all(layer, totals, m * n, k + 1 + (layer->scale != 1), pre);
+    add_product(layer, own, m, n, k, exact(a, k, 1), exact(b, n, 1));
+    finish_all(layer, own->totals, m * n, k + 1 + (layer->scale != 1), pre);
     for (int64_t i = 0; i < m * n && (k == 0 || layer->exact_pre); i++) {
         const bool may_vanish = layer->reads_subnormals_as_0 && fabs(pre[i].value) < least_of(layer);
         pre[i].bound = may_vanish ? fabs(pre[i].value) : 0;
@@ -151,31 +223,24 @@ static oracle_result times(const oracle_layer *layer, oracle_result x, oracle_re
 
 static oracle_result exactly(double value) { return (oracle_result){value, 0}; }
 
-static void make_gated_y(const oracle_layer *layer, const oracle_forward_args *args, sum *totals) {
+static void make_gated_y(const oracle_layer *layer, const oracle_forward_args *args, const scratch *own) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
     for (int64_t b = 0; b < layer->batch; b++) {
         oracle_result *pre = args->pre + b * mn, *pre_up = args->pre_up + b * mn;
         const double *a = batch_item(args->a, b, mk);
-        make_pre(layer, a, batch_item(args->b, b, kn), args->bias, totals, pre);
-        make_pre(layer, a, batch_item(args->b_up, b, kn), args->bias_up, totals, pre_up);
+        make_pre(layer, a, batch_item(args->b, b, kn), args->bias, own, pre);
+        make_pre(layer, a, batch_item(args->b_up, b, kn), args->bias_up, own, pre_up);
         for (int64_t i = 0; args->y != NULL && i < mn; i++)
             args->y[b * mn + i] =
                 times(layer, apply(layer, oracle_act, layer->activation, pre[i]), pre_up[i]);
     }
 }
 
-bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) {
+static void make_y(const oracle_layer *layer, const oracle_forward_args *args, const scratch *own) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
-    sum *totals = calloc((size_t)mn + 1, sizeof *totals);
-    if (totals == NULL) return false;
-    if (args->b_up.data != NULL) {
-        make_gated_y(layer, args, totals);
-        free(totals);
-        return true;
-    }
     for (int64_t b = 0; b < layer->batch; b++) {
         oracle_result *pre = args->pre + b * mn;
-        make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, pre);
+        make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, own, pre);
         for (int64_t i = 0; args->y != NULL && i < mn; i++) {
             oracle_result y = apply(layer, oracle_act, layer->activation, pre[i]);
             if (args->residual.data != NULL) {
@@ -185,8 +250,15 @@ bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) 
             args->y[b * mn + i] = y;
         }
     }
-    free(totals);
-    return true;
+}
+
+bool oracle_forward(const oracle_layer *layer, const oracle_forward_args *args) {
+    scratch own;
+    const bool ok = open_scratch(&own, layer);
+    if (ok && args->b_up.data != NULL) make_gated_y(layer, args, &own);
+    if (ok && args->b_up.data == NULL) make_y(layer, args, &own);
+    close_scratch(&own);
+    return ok;
 }
 
 /* ---- grad_pre ----------------------------------------------------------------------------------- */
@@ -216,14 +288,14 @@ static oracle_result times_derivative(const oracle_layer *layer, oracle_result v
                                         rounding};
 }
 
-static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args *args, const scratch *own,
                           oracle_result *grad_pre) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
     const bool recompute = args->source == EG_SOURCE_RECOMPUTE && layer->activation != EG_ACT_NONE;
     for (int64_t b = 0; b < layer->batch; b++) {
         oracle_result *out = grad_pre + b * mn;
         if (recompute) /* `out` holds pre until it is overwritten below */
-            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, out);
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, own, out);
         for (int64_t i = 0; i < mn; i++) {
             oracle_result saved = {0, 0};
             if (recompute) saved = out[i];
@@ -235,8 +307,8 @@ static void make_grad_pre(const oracle_layer *layer, const oracle_backward_args 
 }
 
 /* d_up = grad * act(pre); d_gate = grad * pre_up * act'(pre). */
-static void make_gated_gradients(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
-                                 oracle_result *d_gate, oracle_result *d_up) {
+static void make_gated_gradients(const oracle_layer *layer, const oracle_backward_args *args,
+                                 const scratch *own, oracle_result *d_gate, oracle_result *d_up) {
     const int64_t mk = layer->m * layer->k, kn = layer->k * layer->n, mn = layer->m * layer->n;
     const bool recompute = args->source == EG_SOURCE_RECOMPUTE && !args->made;
     if (mn == 0) return;
@@ -244,9 +316,9 @@ static void make_gated_gradients(const oracle_layer *layer, const oracle_backwar
         oracle_result *gate = d_gate + b * mn, *up = d_up + b * mn; /* which hold pre and pre_up before */
         const double *grad = batch_item(args->grad, b, mn);
         if (recompute)
-            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, totals, gate);
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b, b, kn), args->bias, own, gate);
         if (recompute && args->b_up.data != NULL)
-            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b_up, b, kn), args->bias_up, totals,
+            make_pre(layer, batch_item(args->a, b, mk), batch_item(args->b_up, b, kn), args->bias_up, own,
                      up);
         for (int64_t i = 0; i < mn; i++) {
             if (!recompute && args->saved.data != NULL) gate[i] = exactly(batch_item(args->saved, b, mn)[i]);
@@ -296,21 +368,21 @@ static void clear(sum *totals, int64_t count, const double *before) {
     }
 }
 
-static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+static void make_d_a(const oracle_layer *layer, const oracle_backward_args *args, const scratch *own,
                      const oracle_result *grad_pre, const oracle_result *grad_pre_up) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     const int64_t products = n * (args->d_a_shared ? layer->batch : 1) * (args->gated ? 2 : 1);
     const int64_t terms = products + (args->d_a_before.data != NULL) + (layer->scale != 1);
-    clear(totals, m * k, before_of(args->d_a_before, 0, m * k));
-    if (args->d_a_shared) finish_all(layer, totals, m * k, terms, args->d_a); /* for an empty batch */
+    clear(own->totals, m * k, before_of(args->d_a_before, 0, m * k));
+    if (args->d_a_shared) finish_all(layer, own->totals, m * k, terms, args->d_a); /* for an empty batch */
     for (int64_t b = 0; b < layer->batch; b++) {
-        if (!args->d_a_shared) clear(totals, m * k, before_of(args->d_a_before, b, m * k));
-        add_product(layer, totals, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
+        if (!args->d_a_shared) clear(own->totals, m * k, before_of(args->d_a_before, b, m * k));
+        add_product(layer, own, m, k, n, item(of_results(grad_pre, n, 1), b, m * n),
                     item_or_shared(args->b, b, k * n, 1, n));
         if (args->gated)
-            add_product(layer, totals, m, k, n, item(of_results(grad_pre_up, n, 1), b, m * n),
+            add_product(layer, own, m, k, n, item(of_results(grad_pre_up, n, 1), b, m * n),
                         item_or_shared(args->b_up, b, k * n, 1, n));
-        finish_all(layer, totals, m * k, terms, args->d_a + (args->d_a_shared ? 0 : b * m * k));
+        finish_all(layer, own->totals, m * k, terms, args->d_a + (args->d_a_shared ? 0 : b * m * k));
     }
 }
 
@@ -321,35 +393,35 @@ typedef struct weight_gradient {
     oracle_result *d_b;
 } weight_gradient;
 
-static void make_d_b(const oracle_layer *layer, oracle_matrix a, const weight_gradient *x, sum *totals,
+static void make_d_b(const oracle_layer *layer, oracle_matrix a, const weight_gradient *x, const scratch *own,
                      const oracle_result *grad_pre) {
     const int64_t m = layer->m, k = layer->k, n = layer->n;
     const int64_t terms = m * (x->shared ? layer->batch : 1) + 1 + (layer->scale != 1);
     if (x->d_b == NULL) return;
     if (x->shared) { /* also what an empty batch leaves */
-        clear(totals, k * n, x->before);
-        finish_all(layer, totals, k * n, terms, x->d_b);
+        clear(own->totals, k * n, x->before);
+        finish_all(layer, own->totals, k * n, terms, x->d_b);
     }
     for (int64_t b = 0; b < layer->batch; b++) {
-        if (!x->shared) clear(totals, k * n, x->before != NULL ? x->before + b * k * n : NULL);
-        add_product(layer, totals, k, n, m, item_or_shared(a, b, m * k, 1, k),
+        if (!x->shared) clear(own->totals, k * n, x->before != NULL ? x->before + b * k * n : NULL);
+        add_product(layer, own, k, n, m, item_or_shared(a, b, m * k, 1, k),
                     item(of_results(grad_pre, n, 1), b, m * n));
-        finish_all(layer, totals, k * n, terms, x->d_b + (x->shared ? 0 : b * k * n));
+        finish_all(layer, own->totals, k * n, terms, x->d_b + (x->shared ? 0 : b * k * n));
     }
 }
 
 /* The column sums of [rows, cols]. */
 static void make_sums(const oracle_layer *layer, const oracle_result *values, int64_t rows, int64_t cols,
-                      const double *before, sum *totals, oracle_result *sums) {
-    clear(totals, cols, before);
+                      const double *before, const scratch *own, oracle_result *sums) {
+    clear(own->totals, cols, before);
     for (int64_t i = 0; i < rows * cols; i++)
-        add_term(&totals[i % cols], values[i].value, values[i].bound, 1, 0, least_of(layer));
-    finish_all(layer, totals, cols, rows + 1, sums);
+        add_term(&own->totals[i % cols], values[i].value, values[i].bound, 1, 0, least_of(layer));
+    finish_all(layer, own->totals, cols, rows + 1, sums);
 }
 
 /* What a gated unit below takes of d_a: its y again, and the gradient of its other half. Leaves in d_a that
  * of its gate but for act'. */
-static void chain_up(const oracle_layer *layer, const oracle_backward_args *args, sum *totals) {
+static void chain_up(const oracle_layer *layer, const oracle_backward_args *args, const scratch *own) {
     const int64_t mk = layer->m * layer->k;
     for (int64_t i = 0; i < layer->batch * mk; i++) {
         const oracle_result pre = exactly(batch_item(args->below, i / mk, mk)[i % mk]),
@@ -361,53 +433,51 @@ static void chain_up(const oracle_layer *layer, const oracle_backward_args *args
     }
     if (args->d_bias_up_below != NULL)
         make_sums(layer, args->d_up_below, layer->batch * layer->m, layer->k, args->d_bias_up_below_before,
-                  totals, args->d_bias_up_below);
+                  own, args->d_bias_up_below);
 }
 
-static void chain(const oracle_layer *layer, const oracle_backward_args *args, sum *totals) {
+static void chain(const oracle_layer *layer, const oracle_backward_args *args, const scratch *own) {
     const int64_t mk = layer->m * layer->k;
-    if (args->below_up.data != NULL) chain_up(layer, args, totals);
+    if (args->below_up.data != NULL) chain_up(layer, args, own);
     for (int64_t i = 0; i < layer->batch * mk; i++) {
         const oracle_result saved = {batch_item(args->below, i / mk, mk)[i % mk], 0};
         args->d_a[i] =
             times_derivative(layer, args->d_a[i], args->below_activation, args->below_source, saved);
     }
     if (args->d_bias_below != NULL) {
-        make_sums(layer, args->d_a, layer->batch * layer->m, layer->k, args->d_bias_below_before, totals,
+        make_sums(layer, args->d_a, layer->batch * layer->m, layer->k, args->d_bias_below_before, own,
                   args->d_bias_below);
     }
 }
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static void make_gradients(const oracle_layer *layer, const oracle_backward_args *args, sum *totals,
+static void make_gradients(const oracle_layer *layer, const oracle_backward_args *args, const scratch *own,
                            oracle_result *grad_pre, oracle_result *grad_pre_up) {
     const int64_t rows = layer->batch * layer->m, n = layer->n, elements = rows * n;
     const weight_gradient d_b = {args->d_b_shared, args->d_b_before, args->d_b},
                           d_b_up = {args->d_b_up_shared, args->d_b_up_before, args->d_b_up};
-    if (args->gated) make_gated_gradients(layer, args, totals, grad_pre, grad_pre_up);
-    if (!args->gated) make_grad_pre(layer, args, totals, grad_pre);
-    if (args->d_bias != NULL) make_sums(layer, grad_pre, rows, n, args->d_bias_before, totals, args->d_bias);
+    if (args->gated) make_gated_gradients(layer, args, own, grad_pre, grad_pre_up);
+    if (!args->gated) make_grad_pre(layer, args, own, grad_pre);
+    if (args->d_bias != NULL) make_sums(layer, grad_pre, rows, n, args->d_bias_before, own, args->d_bias);
     if (args->d_bias_up != NULL)
-        make_sums(layer, grad_pre_up, rows, n, args->d_bias_up_before, totals, args->d_bias_up);
+        make_sums(layer, grad_pre_up, rows, n, args->d_bias_up_before, own, args->d_bias_up);
     for (int64_t i = 0; args->grad_pre != NULL && i < elements; i++) args->grad_pre[i] = grad_pre[i];
     for (int64_t i = 0; args->grad_pre_up != NULL && i < elements; i++) args->grad_pre_up[i] = grad_pre_up[i];
     if (layer->rounds_grad_pre) round_bounds(layer, grad_pre, elements);
     if (layer->rounds_grad_pre) round_bounds(layer, grad_pre_up, elements);
-    if (args->d_a != NULL) make_d_a(layer, args, totals, grad_pre, grad_pre_up);
-    make_d_b(layer, args->a, &d_b, totals, grad_pre);
-    make_d_b(layer, args->a, &d_b_up, totals, grad_pre_up);
-    if (args->below.data != NULL && args->d_a != NULL) chain(layer, args, totals);
+    if (args->d_a != NULL) make_d_a(layer, args, own, grad_pre, grad_pre_up);
+    make_d_b(layer, args->a, &d_b, own, grad_pre);
+    make_d_b(layer, args->a, &d_b_up, own, grad_pre_up);
+    if (args->below.data != NULL && args->d_a != NULL) chain(layer, args, own);
 }
 
 bool oracle_backward(const oracle_layer *layer, const oracle_backward_args *args) {
-    const int64_t m = layer->m, k = layer->k, n = layer->n, elements = layer->batch * m * n;
-    sum *totals = calloc((size_t)most(most(m * k, k * n), m * n) + (size_t)(k + n) + 1, sizeof *totals);
-    oracle_result *grad_pre = calloc((size_t)elements + 1, sizeof *grad_pre),
-                  *grad_pre_up = calloc((size_t)elements + 1, sizeof *grad_pre_up);
-    const bool ok = totals != NULL && grad_pre != NULL && grad_pre_up != NULL;
-    if (ok) make_gradients(layer, args, totals, grad_pre, grad_pre_up);
-    free(totals);
+    const size_t elements = (size_t)(layer->batch * layer->m * layer->n) + 1;
+    scratch own;
+    oracle_result *grad_pre = calloc(elements, sizeof *grad_pre),
+                  *grad_pre_up = calloc(elements, sizeof *grad_pre_up);
+    const bool ok = open_scratch(&own, layer) && grad_pre != NULL && grad_pre_up != NULL;
+    if (ok) make_gradients(layer, args, &own, grad_pre, grad_pre_up);
+    close_scratch(&own);
     free(grad_pre);
     free(grad_pre_up);
     return ok;
