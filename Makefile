@@ -39,7 +39,8 @@ CMAKE_OPTIONS ?=
 CHECK         ?=
 VENV          := $(BUILD)/venv
 
-# CHECK=short leaves out no test: the long tables are sampled, and the fuzzers run for a second each.
+# CHECK=short leaves out no program: the long tables and the tests of the command are sampled, and the fuzzers run for
+# a second each.
 ifeq ($(CHECK),short)
 FUZZ_SECONDS  ?= 1
 export EPIGRAD_TEST_SHORT := 1
