@@ -303,7 +303,7 @@ bool eg_cpu_is_whole_lines(const eg_view *x) {
 }
 
 /* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. */
-enum { MOST_DEPTH = 40 };
+enum { MOST_DEPTH = 48 };
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&

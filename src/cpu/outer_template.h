@@ -51,12 +51,24 @@ EG_INLINE void EG_V(finish_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *bias, cons
     }
 }
 
+/* The lines of the next tile, for their stores: a processor asks for them no earlier than it stores, and
+ * waits for each. */
+EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int rows, const int64_t bytes) {
+    enum { LINE = 64 };
+    EG_UNROLL(16)
+    for (int i = 0; i < rows; i++) {
+        EG_UNROLL(8)
+        for (int64_t j = 0; j < bytes; j += LINE) __builtin_prefetch(next + i * step + j, 1, 3);
+    }
+}
+
 /* One tile, of which there may be fewer rows and columns. */
 EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right,
-                                const EG_R *bias, char *out, int64_t rows_left, int64_t cols_left,
-                                const bool transposed, const eg_dtype dtype, const int rows,
-                                const int width) {
+                                const EG_R *bias, char *out, const char *next, int64_t rows_left,
+                                int64_t cols_left, const bool transposed, const eg_dtype dtype,
+                                const int rows, const int width) {
     EG_T sum[EG_MR * EG_NV] = {{0}};
+    if (!x->non_temporal) EG_V(prefetch_tile)(next, x->out_step, rows, width * EG_NR * EG_V(size_of)(dtype));
     for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
         const int64_t count = k < EG_NR ? k : EG_NR;
         if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width);
@@ -92,14 +104,18 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
     for (int64_t row = 0; row < x->rows; row += rows, left += rows * (transposed ? 1 : EG_NR)) {
         const EG_R *right = x->right, *bias = x->bias;
         char *out = x->out + row * x->out_step;
+        const char *below = out + rows * x->out_step;
         int64_t cols = x->cols;
         for (; width > 1 && cols >= width * EG_NR && x->rows - row >= rows; cols -= width * EG_NR) {
-            EG_V(outer_tile)(x, left, right, bias, out, rows, cols, transposed, dtype, rows, width);
+            const char *next = cols > width * EG_NR ? out + width * panel_bytes : below;
+            EG_V(outer_tile)(x, left, right, bias, out, next, rows, cols, transposed, dtype, rows, width);
             right += width * x->right_panel, out += width * panel_bytes;
             if (bias != NULL) bias += width * EG_NR;
         }
         for (; cols > 0; cols -= EG_NR, right += x->right_panel, out += panel_bytes) {
-            EG_V(outer_tile)(x, left, right, bias, out, x->rows - row, cols, transposed, dtype, rows, 1);
+            const char *next = cols > EG_NR ? out + panel_bytes : below;
+            EG_V(outer_tile)
+            (x, left, right, bias, out, next, x->rows - row, cols, transposed, dtype, rows, 1);
             if (bias != NULL) bias += EG_NR;
         }
     }

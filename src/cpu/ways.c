@@ -42,9 +42,10 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
 
 /* ---- How they are stored ------------------------------------------------------------------------ */
 
-/* Smaller results stay in L2 until they are read. A line that two tiles share is written in two parts, and
- * non-temporal stores of parts are slower than a last-level cache: such results have to be larger. */
-enum { KEPT_A_THREAD = 1 << 20, KEPT_IN_PARTS = 16 << 20 }; /* bytes */
+/* Smaller results stay in L2 until they are read. Vectors of half a line write a line in two parts, and
+ * non-temporal stores of parts are slower than a last-level cache, on some processors slower than memory: for
+ * such results the calibration says how large they are. */
+enum { KEPT_A_THREAD = 1 << 20 }; /* bytes */
 
 static bool is_whole_matrix(const eg_view *x) { return x->space == EG_OPERAND && eg_cpu_is_whole_lines(x); }
 
@@ -75,7 +76,7 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
                            op->depth < c->kernel->blocking.copied_below;
     return by_lines && (is_long || streams == EG_CPU_STREAMS_RESULT) &&
            (by_copies || eg_cpu_is_whole_lines(&out)) &&
-           bytes > (double)threads * (in_parts ? KEPT_IN_PARTS : KEPT_A_THREAD);
+           bytes > (double)threads * (in_parts ? c->calibration->streams : KEPT_A_THREAD);
 }
 
 /* ---- Ways --------------------------------------------------------------------------------------- */
