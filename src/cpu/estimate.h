@@ -84,7 +84,8 @@ typedef struct eg_cpu_calibration {
     double fork, join;  /* microseconds of a step on several threads, and more for each of them */
     double shared;      /* nanoseconds of a byte that is written, for each other core that has read it */
     double crowded; /* times as long as estimated that three bf16 terms take where all cores are at work */
-    double streams; /* bytes a thread from which on vectors of half a line store a result past the caches */
+    double streams; /* bytes a thread from which on a result takes non-temporal stores by vectors of half a
+                       line */
     eg_cpu_costs costs[EG_CPU_MOST_ROWS];
     eg_cpu_way left, right; /* for recordings */
 } eg_cpu_calibration;
