@@ -5,7 +5,7 @@ set(EPIGRAD_CUDA AUTO CACHE STRING "Build the CUDA backend: AUTO (where nvcc is 
 set(EPIGRAD_CUDA_ARCHITECTURES "80;90a;ptx" CACHE STRING
     "What the CUDA kernels are compiled for: compute capabilities, and ptx for devices to come")
 set(EPIGRAD_CUDA_FLAGS "" CACHE STRING "More options for nvcc: -DEG_STAMPS for bench/cuda/timeline.c")
-option(EPIGRAD_CUDA_QUICK "Compile the CUDA kernels in a quarter of the time, for machines without a device: slow ones" OFF)
+option(EPIGRAD_CUDA_QUICK "Compile the CUDA kernels quickly and hardly optimised, for machines without a device" OFF)
 
 # nvcc options for a kernel file: files named hopper_* are for 9.0 alone.
 function(epigrad_cuda_code file result)

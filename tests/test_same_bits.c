@@ -208,7 +208,7 @@ static void a_pack_of_b_changes_no_bit(void **state) {
     (void)state;
     static const int64_t rows[] = {31, 192, 250, 384, 385};
     eg_context *context = open_cpu(2);
-    for (size_t i = 0; i < LENGTH(rows) * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)];
         layer.m = rows[i / LENGTH(dtypes)], layer.k = 300, layer.n = 333;
@@ -466,7 +466,7 @@ static void check_fused(eg_context *context, eg_layer layer) {
 static void block_fusion_changes_no_bit(void **state) {
     (void)state;
     eg_context *contexts[] = {open_cpu(1), open_cpu(3)};
-    for (size_t i = 0; i < 2 * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+    for (size_t i = 0; i < 2 * LENGTH(dtypes); i += short_run() ? 3 : 1) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)], layer.activation = EG_ACT_SILU, layer.batch = 1;
         layer.m = layer.k = layer.n = 600;

@@ -95,7 +95,7 @@ static void check_sums(eg_context *context, const check_case *c, bool may_be) {
 /* Data types, where d_b begins, layouts, odd sizes and whether it is added to: by the bits of `flags`. */
 enum { FLAGS = 32 };
 
-/* 5: every bit of the flags, beside each of the others. */
+/* By steps of 5 each flag is set and not, and any two meet in all four ways, or in three. */
 static unsigned next_flags(void) { return short_run() ? 5 : 1; }
 
 static void every_mode(void **state) {
