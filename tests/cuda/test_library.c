@@ -87,6 +87,22 @@ static void short_sums_are_made_by_what_stores_best(void **state) {
     assert_int_equal(CHOOSE(key, {.id = 55}, large, low), 0);
 }
 
+static void stored_sums_of_f64_have_large_tiles(void **state) {
+    (void)state;
+    eg_cuda_lt_key key = key_of(EG_F64, 2304, 768, 85);
+    const eg_cuda_lt_candidate small = {
+        .id = 35, .tile = CUBLASLT_MATMUL_TILE_64x32, .stages = CUBLASLT_MATMUL_STAGES_32x3};
+    const eg_cuda_lt_candidate large = {
+        .id = 35, .tile = CUBLASLT_MATMUL_TILE_128x64, .stages = CUBLASLT_MATMUL_STAGES_16x3};
+    assert_int_equal(CHOOSE(key, small, large), 0); /* it is no d_b */
+    key.transposed[1] = 1;
+    assert_int_equal(CHOOSE(key, small, large), 1);
+    key.depth = 301;
+    assert_int_equal(CHOOSE(key, small, large), 0);
+    key.depth = 85, key.accumulate = 1;
+    assert_int_equal(CHOOSE(key, small, large), 0);
+}
+
 static void a_vector_kernel_uses_the_device(void **state) {
     (void)state;
     const eg_cuda_lt_key key = key_of(EG_F32, 4096, 1, 4096);
@@ -158,6 +174,12 @@ static void split_tiles_fill_the_device(void **state) {
     assert_int_equal(CHOOSE(key, {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x256, .splits = 4},
                             {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 4}),
                      1);
+    /* Twice the parts, where they are long. */
+    const eg_cuda_lt_candidate twice = {.id = 20, .splits = 10, .waves = 0.95F};
+    eg_cuda_lt_key deep = key_of(EG_F32, 320, 1280, 32768);
+    assert_int_equal(CHOOSE(deep, half, twice), 1);
+    deep.depth = 10 * 1024 - 1;
+    assert_int_equal(CHOOSE(deep, half, twice), 0);
 }
 
 static void two_blocks_share_a_multiprocessor(void **state) {
@@ -228,6 +250,7 @@ int main(void) {
         cmocka_unit_test(a_result_is_rounded_once),
         cmocka_unit_test(sums_of_one_term_are_outer_products),
         cmocka_unit_test(short_sums_are_made_by_what_stores_best),
+        cmocka_unit_test(stored_sums_of_f64_have_large_tiles),
         cmocka_unit_test(a_vector_kernel_uses_the_device),
         cmocka_unit_test(large_tiles_give_way),
         cmocka_unit_test(a_large_matrix_is_read_at_once),
