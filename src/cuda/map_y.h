@@ -3,6 +3,6 @@
 #ifndef EG_CUDA_MAP_Y_H
 #define EG_CUDA_MAP_Y_H
 
-enum { EG_MAP_Y_THREADS = 256, EG_MAP_Y_BLOCKS = 4 /* of a multiprocessor: they run at once */ };
+enum { EG_MAP_Y_THREADS = 256, EG_MAP_Y_BLOCKS = 4 /* that a multiprocessor has room for, at least */ };
 
 #endif

@@ -87,10 +87,14 @@ int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const
     return eg_least(wave > few ? wave : few, most);
 }
 
-/* Blocks that run at once go on to further tiles; of other kernels each has one. */
-int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, int multiprocessors, int64_t tiles) {
-    const bool goes_on = row->kind == EG_MAP && row->epilogues != 0;
-    return goes_on ? eg_least(tiles, (int64_t)multiprocessors * EG_MAP_Y_BLOCKS) : tiles;
+/* A thread of a map of vectors has one; of other kernels each block has a tile. */
+int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    const uint32_t rows_of_vectors = EG_CUDA_ROW_STORES, odd = EG_CUDA_ODD;
+    if (row->kind != EG_MAP || (row->takes & (rows_of_vectors | odd)) != rows_of_vectors || x->sums != 0 ||
+        x->ragged != EG_CUDA_DENSE)
+        return x->tiles;
+    const int64_t each = row->threads * (16 / (int64_t)eg_size_of(row->dtype));
+    return eg_ceil_div(x->items * x->rows * x->cols, each);
 }
 
 /* ---- Stream-K tails (kernels/hopper_scheduler.cuh) ------------------------------------------------- */

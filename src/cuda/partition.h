@@ -21,8 +21,8 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 /* In how many chunks a map by rows of vectors makes its rows. */
 int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map);
 
-/* Blocks of a launch that has so many tiles. */
-int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, int multiprocessors, int64_t tiles);
+/* Blocks of a launch, whose tiles are counted. */
+int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 
 /* How the last tiles of a product are split, where that is profitable or, with `always`, possible. `saved` is
  * what that saves, in waves of tiles. */

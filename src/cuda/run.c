@@ -117,7 +117,7 @@ static eg_status run_tiles(const eg_cuda_run *run, const eg_cuda_step *detail, e
     gemm.multiprocessors = run->device->caps.multiprocessors;
     gemm.wrong = run->device->wrong_at;
     if (row->family == EG_CUDA_STRIDED)
-        return enqueue(run, run->stream, row, eg_cuda_blocks_of(row, gemm.multiprocessors, tiles), &gemm);
+        return enqueue(run, run->stream, row, eg_cuda_blocks_of(row, &gemm), &gemm);
     gemm.splits = detail->splits;
     if ((row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED) && gemm.accumulate != 0)
         gemm.in = gemm.out;

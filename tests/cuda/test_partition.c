@@ -190,9 +190,12 @@ static void y_is_made_of_vectors_or_of_one_row(void **state) {
     assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
     x.sums = 0, x.epilogue = EG_CUDA_CHAIN;
     assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
-    assert_int_equal(eg_cuda_blocks_of(row, 132, 100), 100);
-    assert_int_equal(eg_cuda_blocks_of(row, 132, 100000), 528);
-    assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), 132, 100000), 100000);
+    x.tiles = 7;
+    assert_int_equal(eg_cuda_blocks_of(row, &x), eg_ceil_div(ROWS * PADDED, 8 * 256));
+    assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), &x), eg_ceil_div(ROWS * PADDED, 8 * 512));
+    assert_int_equal(eg_cuda_blocks_of(row_named("map_any_f32"), &x), 7);
+    x.sums = 1024;
+    assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), &x), 7);
 }
 
 /* Of 16 bits: 2025 rows have chunks of an odd number of rows alone, which are 30 or 31 numbers long. */

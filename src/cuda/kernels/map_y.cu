@@ -2,15 +2,14 @@
 /* y = act(v + bias) + residual, and v + bias as a second result, of values that lie in memory: what finishes
  * most products of the library. map.cu makes every other epilogue, and column sums.
  *
- *     rows of vectors:             a thread takes vectors of 16 bytes, several at once
+ *     rows of vectors:             a thread takes a vector of 16 bytes
  *     rows that begin anywhere,    the same of the result as one long row; what is read is read number by
  *     and follow each other:       number, for it may lie in rows of another pitch
  *
- * There are as many blocks as run at once, and each has several vectors a thread on their way: memory is
- * busy, and no time goes into beginning blocks. Small results have a vector a thread, by instructions that
- * are fewer to be fetched. Where a vector is, is known from where the thread's last one was: a division takes
- * longer than the rest. Values may lie in the memory of a result: the thread that writes there has read them
- * before. */
+ * A thread has one vector, whose loads are all on their way before the activation is chosen: that is the
+ * shortest way to the first result, and a multiprocessor full of such threads keeps memory busy. Fewer
+ * threads with more vectors each took up to 1.7 times as long. Values may lie in the memory of a result: the
+ * thread that writes there has read them before. */
 #include "../map_y.h"
 #include "epilogue.cuh"
 #include "order.cuh"
@@ -18,58 +17,44 @@
 
 enum { THREADS = EG_MAP_Y_THREADS };
 
-/* Vectors of a thread that are on their way at once. */
-template <typename V> constexpr int AHEAD = V::COUNT == 4 ? 4 : 2;
-
-/* The row and column of a number, or of a vector, which are counted row by row; or how far on the next is. */
-template <typename I> struct walk {
-    I index, row, col;
-
-    __device__ walk(I at, I across) : index(at), row(at / across), col(at - at / across * across) {}
-    __device__ void go(const walk &by, I across) {
-        index += by.index, row += by.row, col += by.col;
-        const bool next = col >= across;
-        col -= next ? across : 0, row += next;
-    }
-};
-
-template <typename V, typename F>
-EG_DEVICE void finish(const F &act, typename V::real (&v)[V::COUNT],
-                      const typename V::real (&residual)[V::COUNT]) {
+/* v = act(v), NaN stays NaN. */
+template <typename V> EG_DEVICE void activate(const eg_cuda_gemm &p, typename V::real (&v)[V::COUNT]) {
+    eg_with_act(p.activation, [&](const auto &act) EG_INLINE {
 #pragma unroll
-    for (int i = 0; i < V::COUNT; i++) v[i] = (eg_is_nan(v[i]) ? v[i] : act(v[i])) + residual[i];
+        for (int i = 0; i < V::COUNT; i++) v[i] = eg_is_nan(v[i]) ? v[i] : act(v[i]);
+    });
+}
+template <typename V>
+EG_DEVICE void add(typename V::real (&v)[V::COUNT], const typename V::real (&what)[V::COUNT]) {
+#pragma unroll
+    for (int i = 0; i < V::COUNT; i++) v[i] += what[i];
 }
 
 /* ---- Rows of vectors ---------------------------------------------------------------------------------- */
 
-/* I: uint32_t where the number of vectors fits. */
-template <typename V, typename I, int N, typename F>
-EG_DEVICE void map_vectors(const eg_cuda_gemm &p, int64_t item, const F &act) {
-    const I across = (I)(p.cols / V::COUNT), all = (I)p.rows * across;
-    const walk<I> step((I)gridDim.x * THREADS, across);
-    walk<I> to((I)blockIdx.x * THREADS + threadIdx.x, across);
+/* I: uint32_t where the number of vectors fits, for a division of 64-bit numbers takes longer than the rest.
+ */
+template <typename V, typename I> EG_DEVICE void map_vectors(const eg_cuda_gemm &p) {
+    const I across = (I)(p.cols / V::COUNT), each = (I)p.rows * across, all = (I)p.items * each;
 #pragma unroll 1
-    while (to.index < all) {
-        typename V::real v[N][V::COUNT] = {}, residual[N][V::COUNT] = {}, bias[N][V::COUNT] = {};
-        walk<I> from = to;
-#pragma unroll
-        for (int i = 0; i < N; i++, from.go(step, across)) {
-            const int64_t col = (int64_t)from.col * V::COUNT;
-            if (from.index >= all) continue;
-            if (p.left.data != 0) eg_load_values<V>(p.left, item, from.row, col, v[i]);
-            if (p.bias.data != 0) V::widen(*eg_vector_at<V>(p.bias, item, 0, col), bias[i]);
-            if (p.in.data != 0) eg_load_values<V>(p.in, item, from.row, col, residual[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < N; i++, to.go(step, across)) {
-            const int64_t col = (int64_t)to.col * V::COUNT;
-            if (to.index >= all) continue;
-#pragma unroll
-            for (int j = 0; j < V::COUNT; j++) v[i][j] += bias[i][j];
-            if (p.second.data != 0) eg_store_values<V>(p.second, item, to.row, col, v[i]);
-            finish<V>(act, v[i], residual[i]);
-            eg_store_values<V>(p.out, item, to.row, col, v[i]);
-        }
+    for (I index = (I)blockIdx.x * THREADS + threadIdx.x; index < all; index += (I)gridDim.x * THREADS) {
+        const I item = p.items == 1 ? 0 : index / each, in_item = index - item * each;
+        const I row = in_item / across;
+        const int64_t col = (int64_t)(in_item - row * across) * V::COUNT;
+        typename V::real v[V::COUNT] = {}, residual[V::COUNT] = {}, bias[V::COUNT] = {};
+        eg_loaded<V> left, in;
+        uint4 added;
+        if (p.left.data != 0) left.load(p.left, item, row, col);
+        if (p.bias.data != 0) added = *eg_vector_at<V>(p.bias, item, 0, col);
+        if (p.in.data != 0) in.load(p.in, item, row, col);
+        if (p.left.data != 0) left.widen(p.left, v);
+        if (p.bias.data != 0) V::widen(added, bias);
+        if (p.in.data != 0) in.widen(p.in, residual);
+        add<V>(v, bias);
+        if (p.second.data != 0) eg_store_values<V>(p.second, item, row, col, v);
+        activate<V>(p, v);
+        add<V>(v, residual);
+        eg_store_values<V>(p.out, item, row, col, v);
     }
 }
 
@@ -89,13 +74,12 @@ EG_DEVICE void store_numbers(const eg_cuda_matrix &x, int64_t at, int count,
 /* The last vector may end outside. */
 template <typename V> EG_DEVICE void map_numbers(const eg_cuda_gemm &p) {
     const uint32_t cols = (uint32_t)p.cols, all = (uint32_t)p.rows * cols;
-    const walk<uint32_t> step(gridDim.x * THREADS * V::COUNT, cols);
-    walk<uint32_t> at((blockIdx.x * THREADS + threadIdx.x) * V::COUNT, cols);
+    const uint32_t step = gridDim.x * THREADS * V::COUNT;
 #pragma unroll 1
-    for (; at.index < all; at.go(step, cols)) {
+    for (uint32_t index = (blockIdx.x * THREADS + threadIdx.x) * V::COUNT; index < all; index += step) {
         typename V::real v[V::COUNT] = {}, residual[V::COUNT] = {}, bias[V::COUNT] = {};
-        const int count = all - at.index < V::COUNT ? (int)(all - at.index) : V::COUNT;
-        int64_t row = at.row, col = at.col;
+        const int count = all - index < V::COUNT ? (int)(all - index) : V::COUNT;
+        int64_t row = index / cols, col = index - (uint32_t)row * cols;
 #pragma unroll
         for (int i = 0; i < V::COUNT; i++) {
             if (i < count && p.left.data != 0) eg_load(p.left, row * p.left.row_stride + col, v[i]);
@@ -104,11 +88,11 @@ template <typename V> EG_DEVICE void map_numbers(const eg_cuda_gemm &p) {
             const bool next = ++col == cols;
             col = next ? 0 : col, row += next;
         }
-#pragma unroll
-        for (int i = 0; i < V::COUNT; i++) v[i] += bias[i];
-        store_numbers<V>(p.second, at.index, count, v);
-        eg_with_act(p.activation, [&](const auto &act) EG_INLINE { finish<V>(act, v, residual); });
-        store_numbers<V>(p.out, at.index, count, v);
+        add<V>(v, bias);
+        store_numbers<V>(p.second, index, count, v);
+        activate<V>(p, v);
+        add<V>(v, residual);
+        store_numbers<V>(p.out, index, count, v);
     }
 }
 
@@ -118,17 +102,8 @@ template <typename V> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
     if (p.cols % V::COUNT != 0) return map_numbers<V>(p);
-    eg_with_act(p.activation, [&](const auto &act) {
-        for (int64_t item = 0; item < p.items; item++) {
-            const int64_t vectors = p.rows * (p.cols / V::COUNT);
-            if (vectors <= (int64_t)gridDim.x * THREADS)
-                map_vectors<V, uint32_t, 1>(p, item, act);
-            else if (p.rows < (1LL << 31) / p.cols)
-                map_vectors<V, uint32_t, AHEAD<V>>(p, item, act);
-            else /* where an index could overflow */
-                map_vectors<V, uint64_t, 1>(p, item, act);
-        }
-    });
+    if (p.items * p.rows < (1LL << 31) / p.cols) return map_vectors<V, uint32_t>(p);
+    map_vectors<V, uint64_t>(p); /* where an index could overflow */
 }
 
 #define EG_ENTRY(name, vector)                                                                               \

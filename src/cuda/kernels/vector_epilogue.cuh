@@ -15,17 +15,37 @@ EG_DEVICE uint4 *eg_vector_at(const eg_cuda_matrix &x, int64_t item, int64_t row
     return (uint4 *)x.data + (item * x.item_stride + row * x.row_stride + col) / V::COUNT;
 }
 
-/* A product of 16-bit numbers waits in f32, and so do factors: as many numbers, in two vectors. */
+/* A product of 16-bit numbers waits in f32, and so do factors: as many numbers, in two vectors. What is
+ * loaded and widened later is on its way meanwhile. */
+template <typename V> struct eg_loaded {
+    uint4 low, high;
+
+    __device__ void load(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col) {
+        if (V::COUNT != 8 || x.dtype != EG_F32) {
+            low = *eg_vector_at<V>(x, item, row, col);
+            return;
+        }
+        const uint4 *from = eg_vector_at<f32x4>(x, item, row, col);
+        low = from[0], high = from[V::COUNT == 8];
+    }
+    template <typename T> __device__ void widen(const eg_cuda_matrix &x, T (&v)[V::COUNT]) const {
+        if (V::COUNT != 8 || x.dtype != EG_F32) return V::widen(low, v);
+        const uint4 halves[2] = {low, high};
+#pragma unroll
+        for (int i = 0; i < V::COUNT; i++) {
+            float four[4];
+            f32x4::widen(halves[i / 4 % 2], four);
+            v[i] = four[i % 4];
+        }
+    }
+};
+
 template <typename V, typename T>
 EG_DEVICE void eg_load_values(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col,
                               T (&v)[V::COUNT]) {
-    if (V::COUNT != 8 || x.dtype != EG_F32) return V::widen(*eg_vector_at<V>(x, item, row, col), v);
-    float low[4], high[4];
-    const uint4 *from = eg_vector_at<f32x4>(x, item, row, col);
-    f32x4::widen(from[0], low);
-    f32x4::widen(from[V::COUNT == 8], high);
-#pragma unroll
-    for (int i = 0; i < V::COUNT; i++) v[i] = i < 4 ? low[i % 4] : high[i % 4];
+    eg_loaded<V> loaded;
+    loaded.load(x, item, row, col);
+    loaded.widen(x, v);
 }
 
 template <typename V, typename T>
@@ -45,11 +65,27 @@ EG_DEVICE void eg_store_values(const eg_cuda_matrix &x, int64_t item, int64_t ro
     }
 }
 
+/* Those of a gradient: see eg_with_terms. */
+template <typename V, typename U> EG_DEVICE void eg_with_gradient(const eg_cuda_gemm &p, const U &use) {
+    typedef typename V::real values[V::COUNT];
+    const bool none = p.activation == EG_ACT_NONE, propagate = p.propagate != 0;
+    const bool of_value = p.epilogue == EG_CUDA_ACT_GRAD; /* act' is taken at the value, else at `in` */
+    eg_with_act_grad(p.activation, p.source == EG_SOURCE_Y, [&](const auto &derivative) EG_INLINE {
+        use([&](values &v, const values &in) EG_INLINE {
+            values saved, d_act;
+#pragma unroll
+            for (int i = 0; i < V::COUNT; i++) saved[i] = of_value ? v[i] : in[i];
+            eg_act_derivatives_by(derivative, none, propagate, saved, d_act);
+#pragma unroll
+            for (int i = 0; i < V::COUNT; i++) v[i] = (of_value ? in[i] : v[i]) * d_act[i];
+        });
+    });
+}
+
 /* Calls use(finish), where finish(v, in) makes results of values v, to which the bias is added, and of what
  * the epilogue reads. */
 template <typename V, typename U> EG_DEVICE void eg_with_terms(const eg_cuda_gemm &p, const U &use) {
     typedef typename V::real values[V::COUNT];
-    const bool none = p.activation == EG_ACT_NONE, propagate = p.propagate != 0;
     if (p.epilogue == EG_CUDA_STORE) { /* in: the result that is added to, or 0 */
         use([](values &v, const values &in) EG_INLINE {
 #pragma unroll
@@ -75,17 +111,7 @@ template <typename V, typename U> EG_DEVICE void eg_with_terms(const eg_cuda_gem
         });
         return;
     }
-    const bool of_value = p.epilogue == EG_CUDA_ACT_GRAD; /* act' is taken at the value, else at `in` */
-    eg_with_act_grad(p.activation, p.source == EG_SOURCE_Y, [&](const auto &derivative) EG_INLINE {
-        use([&](values &v, const values &in) EG_INLINE {
-            values saved, d_act;
-#pragma unroll
-            for (int i = 0; i < V::COUNT; i++) saved[i] = of_value ? v[i] : in[i];
-            eg_act_derivatives_by(derivative, none, propagate, saved, d_act);
-#pragma unroll
-            for (int i = 0; i < V::COUNT; i++) v[i] = (of_value ? in[i] : v[i]) * d_act[i];
-        });
-    });
+    eg_with_gradient<V>(p, use);
 }
 
 /* A vector of the result, at (row, col) of an item: values become results. */
