@@ -250,6 +250,8 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     eg_cuda_step detail = {.kernel = row, .part = (uint8_t)part, .op = (int8_t)op};
     int64_t sum_rows;
     if (!alone) detail.portions = portions_of(c, op, &sum_rows);
+    if (row->family == EG_CUDA_VECTORS)
+        detail.map_chunks = eg_cuda_map_chunks(c->multiprocessors, row, &c->list->op[op]);
     if (row->family == EG_CUDA_TMA) take_tiles(c, op, &x, clears, &detail);
     if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED) {
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
@@ -257,7 +259,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     }
     eg_step *step = add_step(c, alone ? EG_NO_OP : op, &detail);
     if (alone) step->kind = EG_GEMM;
-    if (part == EG_CUDA_PRODUCT) step->what = "product alone";
+    if (part == EG_CUDA_PRODUCT) step->what = x.bias.data != 0 ? "product alone + bias" : "product alone";
     if (part == EG_CUDA_CHUNKS) step->what = "products of chunks";
     if (part == EG_CUDA_FINISH) step->kind = EG_MAP;
     step->tail = detail.tail.tiles;

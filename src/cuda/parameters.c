@@ -313,6 +313,13 @@ static eg_cuda_matrix unfinished_of(const eg_cuda_binding *binding, int op, cons
                             .dtype = (int32_t)list->compute};
 }
 
+/* Whether the product is stored as pre: kernels of f32 add a bias while they store, and what finishes it then
+ * writes y alone. The library adds none of f64. */
+static bool is_stored_as_pre(const eg_op_list *list, int op, const eg_cuda_gemm *x) {
+    return x->epilogue == EG_CUDA_FORWARD && x->second.data != 0 && list->compute == EG_F32 &&
+           !eg_cuda_has_unfinished(list, &list->op[op]);
+}
+
 /* out = a copy of an operand, whose contiguous dimension is that of rows */
 static eg_cuda_gemm pad_of_operand(const eg_cuda_binding *binding, int pad) {
     const eg_op_list *list = &binding->program->list;
@@ -371,14 +378,21 @@ eg_cuda_gemm eg_cuda_gemm_of_part(const eg_cuda_binding *binding, int op, eg_cud
     if (part == EG_CUDA_WHOLE) return x;
     if (part == EG_CUDA_CHUNKS) return in_chunks(binding, x);
     const eg_cuda_matrix product = unfinished_of(binding, op, &x);
+    const bool is_pre = is_stored_as_pre(&binding->program->list, op, &x);
     if (part == EG_CUDA_FINISH) {
         x.left = product, x.right = absent;
+        if (is_pre) x.second = x.bias = absent;
         x.depth = 0, x.summed = 1;
         x.scale = 1;
         return x;
     }
-    x.out = product, x.second = x.in = x.bias = absent;
+    x.out = product, x.second = x.in = absent;
     x.sums = 0;
+    if (is_pre) {
+        x.activation = EG_ACT_NONE;
+        return x;
+    }
+    x.bias = absent;
     x.epilogue = EG_CUDA_STORE;
     return is_turned(&x) ? turned_gemm(x) : x;
 }
@@ -427,9 +441,10 @@ void eg_cuda_take_total(const eg_cuda_binding *binding, const eg_cuda_step *deta
 }
 
 eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail) {
-    const eg_cuda_gemm x = eg_cuda_gemm_of(binding, op);
-    eg_cuda_act_grad act_grad = {.grad = x.in,
-                                 .saved = x.left,
+    const bool finishes = detail->part == EG_CUDA_FINISH;
+    const eg_cuda_gemm x = eg_cuda_gemm_of_part(binding, op, (eg_cuda_part)detail->part);
+    eg_cuda_act_grad act_grad = {.grad = finishes ? x.left : x.in, /* the product */
+                                 .saved = finishes ? x.in : x.left,
                                  .out = x.out,
                                  .sums = x.sums,
                                  .rows = x.rows,
