@@ -27,7 +27,7 @@ KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG G
          "CLUSTER_128_64 CLUSTER_128_128 CLUSTER_128_192 CLUSTER_128_256 CLUSTER_192_128 CLUSTER_1X4_128_64 "
          "CLUSTER_2X2_128_128 CLUSTER_2X1_128_192 TMA_F32 TMA_F64 STREAMED_8 STREAMED_16 ODD_8 ODD_16 TALL OUTER "
          "OUTER_ADD OUTER_ADD_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 "
-         "MAP MAP_ROWS MAP_Y MAP_ODD ACT_GRAD_ODD PAD MAP_ANY SUMS").split()
+         "MAP MAP_PRODUCT MAP_ROWS MAP_Y MAP_ODD ACT_GRAD_ODD PAD MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 GELU = 4  # any activation
 WITH_TERMS = ("y", "y+pre", "recompute", "chain")  # products with an epilogue
@@ -196,7 +196,8 @@ class Model:
         """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
         alone, finish = parts(dtype, shape, weight, operation)
         odd = finish.cols * DTYPES[dtype][1] % 16 != 0
-        by = "map_any_" + ("f64" if dtype == "f64" else "f32") if odd else "map_" + dtype
+        of_rows = "act_grad_product_" if finish.epilogue == CHAIN else "map_"
+        by = "map_any_" + ("f64" if dtype == "f64" else "f32") if odd else of_rows + dtype
         map_row, kind = self.rows["map_y_" + dtype if finish.epilogue == FORWARD else by]
         address, row = c.addressof(self.machine), self.rows[name][0]
         return kind, lambda keep=(alone, finish): (

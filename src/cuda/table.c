@@ -227,6 +227,18 @@
      .threads = EG_MAP_Y_THREADS,                                                                            \
      .sum_rows = 32},
 
+/* The gradient at a saved matrix, by rows of vectors: kernels/act_grad.cuh. tile_cols: what a warp reads. */
+#define ACT_GRAD(label, layer, accumulated, width, what)                                                     \
+    {.name = "act_grad_" #label,                                                                             \
+     .kind = EG_MAP,                                                                                         \
+     .family = EG_CUDA_VECTORS,                                                                              \
+     .compute = accumulated,                                                                                 \
+     .dtype = layer,                                                                                         \
+     .takes = what,                                                                                          \
+     .tile_rows = 32,                                                                                        \
+     .tile_cols = width,                                                                                     \
+     .threads = 256},
+
 /* Few outer products of any types: kernels/outer.cu. */
 #define OUTER(label, type, accumulated, rows, also)                                                          \
     {.name = label "_" #type,                                                                                \
@@ -417,39 +429,13 @@ static const eg_cuda_kernel rows[] = {
      .tile_cols = 128,
      .k_block = 16,
      .threads = 256},
-    /* grad_pre from a saved pre or y; tile_cols is what a warp reads at once. */
-    {.name = "act_grad_bf16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_BF16,
-     .tile_rows = 32,
-     .tile_cols = 256,
-     .threads = 256},
-    {.name = "act_grad_f16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_F16,
-     .tile_rows = 32,
-     .tile_cols = 256,
-     .threads = 256},
-    {.name = "act_grad_f32",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_F32,
-     .tile_rows = 32,
-     .tile_cols = 128,
-     .threads = 256},
-    {.name = "act_grad_f64",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F64,
-     .dtype = EG_F64,
-     .tile_rows = 32,
-     .tile_cols = 64,
-     .threads = 256},
+    /* grad_pre from a saved pre or y; and what a product that waits becomes in a chain. */
+    ACT_GRAD(bf16, EG_BF16, EG_F32, 256, 0) ACT_GRAD(f16, EG_F16, EG_F32, 256, 0)
+        ACT_GRAD(f32, EG_F32, EG_F32, 128, 0) ACT_GRAD(f64, EG_F64, EG_F64, 64, 0)
+            ACT_GRAD(product_bf16, EG_BF16, EG_F32, 256, EG_CUDA_PRODUCTS)
+                ACT_GRAD(product_f16, EG_F16, EG_F32, 256, EG_CUDA_PRODUCTS)
+                    ACT_GRAD(product_f32, EG_F32, EG_F32, 128, EG_CUDA_PRODUCTS)
+                        ACT_GRAD(product_f64, EG_F64, EG_F64, 64, EG_CUDA_PRODUCTS)
     /* Likewise of rows that begin anywhere: kernels/map_odd.cu. */
     {.name = "act_grad_odd_bf16",
      .kind = EG_MAP,

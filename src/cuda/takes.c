@@ -258,15 +258,23 @@ eg_cuda_gemm eg_cuda_in_vectors(const eg_cuda_kernel *row, eg_cuda_part part, co
     return whole;
 }
 
+/* What act_grad.cuh makes of grad and pre, or of a product that waits and what was saved below. */
+static bool takes_gradient(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    if ((row->takes & EG_CUDA_PRODUCTS) == 0)
+        return part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD &&
+               (x->ragged == EG_CUDA_DENSE || x->sums == 0);
+    return part == EG_CUDA_FINISH && x->epilogue == EG_CUDA_CHAIN && x->ragged == EG_CUDA_DENSE &&
+           x->left.dtype == (int32_t)row->compute && x->in.dtype == (int32_t)row->dtype &&
+           (x->out.data == 0 || x->out.dtype == (int32_t)row->dtype);
+}
+
 /* Of its vectors only, a map's fast rows take no term but a gradient; nor do they sum those of each group. */
 bool eg_cuda_takes(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
     eg_cuda_gemm whole;
     switch (row->kind) {
     case EG_MAP:
-        return takes_map(row, x) &&
-               (row->family == EG_CUDA_STRIDED ||
-                (row->family == EG_CUDA_VECTORS && part != EG_CUDA_FINISH &&
-                 x->epilogue == EG_CUDA_ACT_GRAD && (x->ragged == EG_CUDA_DENSE || x->sums == 0)));
+        return takes_map(row, x) && (row->family == EG_CUDA_STRIDED ||
+                                     (row->family == EG_CUDA_VECTORS && takes_gradient(row, part, x)));
     case EG_GEMM:
         whole = eg_cuda_in_vectors(row, part, x);
         return takes_product(row, &whole);
