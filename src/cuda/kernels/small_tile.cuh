@@ -19,23 +19,11 @@
 #ifndef EG_CUDA_SMALL_TILE_CUH
 #define EG_CUDA_SMALL_TILE_CUH
 
+#include "async_copy.cuh"
 #include "order.cuh"
 #include "split_tile.cuh"
 
 /* ---- K-blocks ------------------------------------------------------------------------------------------ */
-
-/* Copies `bytes` of BYTES, and writes zeros for the others. */
-template <int BYTES> EG_DEVICE void eg_copy_async(uint32_t to, const void *from, int bytes) {
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
-                     "r"(bytes));
-    }
-}
-EG_DEVICE void eg_copy_async(uint32_t to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from));
-}
 
 /* LINES lines of an operand of storage type S, as a thread loads them: vectors of 16 bytes where neighbours
  * in memory are that; else number by number, or of 16 bits, which have neighbours in one direction, the
@@ -229,7 +217,7 @@ template <class K> struct eg_small_loop {
                 seek(0, p.depth);
             }
         }
-        asm volatile("cp.async.commit_group;");
+        eg_commit_copies();
     }
     /* Moves the numbers of lines that do not begin on 16 bytes to where they belong. By all threads. */
     __device__ void shift(int index) const {
@@ -250,14 +238,14 @@ template <class K> struct eg_small_loop {
         for (int i = 0; i < STAGES - 1; i++) begin_load(i);
         int stage = 0;
         for (int64_t step = 0; step < steps; step++, stage = stage + 1 == STAGES ? 0 : stage + 1) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2));
+            eg_wait_for_copies<STAGES - 2>();
             __syncthreads();
             begin_load(stage == 0 ? STAGES - 1 : stage - 1);
             shift(stage);
             k.multiply_stage(left.by_term, right.by_term, stage_of(stage),
                              stage_of(stage) + left_type::STAGE);
         }
-        asm volatile("cp.async.wait_group 0;");
+        eg_wait_for_copies<0>();
         __syncthreads();
     }
 };
