@@ -7,10 +7,10 @@
 #include "layout.h"
 
 /* The sums of each warp that shares the depth, in padded rows; then what the blocks of a cluster send, of
- * which each finishes a share of the columns, in fours. */
+ * which each finishes a share of the columns, in fours. `size`: of a sum. */
 enum { EG_FEW_THREADS = 256, EG_FEW_BLOCKS = 2 /* a multiprocessor */, EG_FEW_PADDING = 4 };
-#define EG_FEW_RECEIVED_AT(rows, cols, deep) ((deep) * (rows) * ((cols) + EG_FEW_PADDING) * 4)
-#define EG_FEW_SHARED(rows, cols, deep)                                                                      \
-    (EG_FEW_RECEIVED_AT(rows, cols, deep) + ((cols) / 4 + EG_MOST_SPLITS) * (rows)*16)
+#define EG_FEW_RECEIVED_AT(rows, cols, deep, size) ((deep) * (rows) * ((cols) + EG_FEW_PADDING) * (size))
+#define EG_FEW_SHARED(rows, cols, deep, size)                                                                \
+    (EG_FEW_RECEIVED_AT(rows, cols, deep, size) + ((cols) / 4 + EG_MOST_SPLITS) * (rows)*4 * (size))
 
 #endif

@@ -168,29 +168,31 @@
     SMALL(label "_grouped", storage, accumulated, size, 64, 64, GROUPS_ALONE | (also))
 
 /* Few rows: kernels/few_rows.cuh. `deep` warps share the depth, each in steps of `step` terms. */
-#define FEW_ROW(label, storage, layout, rows, cols, deep, step, also)                                        \
+#define FEW_ROW(label, storage, accumulated, size, layout, rows, cols, deep, step, also)                     \
     {.name = "few_" label "_" #layout "_" #rows "x" #cols,                                                   \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_STREAMED,                                                                             \
-     .compute = EG_F32,                                                                                      \
+     .compute = accumulated,                                                                                 \
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM80,                                                                                  \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_FEW_ROWS | EG_CUDA_NO_REDUCTION |                \
-              layout##_LAYOUT | (also),                                                                      \
+     .takes = EG_CUDA_SMALL | EG_CUDA_FEW_ROWS | EG_CUDA_NO_REDUCTION | layout##_LAYOUT | (also),            \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = (deep) * (step),                                                                             \
      .threads = EG_FEW_THREADS,                                                                              \
-     .shared = EG_FEW_SHARED(rows, cols, deep)},
+     .shared = EG_FEW_SHARED(rows, cols, deep, size)},
 #define FEW(type, storage, layout, rows, cols, deep, step)                                                   \
-    FEW_ROW(#type, storage, layout, rows, cols, deep, step, 0)
+    FEW_ROW(#type, storage, EG_F32, 4, layout, rows, cols, deep, step, EG_CUDA_MATRIX_UNIT)
 /* Of lines that begin anywhere: kernels/few_rows_odd.cuh. */
+#define FEW_ODD(type, storage, layout, rows, cols, deep, step)                                               \
+    FEW_ROW(#type "_odd", storage, EG_F32, 4, layout, rows, cols, deep, step,                                \
+            EG_CUDA_MATRIX_UNIT | EG_CUDA_ODD)
 #define FEW_16_ODD(type, storage)                                                                            \
-    FEW_ROW(#type "_odd", storage, nn, 8, 112, 4, 16, EG_CUDA_ODD)                                           \
-    FEW_ROW(#type "_odd", storage, nn, 16, 56, 8, 16, EG_CUDA_ODD)                                           \
-    FEW_ROW(#type "_odd", storage, nt, 8, 16, 8, 32, EG_CUDA_ODD)                                            \
-    FEW_ROW(#type "_odd", storage, nt, 16, 16, 8, 32, EG_CUDA_ODD)
+    FEW_ODD(type, storage, nn, 8, 112, 4, 16)                                                                \
+    FEW_ODD(type, storage, nn, 16, 56, 8, 16)                                                                \
+    FEW_ODD(type, storage, nt, 8, 16, 8, 32)                                                                 \
+    FEW_ODD(type, storage, nt, 16, 16, 8, 32)
 #define FEW_16(type, storage)                                                                                \
     FEW(type, storage, nn, 16, 64, 8, 16)                                                                    \
     FEW(type, storage, nt, 8, 16, 8, 64)                                                                     \

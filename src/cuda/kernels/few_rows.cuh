@@ -111,8 +111,10 @@ EG_DEVICE void eg_few_put_by_columns(const float (&acc)[4][HIGH][4], float *tile
 
 /* ROWS rows by WIDE times 16 columns; STAGES steps on their way, each of LONG times 32 terms. */
 template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_by_depth {
+    using real = float;
     static constexpr int STEP = 32 * LONG, COLS = 16 * WIDE, HIGH = ROWS / 8;
     static constexpr bool FOLLOW = false; /* a warp's steps do not follow each other */
+    static constexpr bool COUNTS = false; /* nor does it wait for loads by their number */
     uint4 right[STAGES][LONG][WIDE][2], left[STAGES][LONG][HIGH];
     float acc[WIDE][HIGH][4] = {};
     const char *from, *with; /* the thread's numbers of the step that is loaded next */
@@ -181,8 +183,9 @@ template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_by_
 
 /* ROWS rows by 64 columns. */
 template <bool BF16, int ROWS, int STAGES> struct eg_few_by_columns {
+    using real = float;
     static constexpr int STEP = 16, COLS = 64, HIGH = ROWS / 8;
-    static constexpr bool FOLLOW = false;
+    static constexpr bool FOLLOW = false, COUNTS = false;
     uint4 right[STAGES][4];
     uint2 left[STAGES][HIGH];
     float acc[4][HIGH][4] = {};
@@ -232,9 +235,12 @@ template <bool BF16, int ROWS, int STAGES> struct eg_few_by_columns {
 };
 
 /* Loads step `index` of `steps`, if there is one: of those that follow each other, a neighbour after the
- * last. */
+ * last. Operands that wait for the loads of a step count those of all steps, also of none. */
 template <class O> EG_DEVICE void eg_few_load(O &operands, int stage, int index, int steps) {
     if (index < steps) operands.template load<true>(stage);
+    if constexpr (O::COUNTS) {
+        if (index >= steps) operands.load_none();
+    }
     if constexpr (O::FOLLOW) {
         if (index == steps) operands.load_neighbour(stage);
     }
@@ -265,15 +271,37 @@ EG_DEVICE void eg_few_sum(O &operands, int steps, const F &meanwhile) {
 
 /* ---- The epilogue -------------------------------------------------------------------------------------- */
 
-struct eg_four {
-    typedef float real;
+template <typename T> struct eg_four {
+    typedef T real;
     enum { COUNT = 4 };
 };
 
+/* Four sums in shared memory. */
+template <typename T> struct __align__(16) eg_few_sums { T x[4]; };
+template <typename T> EG_DEVICE void eg_few_add_to(eg_few_sums<T> &total, const eg_few_sums<T> &part) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) total.x[i] += part.x[i];
+}
+
+/* Stores them in the shared memory of a block of the cluster. */
+EG_DEVICE void eg_few_store(uint32_t there, const eg_few_sums<float> &v) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.x[0]), "f"(v.x[1]),
+                 "f"(v.x[2]), "f"(v.x[3])
+                 : "memory");
+#endif
+}
+EG_DEVICE void eg_few_store(uint32_t there, const eg_few_sums<double> &v) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v2.f64 [%0], {%1, %2};\n"
+                 "st.shared::cluster.v2.f64 [%0 + 16], {%3, %4};" ::"r"(there),
+                 "d"(v.x[0]), "d"(v.x[1]), "d"(v.x[2]), "d"(v.x[3])
+                 : "memory");
+#endif
+}
+
 /* What the epilogue reads of four columns of a row, before the products are done. */
-struct eg_few_ahead {
-    float bias[4], in[4];
-};
+template <typename T> struct eg_few_ahead { T bias[4], in[4]; };
 
 /* Where a thread's groups of four columns are: those of the block's share, rows first. */
 template <int ROWS> struct eg_few_group {
@@ -284,9 +312,9 @@ template <int ROWS> struct eg_few_group {
 
 /* What the epilogue reads of a group, before its sums are complete. */
 template <class K>
-EG_DEVICE eg_few_ahead eg_few_look_ahead(const eg_cuda_gemm &p, const eg_tile &at,
-                                         const eg_few_group<K::ROWS> &group, int count) {
-    eg_few_ahead ahead = {};
+EG_DEVICE eg_few_ahead<typename K::real> eg_few_look_ahead(const eg_cuda_gemm &p, const eg_tile &at,
+                                                           const eg_few_group<K::ROWS> &group, int count) {
+    eg_few_ahead<typename K::real> ahead = {};
     if (count == 0) return ahead;
     const int64_t col = at.col + group.four * 4;
     eg_load_bias(p, at.item, col, count, ahead.bias);
@@ -304,59 +332,54 @@ EG_DEVICE int eg_few_inside(const eg_cuda_gemm &p, const eg_tile &at, const eg_f
 /* v: the product. Only what an activation changes is in the code of each. */
 template <class K>
 EG_DEVICE void eg_few_finish(const eg_cuda_gemm &p, const eg_tile &at, const eg_few_group<K::ROWS> &group,
-                             int count, const eg_few_ahead &ahead, float (&v)[4]) {
+                             int count, const eg_few_ahead<typename K::real> &ahead,
+                             typename K::real (&v)[4]) {
     const int64_t col = at.col + group.four * 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) v[i] += ahead.bias[i];
     if (p.second.data != 0) eg_put(p.second, eg_lane_of(p.second, at, false), group.row, col, count, v);
-    eg_with_terms<eg_four>(p, [&](const auto &terms) EG_INLINE { terms(v, ahead.in); });
+    eg_with_terms<eg_four<typename K::real>>(p, [&](const auto &terms) EG_INLINE { terms(v, ahead.in); });
     if (p.out.data != 0) eg_put(p.out, eg_lane_of(p.out, at, false), group.row, col, count, v);
 }
 
 /* The sum of all warps' parts, in their order. */
-template <class K> EG_DEVICE float4 eg_few_add(const float *tile, int row, int four) {
-    const float *from = tile + row * K::LD + four * 4;
-    float4 total = *(const float4 *)from;
+template <class K>
+EG_DEVICE eg_few_sums<typename K::real> eg_few_add(const typename K::real *tile, int row, int four) {
+    using sums = eg_few_sums<typename K::real>;
+    const typename K::real *from = tile + row * K::LD + four * 4;
+    sums total = *(const sums *)from;
 #pragma unroll
-    for (int i = 1; i < K::DEEP; i++) {
-        const float4 part = *(const float4 *)(from + i * K::ROWS * K::LD);
-        total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
-    }
+    for (int i = 1; i < K::DEEP; i++) eg_few_add_to(total, *(const sums *)(from + i * K::ROWS * K::LD));
     return total;
 }
 
 /* Sends this block's sums to the blocks that finish them. */
-template <class K> EG_DEVICE void eg_few_send(const float *tile, float4 *received, int rank, int splits) {
+template <class K>
+EG_DEVICE void eg_few_send(const typename K::real *tile, eg_few_sums<typename K::real> *received, int rank,
+                           int splits) {
     for (int i = (int)threadIdx.x; i < K::FOURS * K::ROWS; i += K::THREADS) {
         const int row = i % K::ROWS, four = i / K::ROWS;
         int to = four * splits / K::FOURS; /* whose share it is in, or the one before */
         while (eg_share_of<K::FOURS>(to, splits).end <= four) to++;
         const eg_share share = eg_share_of<K::FOURS>(to, splits);
-        const float4 v = eg_few_add<K>(tile, row, four);
         const int place = (rank * (share.end - share.first) + four - share.first) * K::ROWS + row;
-        const uint32_t there = eg_cluster_address(received + place, to);
-#if __CUDA_ARCH__ >= 900
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(v.x), "f"(v.y),
-                     "f"(v.z), "f"(v.w)
-                     : "memory");
-#endif
+        eg_few_store(eg_cluster_address(received + place, to), eg_few_add<K>(tile, row, four));
     }
 }
 
 /* The sum of all blocks' parts, in their order. */
-EG_DEVICE float4 eg_few_receive(const float4 *parts, int step, int splits) {
-    float4 total = parts[0];
-    for (int i = 1; i < splits; i++) {
-        const float4 part = parts[i * step];
-        total.x += part.x, total.y += part.y, total.z += part.z, total.w += part.w;
-    }
+template <typename T>
+EG_DEVICE eg_few_sums<T> eg_few_receive(const eg_few_sums<T> *parts, int step, int splits) {
+    eg_few_sums<T> total = parts[0];
+    for (int i = 1; i < splits; i++) eg_few_add_to(total, parts[i * step]);
     return total;
 }
 
 template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
     extern __shared__ __align__(128) unsigned char memory[];
-    float *const tile = (float *)memory;
-    float4 *const received = (float4 *)(memory + K::RECEIVED);
+    using T = typename K::real;
+    T *const tile = (T *)memory;
+    eg_few_sums<T> *const received = (eg_few_sums<T> *)(memory + K::RECEIVED);
     const int splits = p.splits, rank = splits > 1 ? (int)(blockIdx.x % (unsigned)splits) : 0;
     const int warp = (int)threadIdx.x / 32, deep = warp % K::DEEP, side = warp / K::DEEP;
     const uint32_t across = (uint32_t)((p.cols + K::COLS - 1) / K::COLS);
@@ -378,7 +401,7 @@ template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
     const int groups = (share.end - share.first) * K::ROWS;
     eg_few_group<K::ROWS> group((int)threadIdx.x, share);
     int count = (int)threadIdx.x < groups ? eg_few_inside<K>(p, at, group) : 0;
-    eg_few_ahead ahead;
+    eg_few_ahead<T> ahead;
     {
         operands_type operands(p, at.item, at.col + side * operands_type::COLS,
                                (int64_t)first * operands_type::STEP, K::DEEP);
@@ -396,7 +419,7 @@ template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
         eg_cluster_meet(splits);
     }
 #endif
-    const float scale = (float)p.scale;
+    const T scale = (T)p.scale;
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < groups; i += K::THREADS) {
         if (i >= K::THREADS) {
@@ -404,18 +427,19 @@ template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
             count = eg_few_inside<K>(p, at, group);
             ahead = eg_few_look_ahead<K>(p, at, group, count);
         }
-        const float4 sum = splits == 1 ? eg_few_add<K>(tile, group.row, group.four)
-                                       : eg_few_receive(received + i, groups, splits);
-        float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-        if (count > 0) eg_few_finish<K>(p, at, group, count, ahead, v);
-        if (p.sums != 0) received[i] = make_float4(v[0], v[1], v[2], v[3]);
+        eg_few_sums<T> sum = splits == 1 ? eg_few_add<K>(tile, group.row, group.four)
+                                         : eg_few_receive(received + i, groups, splits);
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum.x[j] *= scale;
+        if (count > 0) eg_few_finish<K>(p, at, group, count, ahead, sum.x);
+        if (p.sums != 0) received[i] = sum;
     }
     if (p.sums == 0) return;
     __syncthreads();
     for (int i = (int)threadIdx.x; i < (share.end - share.first) * 4; i += K::THREADS) {
         const int64_t col = at.col + share.first * 4 + i;
-        const float *from = (const float *)(received + i / 4 * K::ROWS) + i % 4;
-        float total = 0;
+        const T *from = received[i / 4 * K::ROWS].x + i % 4;
+        T total = 0;
         for (int row = 0; row < at.rows; row++) total += from[row * 4];
         if (col < p.cols) eg_put_column_sum(p, at.item, col, total);
     }
@@ -424,10 +448,11 @@ template <class K> EG_DEVICE void eg_few_run(const eg_cuda_gemm &p) {
 /* O: the operands of a warp; BESIDE warps beside each other. */
 template <class O, int ROWS_, int STAGES_, int BESIDE> struct eg_few_traits {
     using operands = O;
+    using real = typename O::real;
     static constexpr int ROWS = ROWS_, STAGES = STAGES_, THREADS = EG_FEW_THREADS;
     static constexpr int DEEP = THREADS / 32 / BESIDE; /* warps that share the depth */
     static constexpr int COLS = O::COLS * BESIDE, FOURS = COLS / 4, LD = COLS + EG_FEW_PADDING;
-    static constexpr int RECEIVED = EG_FEW_RECEIVED_AT(ROWS, COLS, DEEP);
+    static constexpr int RECEIVED = EG_FEW_RECEIVED_AT(ROWS, COLS, DEEP, (int)sizeof(real));
 };
 
 #define EG_FEW_KERNEL(name, ...)                                                                             \

@@ -116,8 +116,10 @@ template <int COUNT, int STAGES, int LONG, bool STREAM> struct eg_odd_lines {
 };
 
 template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_odd_by_depth {
+    using real = float;
     static constexpr int STEP = 32 * LONG, COLS = 16 * WIDE, HIGH = ROWS / 8;
     static constexpr bool FOLLOW = true; /* a warp's steps follow each other */
+    static constexpr bool COUNTS = false;
     static_assert(STAGES > 1, "a product takes a vector of the next step");
     eg_odd_lines<WIDE * 2, STAGES, LONG, true> right;
     eg_odd_lines<HIGH, STAGES, LONG, false> left;
@@ -175,8 +177,9 @@ template <bool BF16, int ROWS, int WIDE, int STAGES, int LONG> struct eg_few_odd
  */
 
 template <bool BF16, int ROWS, int STAGES> struct eg_few_odd_by_columns {
+    using real = float;
     static constexpr int STEP = 16, COLS = 56, HIGH = ROWS / 8;
-    static constexpr bool FOLLOW = false;
+    static constexpr bool FOLLOW = false, COUNTS = false;
     uint4 right[STAGES][4];
     uint32_t left[STAGES][HIGH][3];
     float acc[4][HIGH][4] = {};
