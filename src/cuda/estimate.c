@@ -50,6 +50,23 @@ static eg_cuda_kind kind_of_split(const eg_cuda_kernel *row) {
     return by_type(row, EG_CUDA_KIND_SMALL_16, EG_CUDA_KIND_SMALL_F32, EG_CUDA_KIND_SMALL_F32);
 }
 
+static eg_cuda_kind kind_of_streamed(const eg_cuda_kernel *row) {
+    if ((row->takes & EG_CUDA_ODD) != 0)
+        return row->tile_rows == 8 ? EG_CUDA_KIND_ODD_8 : EG_CUDA_KIND_ODD_16;
+    if (row->dtype == EG_F64)
+        return row->tile_rows == 1 ? EG_CUDA_KIND_STREAMED_F64_1 : EG_CUDA_KIND_STREAMED_F64_8;
+    if (row->dtype != EG_F32) return row->tile_rows == 8 ? EG_CUDA_KIND_STREAMED_8 : EG_CUDA_KIND_STREAMED_16;
+    switch (row->tile_rows) {
+    case 1:
+        return EG_CUDA_KIND_STREAMED_F32_1;
+    case 4:
+        return EG_CUDA_KIND_STREAMED_F32_4;
+    case 8:
+        return EG_CUDA_KIND_STREAMED_F32_8;
+    }
+    return EG_CUDA_KIND_STREAMED_F32_16;
+}
+
 eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     switch (row->family) {
     case EG_CUDA_LIBRARY:
@@ -70,9 +87,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_SPLIT:
         return kind_of_split(row);
     case EG_CUDA_STREAMED:
-        if ((row->takes & EG_CUDA_ODD) != 0)
-            return row->tile_rows == 8 ? EG_CUDA_KIND_ODD_8 : EG_CUDA_KIND_ODD_16;
-        return row->tile_rows == 8 ? EG_CUDA_KIND_STREAMED_8 : EG_CUDA_KIND_STREAMED_16;
+        return kind_of_streamed(row);
     case EG_CUDA_STRIDED:
         break;
     }

@@ -58,7 +58,13 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */
     EG_CUDA_KIND_STREAMED_16,
-    EG_CUDA_KIND_ODD_8, /* likewise, of lines that begin anywhere */
+    EG_CUDA_KIND_STREAMED_F32_1, /* likewise on the FMA units, */
+    EG_CUDA_KIND_STREAMED_F32_4,
+    EG_CUDA_KIND_STREAMED_F32_8,
+    EG_CUDA_KIND_STREAMED_F32_16,
+    EG_CUDA_KIND_STREAMED_F64_1,
+    EG_CUDA_KIND_STREAMED_F64_8,
+    EG_CUDA_KIND_ODD_8, /* of 16 bits, of lines that begin anywhere */
     EG_CUDA_KIND_ODD_16,
     EG_CUDA_KIND_TALL,      /* short rows */
     EG_CUDA_KIND_OUTER,     /* few outer products, */

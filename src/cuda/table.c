@@ -199,6 +199,33 @@
     FEW(type, storage, nt, 16, 16, 8, 64)                                                                    \
     FEW(type, storage, nt, 8, 128, 2, 32)                                                                    \
     FEW(type, storage, nt, 16, 128, 2, 32)
+/* On the FMA units: kernels/few_rows_fma.cuh. */
+#define FEW_F32(layout, rows, cols, deep, step)                                                              \
+    FEW_ROW("f32", EG_F32, EG_F32, 4, layout, rows, cols, deep, step, 0)
+#define FEW_F64(layout, rows, cols, deep, step)                                                              \
+    FEW_ROW("f64", EG_F64, EG_F64, 8, layout, rows, cols, deep, step, 0)
+#define FEW_FMA                                                                                              \
+    FEW_F32(nn, 1, 32, 8, 16)                                                                                \
+    FEW_F32(nn, 1, 128, 2, 16)                                                                               \
+    FEW_F32(nn, 4, 32, 8, 16)                                                                                \
+    FEW_F32(nn, 8, 32, 8, 16)                                                                                \
+    FEW_F32(nn, 8, 64, 4, 16)                                                                                \
+    FEW_F32(nn, 16, 32, 8, 16)                                                                               \
+    FEW_F32(nt, 1, 16, 8, 32)                                                                                \
+    FEW_F32(nt, 1, 64, 2, 32)                                                                                \
+    FEW_F32(nt, 4, 16, 8, 32)                                                                                \
+    FEW_F32(nt, 4, 64, 2, 32)                                                                                \
+    FEW_F32(nt, 8, 16, 8, 32)                                                                                \
+    FEW_F32(nt, 8, 64, 2, 32)                                                                                \
+    FEW_F32(nt, 16, 32, 8, 16)                                                                               \
+    FEW_F64(nn, 1, 16, 8, 16)                                                                                \
+    FEW_F64(nn, 1, 64, 2, 16)                                                                                \
+    FEW_F64(nn, 4, 16, 8, 16)                                                                                \
+    FEW_F64(nn, 8, 16, 8, 16)                                                                                \
+    FEW_F64(nt, 1, 16, 8, 16)                                                                                \
+    FEW_F64(nt, 1, 64, 2, 16)                                                                                \
+    FEW_F64(nt, 4, 16, 8, 16)                                                                                \
+    FEW_F64(nt, 4, 64, 2, 16)
 
 /* Short rows: kernels/tall.cuh. */
 #define TALL(type, storage)                                                                                  \
@@ -350,7 +377,7 @@ static const eg_cuda_kernel rows[] = {
      .threads = 256},
     /* Few rows, few columns or few tiles. */
     FEW_16(bf16, EG_BF16) FEW_16(f16, EG_F16) FEW_16_ODD(bf16, EG_BF16) FEW_16_ODD(f16, EG_F16)
-        SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
+        FEW_FMA SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
             SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
                 SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
                     TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)

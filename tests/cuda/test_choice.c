@@ -237,10 +237,11 @@ static void few_rows_or_columns_share_the_depth(void **state) {
     static const struct {
         eg_dtype dtype;
         const char *few_rows[2], *few_cols; /* few_rows: with clusters, and without */
-    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16"},
-                {EG_F16, {"hopper_f16_split_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16"},
-                {EG_F32, {"fma_f32_16x64", "fma_f32_16x64"}, "fma_f32_64x16"},
-                {EG_F64, {"fma_f64_16x64", "fma_f64_16x64"}, "fma_f64_64x16"}};
+        int cols;                           /* of their tiles */
+    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16", 64},
+                {EG_F16, {"hopper_f16_split_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16", 64},
+                {EG_F32, {"few_f32_nn_8x32", "few_f32_nn_8x32"}, "fma_f32_64x16", 32},
+                {EG_F64, {"few_f64_nn_8x16", "few_f64_nn_8x16"}, "fma_f64_64x16", 16}};
     (void)state;
     for (int major = 9; major >= 8; major--) {
         session s;
@@ -254,10 +255,10 @@ static void few_rows_or_columns_share_the_depth(void **state) {
             s.layer.m = 8, s.layer.k = 1024, s.layer.n = 1024;
             const char *few_rows = rows[i].few_rows[major == 8];
             assert_forward_by(&s, few_rows);
-            const int parts = parts_of_forward(&s, few_rows, 16);
+            const int parts = parts_of_forward(&s, few_rows, 1024 / rows[i].cols);
             assert_true(major == 9 ? parts > 1 : parts == 1);
             s.layer.n = 1 << 18;
-            assert_int_equal(parts_of_forward(&s, few_rows, 1 << 12), 1);
+            assert_int_equal(parts_of_forward(&s, few_rows, (1 << 18) / rows[i].cols), 1);
             s.layer.m = 1024, s.layer.n = 10;
             parts_of_forward(&s, rows[i].few_cols, 16);
         }
@@ -301,6 +302,43 @@ static void lines_of_whole_vectors_are_streamed(void **state) {
     s.forward.a.ld = s.forward.b.ld = 0, s.forward.b.layout = EG_ROW_MAJOR;
     assert_true(is_forward_by(&s, "few_bf16_nn"));
     assert_false(is_forward_by(&s, "pad a"));
+    close_session(&s);
+}
+
+/* The same of f32 and f64, whose vectors are shorter, by rows for as many rows as there are. */
+static void few_rows_of_f32_and_f64_are_streamed(void **state) {
+    static const struct {
+        int64_t m, k, n;
+        eg_layout layout; /* of B */
+        eg_dtype dtype;
+        const char *kernel; /* a part of its name */
+        bool taken;
+    } cases[] = {{1, 1024, 1024, EG_ROW_MAJOR, EG_F32, "few_f32_nn_1x", true},
+                 {1, 1024, 1024, EG_COL_MAJOR, EG_F32, "few_f32_nt_1x", true},
+                 {3, 63, 1020, EG_ROW_MAJOR, EG_F32, "few_f32", false}, /* lines of A */
+                 {3, 1024, 1020, EG_ROW_MAJOR, EG_F32, "few_f32_nn_4x", true},
+                 {3, 1024, 1023, EG_COL_MAJOR, EG_F32, "few_f32_nt_4x", true},
+                 {1, 1023, 1020, EG_ROW_MAJOR, EG_F32, "few_f32_nn_1x", true},
+                 {3, 1024, 1022, EG_ROW_MAJOR, EG_F32, "few_f32", false},
+                 {3, 1022, 1024, EG_COL_MAJOR, EG_F32, "few_f32", false},
+                 {16, 4096, 4096, EG_ROW_MAJOR, EG_F32, "few_f32_nn_16x", true},
+                 {17, 4096, 4096, EG_ROW_MAJOR, EG_F32, "few_f32", false},
+                 {4, 1024, 1022, EG_ROW_MAJOR, EG_F64, "few_f64_nn_4x", true},
+                 {1, 1022, 1024, EG_COL_MAJOR, EG_F64, "few_f64_nt_1x", true},
+                 {4, 1024, 1023, EG_ROW_MAJOR, EG_F64, "few_f64", false},
+                 {9, 4096, 4096, EG_ROW_MAJOR, EG_F64, "few_f64", false}};
+    (void)state;
+    session s;
+    open_session(&s);
+    s.forward.a.data = (void *)((uintptr_t)1 << 40), s.forward.b.data = (void *)((uintptr_t)2 << 40);
+    s.forward.y.data = (void *)((uintptr_t)3 << 40);
+    s.forward.workspace = (eg_workspace){.data = (void *)((uintptr_t)4 << 40), .bytes = 1U << 30};
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        s.layer.dtype = cases[i].dtype;
+        s.layer.m = cases[i].m, s.layer.k = cases[i].k, s.layer.n = cases[i].n;
+        s.forward.b.layout = cases[i].layout;
+        assert_int_equal(is_forward_by(&s, cases[i].kernel), cases[i].taken);
+    }
     close_session(&s);
 }
 
@@ -582,6 +620,7 @@ int main(void) {
         cmocka_unit_test(grad_pre_is_there_once),
         cmocka_unit_test(few_rows_or_columns_share_the_depth),
         cmocka_unit_test(lines_of_whole_vectors_are_streamed),
+        cmocka_unit_test(few_rows_of_f32_and_f64_are_streamed),
         cmocka_unit_test(few_outer_products_are_streamed),
         cmocka_unit_test(rows_that_begin_anywhere_are_shifted),
         cmocka_unit_test(a_product_of_transposes_has_room),
