@@ -9,7 +9,7 @@
 typedef struct eg_cuda_lt eg_cuda_lt;         /* cublasLt and what it chose so far: lt.c */
 typedef struct eg_cuda_graphs eg_cuda_graphs; /* of calls made before: graphs.c */
 
-enum { EG_CUDA_MAX_MODULES = 48 };
+enum { EG_CUDA_MAX_MODULES = 56 };
 
 typedef struct eg_cuda_device {
     const eg_cuda_driver *driver;
