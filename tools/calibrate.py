@@ -150,6 +150,9 @@ def parts(dtype, shape, weight, operation):
     alone.out, alone.epilogue = matrix(wide, whole.rows, whole.cols), STORE
     alone.second = alone.in_ = alone.bias = Matrix()
     finish.left, finish.right, finish.depth = alone.out, Matrix(), 0
+    if dtype == "f32" and operation == "y+pre":  # the product is stored as pre
+        alone.bias, alone.epilogue, alone.activation = whole.bias, FORWARD, 0
+        finish.bias = finish.second = Matrix()
     return alone, finish
 
 
@@ -197,7 +200,7 @@ class Model:
         """The library has no epilogues: what it makes a map finishes, whose cost is what is asked."""
         alone, finish = parts(dtype, shape, weight, operation)
         odd = finish.cols * DTYPES[dtype][1] % 16 != 0
-        of_rows = "act_grad_product_" if finish.epilogue == CHAIN else "map_"
+        of_rows = "act_grad_product_" if finish.epilogue == CHAIN and dtype != "f64" else "map_"
         by = "map_any_" + ("f64" if dtype == "f64" else "f32") if odd else of_rows + dtype
         map_row, kind = self.rows["map_y_" + dtype if finish.epilogue == FORWARD else by]
         address, row = c.addressof(self.machine), self.rows[name][0]

@@ -464,7 +464,6 @@ static const eg_cuda_kernel rows[] = {
             ACT_GRAD(product_bf16, EG_BF16, EG_F32, 256, EG_CUDA_PRODUCTS)
                 ACT_GRAD(product_f16, EG_F16, EG_F32, 256, EG_CUDA_PRODUCTS)
                     ACT_GRAD(product_f32, EG_F32, EG_F32, 128, EG_CUDA_PRODUCTS)
-                        ACT_GRAD(product_f64, EG_F64, EG_F64, 64, EG_CUDA_PRODUCTS)
     /* Likewise of rows that begin anywhere: kernels/map_odd.cu. */
     {.name = "act_grad_odd_bf16",
      .kind = EG_MAP,
