@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "device.h"
 #include "distributed/collectives.h"
+#include "parameters.h"
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
 
@@ -266,8 +267,8 @@ static eg_status cuda_run(eg_context *context, const eg_program *program, const 
 
 /* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors. */
 static eg_status plan_pack(const eg_problem *problem, eg_packed *packed, size_t *bytes) {
-    const int64_t each = 16 / (int64_t)eg_dtype_size(problem->dtype);
-    const int64_t ld = eg_ceil_div(problem->n, each) * each, items = packed->batched ? problem->batch : 1;
+    const int64_t ld = eg_cuda_pitch_of(problem->n, problem->dtype),
+                  items = packed->batched ? problem->batch : 1;
     const eg_cuda_pack pack = {.ld = ld, .item_stride = packed->batched ? problem->k * ld : 0};
     if (__builtin_mul_overflow(problem->k, ld, bytes) || __builtin_mul_overflow(*bytes, items, bytes) ||
         __builtin_mul_overflow(*bytes, eg_dtype_size(problem->dtype), bytes))

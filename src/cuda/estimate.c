@@ -328,6 +328,23 @@ static double stores_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return each * row->tile_cols / 128;
 }
 
+/* Of lines of L2, how many are read for one: 128 bytes of a row that begin within a line are in two. */
+static double lines_of_each(const eg_cuda_matrix *x) {
+    const int64_t pitch = x->row_stride > x->col_stride ? x->row_stride : x->col_stride;
+    return pitch * (int64_t)eg_size_of((eg_dtype)x->dtype) % EG_CUDA_LINE == 0 ? 1 : 2;
+}
+
+/* What the tiles of a persistent kernel load of a k-block comes out of L2, whose rate they share; of what a
+ * cluster shares each tile loads a half. It counts where rows begin within lines. */
+static double loading_of_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                               const eg_cuda_gemm *x, bool shares_left) {
+    const double rate = 12e6; /* bytes a microsecond */
+    const double left = row->tile_rows * lines_of_each(&x->left) / (shares_left ? 2 : 1),
+                 right = row->tile_cols * lines_of_each(&x->right) / (shares_left ? 1 : 2);
+    const double bytes = (left + right) * row->k_block * (double)eg_size_of((eg_dtype)x->left.dtype);
+    return bytes * machine->multiprocessors / (rate * grown_of(machine));
+}
+
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const bool clusters = eg_cuda_is_persistent(row);
@@ -343,7 +360,9 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double inside = clusters ? 1 : inside_of(row, x);
     /* Kernels of any type wait longer for what they load one by one. */
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
-    const double products = greatest(waves * k_block_of(costs, x), rounds * costs->latency * waiting);
+    const double loading = clusters ? loading_of_tiles(machine, row, x, cluster.shares_left) : 0;
+    const double products =
+        greatest(waves * greatest(k_block_of(costs, x), loading), rounds * costs->latency * waiting);
     const double stores = stores_of(row, x);
     const double epilogue = (costs->tile + terms_of(costs, x)) * inside + stores;
     /* Two tiles in turn take the products and the epilogue of one; or the products of both, if that is more.

@@ -5,6 +5,14 @@
 #include "groups.h"
 #include "partition.h"
 
+/* ---- Pitches --------------------------------------------------------------------------------------- */
+
+int64_t eg_cuda_pitch_of(int64_t cols, eg_dtype dtype) {
+    const int64_t size = (int64_t)eg_size_of(dtype), vector = 16 / size, line = EG_CUDA_LINE / size;
+    const int64_t in_lines = eg_ceil_div(cols, line) * line;
+    return in_lines - cols <= cols / 8 ? in_lines : eg_ceil_div(cols, vector) * vector;
+}
+
 /* ---- Addresses ------------------------------------------------------------------------------------ */
 
 uint64_t eg_cuda_region_of(const eg_cuda_binding *binding, int region) {
@@ -40,7 +48,7 @@ static eg_cuda_matrix temporary_of(const eg_cuda_binding *binding, int id) {
     const eg_temporary *x = &list->temporary[id];
     const eg_view *stored = eg_cuda_stored_at(list, id);
     if (stored != NULL) return eg_cuda_matrix_of(binding, stored);
-    const int64_t each = 16 / (int64_t)eg_dtype_size(list->dtype), ld = eg_ceil_div(x->cols, each) * each;
+    const int64_t ld = eg_cuda_pitch_of(x->cols, list->dtype);
     return (eg_cuda_matrix){.data = eg_cuda_region_of(binding, id),
                             .row_stride = ld,
                             .col_stride = 1,
@@ -91,9 +99,8 @@ static bool is_by_rows(const eg_view *x) { return x->col_stride == 1 || x->row_s
 void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, int64_t *pitch,
                           int64_t *items) {
     const eg_view x = untransposed(eg_cuda_read_by_product(list, operand));
-    const int64_t each = 16 / (int64_t)eg_dtype_size(x.dtype), length = is_by_rows(&x) ? x.cols : x.rows;
     *lines = is_by_rows(&x) ? x.rows : x.cols;
-    *pitch = eg_ceil_div(length, each) * each;
+    *pitch = eg_cuda_pitch_of(is_by_rows(&x) ? x.cols : x.rows, x.dtype);
     *items = x.batch_stride != 0 ? list->batch : 1;
 }
 

@@ -31,7 +31,11 @@ size_t eg_cuda_unfinished_bytes(const eg_op_list *list, const eg_op *op);
 
 /* In how many chunks of its depth a product with a small result can be made. */
 int64_t eg_cuda_depth_chunks(const eg_cuda_gemm *x);
-/* Elements from row to row there, and of a padded copy: its rows of the operand's contiguous dimension. */
+/* Elements from row to row of a matrix of ours. Rows begin on lines of L2 where that adds an eighth of their
+ * length at most, else on vectors of 16 bytes: 128 bytes that begin within a line are in two, and L2, which
+ * large products wait for then, has to give twice as much (docs/lab/cuda.md). */
+int64_t eg_cuda_pitch_of(int64_t cols, eg_dtype dtype);
+/* Of a product that waits, and of a padded copy, whose rows are of the operand's contiguous dimension. */
 int64_t eg_cuda_unfinished_ld(int64_t cols);
 void eg_cuda_padded_shape(const eg_op_list *list, int operand, int64_t *lines, int64_t *pitch,
                           int64_t *items);

@@ -30,6 +30,8 @@ typedef enum eg_cuda_family {
     EG_CUDA_SUMS       /* eg_cuda_column_sum */
 } eg_cuda_family;
 
+enum { EG_CUDA_LINE = 128 /* bytes of a line of L2 */ };
+
 /* What the operands of a row must be like. */
 enum {
     EG_CUDA_ALIGNED = 1U << 0,    /* left, right, in, out: one stride 1, the others and the address multiples

@@ -91,14 +91,12 @@ static bool add_scratch(const eg_cuda_compiler *c) {
             eg_add_region(program, EG_CUDA_UNFINISHED, "unfinished product", 1, unfinished, 1, 256));
 }
 
-/* Rows begin on 16 bytes. */
 static bool add_result(const eg_cuda_compiler *c, int id) {
     const eg_temporary *x = &c->list->temporary[id];
-    const int64_t each = 16 / (int64_t)eg_dtype_size(c->list->dtype);
     int64_t rows;
     if (eg_cuda_stored_at(c->list, id) != NULL) return true;
     return !__builtin_mul_overflow(x->rows, x->items, &rows) &&
-           eg_add_region(c->program, id, x->name, rows, eg_ceil_div(x->cols, each) * each,
+           eg_add_region(c->program, id, x->name, rows, eg_cuda_pitch_of(x->cols, c->list->dtype),
                          eg_size_of(c->list->dtype), 256);
 }
 

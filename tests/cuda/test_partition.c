@@ -198,6 +198,18 @@ static void y_is_made_of_vectors_or_of_one_row(void **state) {
     assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), &x), 7);
 }
 
+static void rows_begin_on_lines_where_that_adds_little(void **state) {
+    static const struct {
+        eg_dtype dtype;
+        int64_t cols, pitch;
+    } cases[] = {{EG_BF16, 4100, 4160}, {EG_BF16, 4096, 4096}, {EG_F16, 1000, 1024}, {EG_F16, 513, 576},
+                 {EG_BF16, 511, 512},   {EG_BF16, 500, 512},   {EG_BF16, 100, 104},  {EG_BF16, 10, 16},
+                 {EG_F32, 1000, 1024},  {EG_F32, 257, 288},    {EG_F32, 30, 32},     {EG_F64, 129, 144}};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        assert_int_equal(eg_cuda_pitch_of(cases[i].cols, cases[i].dtype), cases[i].pitch);
+}
+
 /* Of 16 bits: 2025 rows have chunks of an odd number of rows alone, which are 30 or 31 numbers long. */
 static void chunks_of_a_depth_begin_on_words(void **state) {
     enum { K = 30, N = 50, ROWS = 2025 };
@@ -218,6 +230,7 @@ static void chunks_of_a_depth_begin_on_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_of_a_depth_begin_on_words),
                                        cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
+                                       cmocka_unit_test(rows_begin_on_lines_where_that_adds_little),
                                        cmocka_unit_test(column_sums_are_those_of_whole_tiles),
                                        cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
