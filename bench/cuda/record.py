@@ -125,6 +125,8 @@ def is_for(name, operation, layer):
         return dtype in ("bf16", "f16") and "cublaslt" in name
     if "_cluster_" in name and m <= 16 and operation not in ("d_b", "accumulate"):
         return False  # by name alone: choose.c
+    if "_turned_" in name and (m <= 64 or operation not in ("y", "y+pre", "bias", "chain")):
+        return False  # likewise
     slow = 2.0 * m * k * n / (3e12 if dtype != "f64" else 2e12)
     return not name.startswith("ref_") or slow < 4e-3
 

@@ -38,8 +38,14 @@ static eg_cuda_kind kind_of_cluster(const eg_cuda_kernel *row) {
     return (eg_cuda_kind)(EG_CUDA_KIND_CLUSTER_64_64 + i);
 }
 
+static eg_cuda_kind kind_of_turned(const eg_cuda_kernel *row) {
+    if (row->tile_rows == 152) return EG_CUDA_KIND_TURNED_152_128;
+    return row->tile_cols == 64 ? EG_CUDA_KIND_TURNED_200_64 : EG_CUDA_KIND_TURNED_200_128;
+}
+
 static eg_cuda_kind kind_of_tma_split(const eg_cuda_kernel *row) {
     if ((row->takes & EG_CUDA_FEW_ROWS) != 0) return EG_CUDA_KIND_TMA_SPLIT_16;
+    if ((row->takes & EG_CUDA_TURNED) != 0) return kind_of_turned(row);
     if ((row->takes & EG_CUDA_ONE_TYPE) != 0) return kind_of_cluster(row);
     return row->tile_cols == 64 ? EG_CUDA_KIND_TMA_SPLIT_64 : EG_CUDA_KIND_TMA_SPLIT_128;
 }
@@ -380,20 +386,31 @@ static double tiles_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
            (double)eg_ceil_div(x->cols, eg_cuda_cluster_cols(row)) * eg_cuda_cluster_tiles(row);
 }
 
+static bool is_turned(const eg_cuda_kernel *row) { return (row->takes & EG_CUDA_TURNED) != 0; }
+
+/* Of a tile, without those of the last. */
+static int rows_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    return is_turned(row) ? (int)EG_TURNED_ROWS(x->rows, eg_ceil_div(x->rows, row->tile_rows), row->tile_rows)
+                          : row->tile_rows;
+}
+
 /* Blocks that have all of a short depth fill few stages, and receive nothing. Where they make several tiles
  * one after the other, they go on through all stages. */
 int eg_cuda_shared_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x, int splits) {
     const int rows = row->tile_rows, cols = row->tile_cols;
-    const bool registers = (row->takes & EG_CUDA_ONE_TYPE) != 0;
+    const bool registers = (row->takes & EG_CUDA_ONE_TYPE) != 0, turned = is_turned(row);
     if (row->family != EG_CUDA_TMA_SPLIT || splits > 1 || x->ragged == EG_CUDA_RAGGED_DEPTH ||
         x->tiles > INT32_MAX)
         return row->shared;
-    const int64_t k_blocks =
-                      eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,
-                               registers ? EG_CLUSTER_STAGES(rows, cols) : EG_TMA_SPLIT_STAGES(rows, cols)),
+    const int64_t k_blocks = eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,
+                                      turned      ? EG_TURNED_STAGES(rows, cols)
+                                      : registers ? EG_CLUSTER_STAGES(rows, cols)
+                                                  : EG_TMA_SPLIT_STAGES(rows, cols)),
                   stages = EG_TMA_SPLIT_FRONT + k_blocks * EG_TMA_SPLIT_STAGE(rows, cols),
                   tile = EG_TMA_SPLIT_FRONT + (int64_t)rows * EG_TMA_SPLIT_PITCH(cols) * 4,
-                  least = registers ? EG_CLUSTER_LEAST(rows, cols) : tile;
+                  least = turned      ? EG_TURNED_LEAST(rows, cols)
+                          : registers ? EG_CLUSTER_LEAST(rows, cols)
+                                      : tile;
     return (int)(stages > least ? stages : least);
 }
 
@@ -403,7 +420,7 @@ static double resident_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs,
     const int room = 227 * 1024, reserved = 1024,
               most = (row->takes & EG_CUDA_ONE_TYPE) != 0 ? EG_CLUSTER_BLOCKS(row->tile_rows, row->tile_cols)
                                                           : EG_TMA_SPLIT_MOST_BLOCKS(row->tile_rows);
-    if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & EG_CUDA_GROUPS_ALONE) != 0 ||
+    if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & (EG_CUDA_GROUPS_ALONE | EG_CUDA_TURNED)) != 0 ||
         most * (eg_cuda_shared_of(row, x, splits) + reserved) > room)
         return costs->resident;
     return most;
@@ -445,13 +462,18 @@ static double slowed_by(double busy) {
 static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                          double blocks, int splits, double k_blocks) {
     const double rate = 7.3e6, in_step = 32; /* bytes a microsecond; k-blocks */
-    const double lines =
-        (double)row->tile_rows / eg_cuda_tiles_across(row) + (double)row->tile_cols / eg_cuda_tiles_down(row);
+    const double lines = (double)rows_of(row, x) / eg_cuda_tiles_across(row) +
+                         (double)row->tile_cols / eg_cuda_tiles_down(row);
     const double bytes = blocks * lines * row->k_block * (double)eg_size_of(row->dtype);
     const bool same_right = splits == 1 && eg_cuda_cluster_tiles(row) == 1,
                same_left = x->rows <= row->tile_rows;
     const double together = same_right || same_left || k_blocks <= in_step ? 1 : in_step / k_blocks;
     return bytes / (rate * grown_of(machine)) * (1 - together / 2);
+}
+
+/* Of a tile's rows those that the unit multiplies. */
+static double part_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    return is_turned(row) ? (double)EG_TURNED_WIDTH(rows_of(row, x), row->tile_rows) / row->tile_rows : 1;
 }
 
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until
@@ -463,22 +485,25 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double k_blocks = ceil_of(k_blocks_of(row, x) / splits);
     const double filled = splits * eg_cuda_cluster_tiles(row) > 2 ? 0.92 : 1;
     const double places = machine->multiprocessors * resident_of(row, costs, x, splits) * filled;
-    const double waves = ceil_of(blocks / machine->multiprocessors), rounds = ceil_of(blocks / places);
+    const double rounds = ceil_of(blocks / places);
+    const double waves = is_turned(row) ? rounds : ceil_of(blocks / machine->multiprocessors);
     const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
     const double loading = shares ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
-    const double made = greatest(waves * k_block_of(costs, x), rounds * costs->latency) * streamed_of(row);
+    const double made =
+        greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) * streamed_of(row);
     const double quick = greatest(made, loading);
     const double products = shares ? quick * slowed_by(quick * k_blocks) : quick;
-    const double epilogue = (costs->tile + terms_of(costs, x)) / (shares ? splits : 1);
+    const double epilogue = (costs->tile + terms_of(costs, x)) * part_of(row, x) / (shares ? splits : 1);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
     const double exposed = k_blocks * exposed_of(row, costs, rounds, blocks / places);
     return costs->launch + exposed + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
            beside(busy, memory_time(machine, costs, x) * spread_of(row, splits));
 }
 
-/* A block finishes sixteen columns of each consumer, or more. */
+/* A block finishes sixteen columns of each consumer, or more; of a turned tile 32. */
 static int most_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row) {
-    const int chunks = EG_CLUSTER_WIDE(row->tile_rows, row->tile_cols) / 16;
+    const int chunks =
+        is_turned(row) ? row->tile_cols / 32 : EG_CLUSTER_WIDE(row->tile_rows, row->tile_cols) / 16;
     if ((row->takes & EG_CUDA_ONE_TYPE) == 0) return machine->most_splits;
     return (int)eg_least(machine->most_splits / eg_cuda_cluster_tiles(row), chunks & -chunks);
 }

@@ -54,6 +54,9 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_CLUSTER_1X4_128_64, /* tiles of a cluster, and each of them */
     EG_CUDA_KIND_CLUSTER_2X2_128_128,
     EG_CUDA_KIND_CLUSTER_2X1_128_192,
+    EG_CUDA_KIND_TURNED_200_64, /* the unit's rows are columns of the result */
+    EG_CUDA_KIND_TURNED_200_128,
+    EG_CUDA_KIND_TURNED_152_128,
     EG_CUDA_KIND_TMA_F32,
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */

@@ -4,6 +4,7 @@
  * without conflicts. */
 #include "hopper.h"
 
+#include "cluster.h"
 #include "core/error.h"
 #include "groups.h"
 #include "partition.h"
@@ -86,7 +87,10 @@ static eg_status prepare_split(const eg_cuda_device *device, const eg_cuda_kerne
                                eg_cuda_hopper *hopper, int64_t *clusters) {
     const eg_cuda_gemm *x = &hopper->gemm;
     const int64_t sources = x->summed > 1 ? x->summed : x->items;
-    const int left_lines = x->left.col_stride == 1 ? row->tile_rows : row->k_block,
+    const int rows = (row->takes & EG_CUDA_TURNED) != 0
+                         ? (int)EG_TURNED_ROWS(x->rows, x->chunks, row->tile_rows)
+                         : row->tile_rows;
+    const int left_lines = x->left.col_stride == 1 ? rows : row->k_block,
               right_lines = x->right.col_stride == 1 ? row->k_block : row->tile_cols;
     if (eg_cuda_cluster_tiles(row) > 1)
         *clusters = x->items * eg_ceil_div(x->rows, eg_cuda_cluster_rows(row)) *

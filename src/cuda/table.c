@@ -110,7 +110,7 @@
 
 /* Tiles that are finished from the accumulators: kernels/hopper_cluster.cuh. A cluster has `tiles_down` times
  * `tiles_across` of them. */
-#define HOPPER_CLUSTER_OF(label, storage, tiles_down, tiles_across, rows, cols)                              \
+#define HOPPER_CLUSTER_OF(label, storage, tiles_down, tiles_across, rows, cols, count, bytes, also)          \
     {.name = "hopper_" label "_" #rows "x" #cols,                                                            \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_TMA_SPLIT,                                                                            \
@@ -118,18 +118,21 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM90A,                                                                                 \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_LEFT_ROWS | EG_CUDA_ONE_TYPE,  \
+     .takes = EG_CUDA_ALIGNED | EG_CUDA_MATRIX_UNIT | EG_CUDA_SMALL | EG_CUDA_LEFT_ROWS | EG_CUDA_ONE_TYPE | \
+              (also),                                                                                        \
      .tile_rows = rows,                                                                                      \
      .tile_cols = cols,                                                                                      \
      .k_block = EG_HOPPER_DEPTH,                                                                             \
-     .threads = EG_CLUSTER_THREADS(rows, cols),                                                              \
-     .shared = EG_CLUSTER_SHARED(rows, cols),                                                                \
+     .threads = count,                                                                                       \
+     .shared = bytes,                                                                                        \
      .down = tiles_down,                                                                                     \
      .across = tiles_across},
 #define HOPPER_CLUSTER(type, storage, rows, cols)                                                            \
-    HOPPER_CLUSTER_OF(#type "_cluster", storage, 1, 1, rows, cols)
+    HOPPER_CLUSTER_OF(#type "_cluster", storage, 1, 1, rows, cols, EG_CLUSTER_THREADS(rows, cols),           \
+                      EG_CLUSTER_SHARED(rows, cols), 0)
 #define HOPPER_MULTICAST(type, storage, down, across, rows, cols)                                            \
-    HOPPER_CLUSTER_OF(#type "_cluster_" #down "x" #across, storage, down, across, rows, cols)
+    HOPPER_CLUSTER_OF(#type "_cluster_" #down "x" #across, storage, down, across, rows, cols,                \
+                      EG_CLUSTER_THREADS(rows, cols), EG_CLUSTER_SHARED(rows, cols), 0)
 #define HOPPER_16_CLUSTER(type, storage)                                                                     \
     HOPPER_CLUSTER(type, storage, 64, 64)                                                                    \
     HOPPER_CLUSTER(type, storage, 64, 128)                                                                   \
@@ -142,6 +145,17 @@
     HOPPER_MULTICAST(type, storage, 1, 4, 128, 64)                                                           \
     HOPPER_MULTICAST(type, storage, 2, 2, 128, 128)                                                          \
     HOPPER_MULTICAST(type, storage, 2, 1, 128, 192)
+
+/* The same turned: kernels/hopper_turned.cuh. */
+#define HOPPER_TURNED_OF(label, storage, across, rows, cols)                                                 \
+    HOPPER_CLUSTER_OF(label, storage, 1, across, rows, cols, EG_TURNED_THREADS(cols),                        \
+                      EG_TURNED_SHARED(rows, cols), EG_CUDA_TURNED)
+#define HOPPER_TURNED(type, storage, across, rows, cols)                                                     \
+    HOPPER_TURNED_OF(#type "_turned_1x" #across, storage, across, rows, cols)
+#define HOPPER_16_TURNED(type, storage)                                                                      \
+    HOPPER_TURNED_OF(#type "_turned", storage, 1, 200, 64)                                                   \
+    HOPPER_TURNED(type, storage, 2, 200, 128)                                                                \
+    HOPPER_TURNED(type, storage, 2, 152, 128)
 
 /* Small tiles of any strides, whose depth a cluster may share: kernels/small_tile.cuh. */
 #define SMALL(label, storage, accumulated, size, rows, cols, also)                                           \
@@ -343,8 +357,9 @@ static const eg_cuda_kernel rows[] = {
     HOPPER_16(bf16, EG_BF16) HOPPER_16(f16, EG_F16) HOPPER_16_STREAM_K(bf16, EG_BF16)
         HOPPER_16_STREAM_K(f16, EG_F16) HOPPER_16_PINGPONG(bf16, EG_BF16) HOPPER_16_PINGPONG(f16, EG_F16)
             HOPPER_16_SPLIT(bf16, EG_BF16) HOPPER_16_SPLIT(f16, EG_F16) HOPPER_16_CLUSTER(bf16, EG_BF16)
-                HOPPER_16_CLUSTER(f16, EG_F16) HOPPER_16_GROUPED(bf16, EG_BF16) HOPPER_16_GROUPED(f16, EG_F16)
-                    HOPPER_16_PAIRS(bf16, EG_BF16) HOPPER_16_PAIRS(f16, EG_F16)
+                HOPPER_16_CLUSTER(f16, EG_F16) HOPPER_16_TURNED(bf16, EG_BF16) HOPPER_16_TURNED(f16, EG_F16)
+                    HOPPER_16_GROUPED(bf16, EG_BF16) HOPPER_16_GROUPED(f16, EG_F16)
+                        HOPPER_16_PAIRS(bf16, EG_BF16) HOPPER_16_PAIRS(f16, EG_F16)
     /* f32 and f64 layers there. */
     HOPPER_TILES(f32, EG_F32, nn, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)
         HOPPER_TILES(f32, EG_F32, nt, 128, EG_HOPPER_F32_DEPTH, EG_HOPPER_F32_SHARED)

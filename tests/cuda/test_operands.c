@@ -335,7 +335,11 @@ static void tiles_of_a_cluster_load_for_each_other(void **state) {
     } rows[] = {{"hopper_bf16_cluster_128x128", 1, 3 * 9, 128, {128, 64}},
                 {"hopper_bf16_cluster_1x4_128x64", 4, 3 * 5, 32, {64, 64}},
                 {"hopper_f16_cluster_2x2_128x128", 4, 2 * 5, 64, {64, 32}},
-                {"hopper_bf16_cluster_2x1_128x192", 2, 2 * 6, 128, {96, 32}}};
+                {"hopper_bf16_cluster_2x1_128x192", 2, 2 * 6, 128, {96, 32}},
+                /* turned: two tiles of 152 rows, not 200 and 100 */
+                {"hopper_bf16_turned_200x64", 1, 2 * 17, 152, {64, 64}},
+                {"hopper_f16_turned_1x2_200x128", 2, 2 * 5, 76, {128, 64}},
+                {"hopper_bf16_turned_1x2_152x128", 2, 2 * 5, 76, {128, 64}}};
     (void)state;
     for (size_t i = 0; i < 2 * LENGTH(rows); i++) {
         const bool by_rows = i % 2 != 0;

@@ -118,6 +118,24 @@ static void a_launch_has_the_stages_that_it_fills(void **state) {
     }
 }
 
+/* A few turned tiles share the rows equally, each has some, and the unit multiplies them all. */
+static void turned_tiles_share_the_rows(void **state) {
+    static const int most[] = {152, 200};
+    (void)state;
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+        for (int rows = 1; rows < 4000; rows++) {
+            const int tiles = (rows + most[i] - 1) / most[i], each = EG_TURNED_ROWS(rows, tiles, most[i]),
+                      width = EG_TURNED_WIDTH(each, most[i]);
+            assert_int_equal(each % 8, 0);
+            assert_in_range(each, 8, most[i]);
+            assert_true((tiles - 1) * each < rows && rows <= tiles * each);
+            if (tiles <= EG_TURNED_FEW_TILES) assert_true(each * tiles < rows + 8 * tiles);
+            assert_in_range(width, each > EG_TURNED_LEAST_WIDTH ? each : EG_TURNED_LEAST_WIDTH, most[i]);
+            assert_int_equal((most[i] - width) % EG_TURNED_STEP, 0);
+        }
+    }
+}
+
 /* Of a cluster's tile each block finishes whole parts of sixteen columns of each consumer, and what it
  * finishes has room where the stages were. Results are of the operands' type. */
 static void a_cluster_shares_whole_parts_of_columns(void **state) {
@@ -129,7 +147,9 @@ static void a_cluster_shares_whole_parts_of_columns(void **state) {
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (row->family != EG_CUDA_TMA_SPLIT || (row->takes & EG_CUDA_ONE_TYPE) == 0) continue;
         const int rows = row->tile_rows, cols = row->tile_cols;
-        const int parts = EG_CLUSTER_WIDE(rows, cols) / 16, least = EG_CLUSTER_LEAST(rows, cols);
+        const bool turned = (row->takes & EG_CUDA_TURNED) != 0;
+        const int parts = turned ? cols / 32 : EG_CLUSTER_WIDE(rows, cols) / 16,
+                  least = turned ? EG_TURNED_LEAST(rows, cols) : EG_CLUSTER_LEAST(rows, cols);
         for (int depth = 64; depth <= 1 << 15; depth *= 2) {
             for (int tiles = 1; tiles <= 64; tiles++) {
                 const eg_cuda_gemm x = {
@@ -142,7 +162,7 @@ static void a_cluster_shares_whole_parts_of_columns(void **state) {
                 split += splits > 1;
             }
         }
-        assert_true(EG_CLUSTER_BLOCKS(rows, cols) * (row->shared + 1024) <= 227 * 1024);
+        assert_true((turned ? 1 : EG_CLUSTER_BLOCKS(rows, cols)) * (row->shared + 1024) <= 227 * 1024);
         const eg_cuda_matrix x = {.data = 256, .row_stride = 64, .col_stride = 1, .dtype = row->dtype};
         eg_cuda_gemm product = {.left = x, .right = x, .out = x, .rows = 64, .cols = 64, .depth = 64};
         product.items = product.summed = 1;
@@ -235,6 +255,7 @@ int main(void) {
                                        cmocka_unit_test(partial_tiles_are_apart_and_complete),
                                        cmocka_unit_test(a_tail_is_profitable),
                                        cmocka_unit_test(a_launch_has_the_stages_that_it_fills),
+                                       cmocka_unit_test(turned_tiles_share_the_rows),
                                        cmocka_unit_test(a_cluster_shares_whole_parts_of_columns)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

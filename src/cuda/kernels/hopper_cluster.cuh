@@ -30,12 +30,13 @@
 #ifndef EG_CUDA_HOPPER_CLUSTER_CUH
 #define EG_CUDA_HOPPER_CLUSTER_CUH
 
-#include "../cluster.h"
 #include "hopper_multicast.cuh"
 
 #include "hopper_mainloop.cuh"
 
-#include "hopper_boxes.cuh"
+#include "hopper_chunks.cuh"
+
+#include "hopper_widths.cuh"
 
 enum {
     EG_CLUSTER_SYNC = 1,   /* a named barrier: of all consumers */
@@ -44,7 +45,7 @@ enum {
 
 template <bool BF16_, int ROWS_, int COLS_, int TILES_DOWN_ = 1, int TILES_BESIDE_ = 1> struct eg_cluster {
     using tile = eg_dense_tile;
-    static constexpr bool BF16 = BF16_;
+    static constexpr bool BF16 = BF16_, TURNED = false;
     static constexpr int ROWS = ROWS_, COLS = COLS_, DEPTH = EG_HOPPER_DEPTH;
     static constexpr int TILES_DOWN = TILES_DOWN_, TILES_BESIDE = TILES_BESIDE_,
                          TILES = TILES_DOWN * TILES_BESIDE; /* of a cluster */
@@ -56,7 +57,8 @@ template <bool BF16_, int ROWS_, int COLS_, int TILES_DOWN_ = 1, int TILES_BESID
     static constexpr int STAGES = EG_CLUSTER_STAGES(ROWS, COLS), STAGE = EG_TMA_SPLIT_STAGE(ROWS, COLS);
     static constexpr int LEFT = ROWS * DEPTH * 2; /* bytes; right follows */
     static constexpr int ARRIVED = 2 * STAGES * 8, BIAS = EG_CLUSTER_BIAS, TILE_AT = EG_TMA_SPLIT_FRONT;
-    static constexpr int CHUNK = 128 * 32; /* bytes of sixteen columns of a consumer's 64 rows */
+    static constexpr int CHUNK = 128 * 32;  /* bytes of sixteen columns of a consumer's 64 rows */
+    static constexpr int LINES = CONSUMERS; /* of chunks, that lie one below the other */
     static constexpr int BOX = EG_CLUSTER_BOX, PITCH = BOX / 16;
     static constexpr int BOXES = TILE_AT + ROWS * COLS * 4, SUMS = BOXES + WARPS * 2 * BOX;
     static_assert(WIDE % 64 == 0 || !BESIDE, "a consumer begins with a box of right");
@@ -66,41 +68,37 @@ template <bool BF16_, int ROWS_, int COLS_, int TILES_DOWN_ = 1, int TILES_BESID
                   "the parts lie where the stages were");
 };
 
-/* ---- Products of 192 columns ------------------------------------------------------------------- */
-
-/* clang-format off */
-#define EG_NAMES_96 EG_NAMES_64 ", "                                                                         \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                       \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define EG_ACC_96 EG_ACC_64, EG_ACC_32_AT(64)
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[96], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 192, 96, 96, 97, 98, 99, 100);
-    else      EG_WGMMA(f16, 192, 96, 96, 97, 98, 99, 100);
-}
-/* clang-format on */
-
 /* ---- Products ----------------------------------------------------------------------------------------- */
 
-template <class K, bool RIGHT_MN_MAJOR>
-EG_DEVICE void eg_cluster_multiply(float (&acc)[K::ACCUMULATORS], uint32_t stage, int consumer, bool add) {
-    constexpr uint64_t RIGHT_STEP = (RIGHT_MN_MAJOR ? 16 * 128 : 32) >> 4;
-    const uint64_t left = eg_operand_at(stage + (K::BESIDE ? 0 : consumer * (64 * 128)), 64 * 128),
-                   right = eg_operand_at(stage + K::LEFT + (K::BESIDE ? consumer * (K::WIDE * 128) : 0),
+template <class K, bool RIGHT_MN_MAJOR, int COUNT>
+EG_DEVICE void eg_cluster_multiply(float (&acc)[COUNT], uint32_t stage, int consumer, bool add) {
+    constexpr uint64_t LEFT_STEP = 32 >> 4, RIGHT_STEP = (RIGHT_MN_MAJOR ? 16 * 128 : 32) >> 4;
+    const uint64_t left =
+                       eg_operand_at(stage + (K::BESIDE || K::TURNED ? 0 : consumer * (64 * 128)), 64 * 128),
+                   right = eg_operand_at(stage + K::LEFT +
+                                             (K::BESIDE   ? consumer * (K::WIDE * 128)
+                                              : K::TURNED ? consumer * (64 * 128)
+                                                          : 0),
                                          64 * 128);
     eg_products_begin();
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        eg_multiply<K::BF16, false, RIGHT_MN_MAJOR>(acc, left + i * 2, right + i * RIGHT_STEP, add || i > 0);
+    for (int i = 0; i < 4; i++) {
+        const uint64_t l = left + i * LEFT_STEP, r = right + i * RIGHT_STEP;
+        if constexpr (K::TURNED) {
+            eg_multiply<K::BF16, RIGHT_MN_MAJOR, false>(acc, r, l, add || i > 0);
+        } else {
+            eg_multiply<K::BF16, false, RIGHT_MN_MAJOR>(acc, l, r, add || i > 0);
+        }
+    }
     eg_products_commit();
 }
 
 /* acc = the sum over `count` k-blocks. A stage's products are issued before those of the stage before have
  * finished; only then can that one be loaded again. Of a stage that is not loaded again nobody is told: the
  * other block may have ended. */
-template <class K, bool RIGHT_MN_MAJOR>
+template <class K, bool RIGHT_MN_MAJOR, int COUNT>
 EG_DEVICE void eg_cluster_sum(eg_split_ring<K> ring, const eg_cluster_place<K> &place, int consumer,
-                              int count, float (&acc)[K::ACCUMULATORS]) {
+                              int count, float (&acc)[COUNT]) {
     constexpr uint32_t LOADERS = eg_cluster_place<K>::LOADERS;
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t loader = K::TILES > 1 && lane < LOADERS ? place.loader(lane) : 0;
@@ -121,8 +119,28 @@ EG_DEVICE void eg_cluster_sum(eg_split_ring<K> ring, const eg_cluster_place<K> &
     eg_products_wait<0>();
 }
 
-/* Warps' rows that are the result's: the others send and finish nothing. */
-template <class K> EG_DEVICE int eg_cluster_warps(const eg_dense_tile &at) { return (at.rows + 15) / 16; }
+/* Turned, by as many of the accumulators as the tile has rows for: one of a few mainloops. */
+template <class K, bool RIGHT_MN_MAJOR, int WIDTH = K::ROWS>
+EG_DEVICE void eg_cluster_sum_rows(const eg_split_ring<K> &ring, const eg_cluster_place<K> &place,
+                                   int consumer, int count, int rows, float (&acc)[K::ACCUMULATORS]) {
+    if constexpr (K::TURNED) {
+        constexpr int NEXT = WIDTH - EG_TURNED_STEP;
+        if constexpr (NEXT >= EG_TURNED_LEAST_WIDTH) {
+            if (rows <= NEXT)
+                return eg_cluster_sum_rows<K, RIGHT_MN_MAJOR, NEXT>(ring, place, consumer, count, rows, acc);
+        }
+        eg_cluster_sum<K, RIGHT_MN_MAJOR>(ring, place, consumer, count, (float(&)[WIDTH / 2]) acc);
+    } else {
+        eg_cluster_sum<K, RIGHT_MN_MAJOR>(ring, place, consumer, count, acc);
+    }
+}
+
+/* Sixteens of rows that are the result's: the others are neither sent nor finished. */
+EG_DEVICE int eg_cluster_lines(const eg_dense_tile &at) { return (at.rows + 15) / 16; }
+
+template <class K> EG_DEVICE uint32_t eg_cluster_rows_sent(const eg_dense_tile &at) {
+    return K::TURNED ? (at.rows + 7) / 8 * 8 : eg_cluster_lines(at) * 16;
+}
 
 /* ---- What a consumer finishes ------------------------------------------------------------------------- */
 
@@ -137,17 +155,21 @@ template <class K> struct eg_cluster_share {
 
 /* A warp's rows of a matrix of the epilogue, as vectors: a lane has one of every fourth, eighth or sixteenth
  * row. */
-struct eg_cluster_lines {
+struct eg_cluster_vectors {
     uint64_t at; /* of this lane's first; 0: absent */
     int64_t step;
 
-    __device__ eg_cluster_lines(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col, int log)
+    __device__ eg_cluster_vectors(const eg_cuda_matrix &x, int64_t item, int64_t row, int64_t col, int log)
         : at(x.data), step((x.row_stride * 2) << (5 - log)) {
         const int lane = threadIdx.x % 32;
         if (at != 0)
             at += (uint64_t)(item * x.item_stride + (row + (lane >> log)) * x.row_stride + col +
                              (lane & ((1 << log) - 1)) * 8)
                   << 1;
+    }
+    /* To rows further down, a multiple of 32. */
+    __device__ void move(int rows, int log) {
+        if (at != 0) at += step * ((rows << log) / 32);
     }
 };
 
@@ -156,18 +178,20 @@ template <class K> struct eg_cluster_epilogue {
     const eg_cuda_gemm &p;
     const share &mine;
     const int lane, warp, consumer, splits;
+    int line; /* of chunks: the consumer's, or any if the product is turned */
     const uint32_t shared, box, second_box;
     int64_t row, col; /* of the warp's first */
-    int rows, cols;   /* of the result, from there on */
-    eg_cluster_lines in, out, second;
+    int below;        /* rows of the tile from there on */
+    int rows, cols;   /* of the result, of these sixteen */
+    eg_cluster_vectors in, out, second;
     uint4 ahead[4]; /* `in` of the next part */
 
     __device__ eg_cluster_epilogue(const eg_cuda_gemm &gemm, const eg_dense_tile &at, const share &of,
                                    uint32_t base, int warp_, int splits_)
         : p(gemm), mine(of), lane(threadIdx.x % 32), warp(warp_), consumer(warp_ / 4), splits(splits_),
-          shared(base), box(base + K::BOXES + warp_ * (2 * K::BOX)), second_box(box + K::BOX),
-          row(at.row + (K::BESIDE ? warp_ % 4 : warp_) * 16), col(at.col + of.first),
-          rows(at.rows == 0 ? 0 : (int)(gemm.rows - row < 16 ? gemm.rows - row : 16)),
+          line(K::TURNED ? warp_ : consumer), shared(base), box(base + K::BOXES + warp_ * (2 * K::BOX)),
+          second_box(box + K::BOX), row(at.row + (K::BESIDE ? warp_ % 4 : warp_) * 16),
+          col(at.col + of.first), below(at.rows - (int)(row - at.row)), rows(min(below, 16)),
           cols((int)(gemm.cols - col < of.width ? gemm.cols - col : of.width)),
           in(gemm.in, at.item, row, col, of.log), out(gemm.out, at.item, row, col, of.log),
           second(gemm.second, at.item, row, col, of.log), ahead{} {}
@@ -210,21 +234,35 @@ template <class K> struct eg_cluster_epilogue {
 
     /* ---- Accumulators change places ---- */
 
+    /* `chunk`: sixteen columns of the share. */
     __device__ uint32_t place(int of, int chunk) const {
-        const int chunks = mine.width / 16;
-        return shared + K::TILE_AT + ((of * K::CONSUMERS + consumer) * chunks + chunk) * K::CHUNK +
-               threadIdx.x % 128 * 16;
+        return shared + K::TILE_AT + ((of * K::LINES + line) * (mine.width / 16) + chunk) * K::CHUNK +
+               threadIdx.x % (K::CHUNK / 32) * 16;
+    }
+    __device__ static void keep_half(uint32_t to, const float *v) {
+        asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]),
+                     "f"(v[3])
+                     : "memory");
+    }
+    __device__ static void send_half(uint32_t to, uint32_t barrier, const float *v) {
+        asm volatile(
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::
+                "r"(to),
+            "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+            : "memory");
     }
     __device__ static void keep_chunk(uint32_t to, const float *v) {
-#pragma unroll
-        for (int j = 0; j < 2; j++)
-            asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * (K::CHUNK / 2)),
-                         "f"(v[j * 4]), "f"(v[j * 4 + 1]), "f"(v[j * 4 + 2]), "f"(v[j * 4 + 3])
-                         : "memory");
+        keep_half(to, v), keep_half(to + K::CHUNK / 2, v + 4);
     }
     __device__ void keep(const float (&acc)[K::ACCUMULATORS]) const {
 #pragma unroll
         for (int i = 0; i < K::CHUNKS; i++) keep_chunk(place(0, i), acc + i * 8);
+    }
+    /* `to` and the barrier at the same addresses of another block. */
+    __device__ void map_to(uint32_t block, uint32_t &to, uint32_t &barrier) const {
+        asm volatile("mapa.shared::cluster.u32 %0, %0, %3;\nmapa.shared::cluster.u32 %1, %2, %3;"
+                     : "+r"(to), "=r"(barrier)
+                     : "r"(shared + K::ARRIVED), "r"(block));
     }
     __device__ void send(const float (&acc)[K::ACCUMULATORS], const eg_cluster_place<K> &at) const {
         const int chunks = mine.width / 16, rank = at.part;
@@ -233,24 +271,37 @@ template <class K> struct eg_cluster_epilogue {
         uint32_t to = 0, barrier = 0;
 #pragma unroll
         for (int i = 0; i < K::CHUNKS; i++) {
-            if (chunk == 0)
-                asm volatile("mapa.shared::cluster.u32 %0, %2, %4;\nmapa.shared::cluster.u32 %1, %3, %4;"
-                             : "=r"(to), "=r"(barrier)
-                             : "r"(place(rank, 0)), "r"(shared + K::ARRIVED), "r"(first + owner));
+            if (chunk == 0) map_to(first + owner, to = place(rank, 0), barrier);
             const float *const v = acc + i * 8;
             if (owner == rank) {
                 keep_chunk(place(rank, chunk), v);
             } else {
-#pragma unroll
-                for (int j = 0; j < 2; j++)
-                    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
-                                 "{%1, %2, %3, %4}, [%5];" ::"r"(to + j * (K::CHUNK / 2)),
-                                 "f"(v[j * 4]), "f"(v[j * 4 + 1]), "f"(v[j * 4 + 2]), "f"(v[j * 4 + 3]),
-                                 "r"(barrier)
-                                 : "memory");
+                send_half(to, barrier, v), send_half(to + K::CHUNK / 2, barrier, v + 4);
             }
             to += K::CHUNK;
             if (++chunk == chunks) chunk = 0, owner++;
+        }
+    }
+    /* Turned: a warp has sixteen columns, which one block finishes, of all rows; eight of them at a time. */
+    __device__ void hand_over(const float (&acc)[K::ACCUMULATORS], const eg_cluster_place<K> &at,
+                              int eights) const {
+        const int chunks = mine.width / 16, rank = at.part, owner = warp / chunks;
+        uint32_t to = shared + K::TILE_AT + (rank * K::LINES * chunks + warp % chunks) * K::CHUNK + lane * 16,
+                 barrier = 0;
+        const uint32_t step = chunks * K::CHUNK;
+        if (owner == rank) {
+#pragma unroll
+            for (int i = 0; i < K::ACCUMULATORS / 4; i++) {
+                if (i < eights) keep_half(to + i % 2 * (K::CHUNK / 2), acc + i * 4);
+                if (i % 2 == 1) to += step;
+            }
+            return;
+        }
+        map_to(at.rank_of(at.below, at.beside, owner), to, barrier);
+#pragma unroll
+        for (int i = 0; i < K::ACCUMULATORS / 4; i++) {
+            if (i < eights) send_half(to + i % 2 * (K::CHUNK / 2), barrier, acc + i * 4);
+            if (i % 2 == 1) to += step;
         }
     }
     template <int C> __device__ static void read(uint32_t from, float (&v)[C * 8]) {
@@ -262,7 +313,7 @@ template <class K> struct eg_cluster_epilogue {
         }
     }
     template <int C> __device__ void take(int chunk, float (&v)[C * 8]) const {
-        const uint32_t step = K::CONSUMERS * (mine.width / 16) * K::CHUNK;
+        const uint32_t step = K::LINES * (mine.width / 16) * K::CHUNK;
         uint32_t from = place(0, chunk);
         read<C>(from, v);
 #pragma unroll 1
@@ -276,48 +327,30 @@ template <class K> struct eg_cluster_epilogue {
 
     /* ---- Sixteen columns ---- */
 
-    __device__ void add_bias(uint32_t at, float *v) const {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float low, high;
-            eg_widen_pair<K::BF16>(eg_load_number(at + i * 16), low, high);
-            v[i * 4] += low, v[i * 4 + 1] += high, v[i * 4 + 2] += low, v[i * 4 + 3] += high;
-        }
+    using numbers = eg_chunk<K, K::TURNED>;
+    __device__ void add_bias(int chunk, float *v) const {
+        numbers::add_bias(shared + K::BIAS + (mine.first + chunk * 16) * 2, v);
     }
     __device__ static void put(uint32_t to, const float *v) {
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) pairs[i] = eg_round_pair<K::BF16>(v[i * 2], v[i * 2 + 1]);
-        eg_store_blocks(to, pairs);
+        numbers::store(to, pairs);
     }
     __device__ static void get(uint32_t from, float *v) {
         uint32_t pairs[4];
-        eg_load_blocks(from, pairs);
+        numbers::load(from, pairs);
 #pragma unroll
         for (int j = 0; j < 4; j++) eg_widen_pair<K::BF16>(pairs[j], v[j * 2], v[j * 2 + 1]);
     }
-    /* Of this warp's rows: sums of sixteen columns, in a fixed order. */
-    __device__ void add_up(int at, float *v) const {
-        if (lane / 4 >= rows) v[0] = v[1] = v[4] = v[5] = 0;
-        if (lane / 4 + 8 >= rows) v[2] = v[3] = v[6] = v[7] = 0;
-        const float s[4] = {v[0] + v[2], v[1] + v[3], v[4] + v[6], v[5] + v[7]};
-        const bool right = lane & 16, odd = lane & 8;
-        float t[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            t[i] = (right ? s[i + 2] : s[i]) + __shfl_xor_sync(0xffffffffU, right ? s[i] : s[i + 2], 16);
-        float sum = (odd ? t[1] : t[0]) + __shfl_xor_sync(0xffffffffU, odd ? t[0] : t[1], 8);
-        sum += __shfl_xor_sync(0xffffffffU, sum, 4);
-        const int to = at + right * 8 + lane % 4 * 2 + odd;
-        if ((lane & 4) == 0)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + K::SUMS + (warp * K::WIDE + to) * 4),
-                         "f"(sum)
-                         : "memory");
+    __device__ void add_up(int chunk, float *v) const {
+        const int sixteen = K::TURNED ? line : warp;
+        numbers::add_up(shared + K::SUMS + (sixteen * K::WIDE + chunk * 16) * 4, rows, v);
     }
 
     /* ---- All of them ---- */
 
-    __device__ void store(const eg_cluster_lines &to, uint32_t from, int part) const {
+    __device__ void store(const eg_cluster_vectors &to, uint32_t from, int part) const {
         if (to.at == 0) return;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -355,9 +388,8 @@ template <class K> struct eg_cluster_epilogue {
         } else {
             if (GRADIENT) get_in(other);
             take<C>(chunk, v);
-            const uint32_t bias = shared + K::BIAS + (mine.first + chunk * 16 + lane % 4 * 2) * 2;
 #pragma unroll
-            for (int i = 0; i < C; i++) add_bias(bias + i * 32, v + i * 8);
+            for (int i = 0; i < C; i++) add_bias(chunk + i, v + i * 8);
             if (two) put_all(to + K::BOX);
         }
         if (GRADIENT) {
@@ -373,7 +405,7 @@ template <class K> struct eg_cluster_epilogue {
         put_all(to);
         if (GRADIENT && p.sums != 0) {
 #pragma unroll
-            for (int i = 0; i < C; i++) add_up((chunk + i) * 16, v + i * 8);
+            for (int i = 0; i < C; i++) add_up(chunk + i, v + i * 8);
         }
     }
     __device__ void any_terms(int chunk, uint32_t to, bool scaled) const {
@@ -383,30 +415,44 @@ template <class K> struct eg_cluster_epilogue {
 #pragma unroll
             for (int j = 0; j < 8; j++) v[j] *= (float)p.scale;
         }
-        add_bias(shared + K::BIAS + (mine.first + chunk * 16 + lane % 4 * 2) * 2, v);
+        add_bias(chunk, v);
         if (in.at != 0) get(to, in_);
         if (second.at != 0) put(to + K::BOX, v);
         eg_split_terms(p, in_, v);
         put(to, v);
-        if (p.sums != 0) add_up(chunk * 16, v);
+        if (p.sums != 0) add_up(chunk, v);
     }
     template <class F> __device__ void each_part(int step, const F &f) {
-        const uint32_t line = box + (uint32_t)(lane % 16 * K::PITCH + lane / 16 * 16);
+        const uint32_t first = box + numbers::line();
         const bool reads = in.at != 0, two = second.at != 0;
 #pragma unroll 1
         for (int part = 0; part < mine.width; part += mine.part) {
             if (reads) put_in(part);
 #pragma unroll 1
-            for (int i = 0; i < mine.part / 16; i += step) f(part / 16 + i, line + i * 32);
+            for (int i = 0; i < mine.part / 16; i += step) f(part / 16 + i, first + i * 32);
             __syncwarp();
             if (two) store(second, second_box, part);
             store(out, box, part);
             __syncwarp();
         }
     }
+    /* A turned product's warps finish every sixteen rows in turn. */
+    template <class F> __device__ void each_line(int step, const F &f) {
+        each_part(step, f);
+        if constexpr (K::TURNED) {
+#pragma unroll 1
+            while ((below -= 16 * K::WARPS) > 0) {
+                line += K::WARPS, rows = min(below, 16);
+                in.move(16 * K::WARPS, mine.log), out.move(16 * K::WARPS, mine.log);
+                second.move(16 * K::WARPS, mine.log);
+                fetch(0);
+                each_part(step, f);
+            }
+        }
+    }
     template <int EPILOGUE> __device__ void finish_as() {
         const bool two = second.at != 0;
-        each_part(EG_CLUSTER_AT_ONCE,
+        each_line(EG_CLUSTER_AT_ONCE,
                   [&](int chunk, uint32_t to) { terms<EPILOGUE, EG_CLUSTER_AT_ONCE>(chunk, to, two); });
     }
     __device__ void finish() {
@@ -417,18 +463,18 @@ template <class K> struct eg_cluster_epilogue {
             if (p.epilogue == EG_CUDA_CHAIN) return finish_as<EG_CUDA_CHAIN>();
             if (p.epilogue == EG_CUDA_ACT_GRAD) return finish_as<EG_CUDA_ACT_GRAD>();
         }
-        each_part(1, [&](int chunk, uint32_t to) { any_terms(chunk, to, scaled); });
+        each_line(1, [&](int chunk, uint32_t to) { any_terms(chunk, to, scaled); });
     }
     /* Of all rows of the tile, when all consumers have met. */
     __device__ void sum_columns(const eg_dense_tile &at) const {
-        constexpr int THREADS = K::BESIDE ? 128 : 128 * K::CONSUMERS;
+        constexpr int THREADS = K::BESIDE ? 128 : 32 * K::WARPS;
         const uint32_t first = shared + K::SUMS + (K::BESIDE ? consumer * 4 * K::WIDE * 4 : 0);
         for (int i = (int)threadIdx.x % THREADS; i < cols; i += THREADS) {
             float total = 0;
 #pragma unroll 4
-            for (int j = 0; j < eg_cluster_warps<K>(at); j++)
+            for (int j = 0; j < eg_cluster_lines(at); j++)
                 total += __uint_as_float(eg_load_number(first + (j * K::WIDE + i) * 4));
-            eg_put_column_sum(p, eg_row_of_sums<K::ROWS>(p, at), col + i, total);
+            eg_put_column_sum(p, at.row / eg_cluster_rows<K>(p) + at.item * p.chunks, col + i, total);
         }
     }
 };
@@ -456,8 +502,8 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     if (warp == K::PRODUCER) {
         if (threadIdx.x % 32 == 0) {
             if (splits > 1)
-                eg_barrier_expect(ring.shared + K::ARRIVED, (uint32_t)eg_cluster_warps<K>(at) *
-                                                                (16 * K::COLS * 4) / splits * (splits - 1));
+                eg_barrier_expect(ring.shared + K::ARRIVED,
+                                  eg_cluster_rows_sent<K>(at) * (K::COLS * 4) / splits * (splits - 1));
             if (right) {
                 eg_cluster_load<K, true>(p, ring, place, at, first, count);
             } else {
@@ -473,14 +519,21 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
     eg_cluster_epilogue<K> epilogue(p.gemm, at, share, ring.shared, warp, splits);
     epilogue.begin(at);
     float acc[K::ACCUMULATORS] = {};
-    if (right) {
-        eg_cluster_sum<K, true>(ring, place, consumer, count, acc);
+    if (K::WARPS > 4 * K::CONSUMERS && consumer >= K::CONSUMERS) {
+        /* multiplies nothing, but finishes */
+    } else if (right) {
+        eg_cluster_sum_rows<K, true>(ring, place, consumer, count, at.rows, acc);
     } else {
-        eg_cluster_sum<K, false>(ring, place, consumer, count, acc);
+        eg_cluster_sum_rows<K, false>(ring, place, consumer, count, at.rows, acc);
     }
-    eg_sync_threads<128 * K::CONSUMERS>(EG_CLUSTER_SYNC);   /* all products have read their stages */
+    eg_sync_threads<32 * K::WARPS>(EG_CLUSTER_SYNC);        /* all products have read their stages */
     if (splits > 1) eg_cluster_arrive(), eg_cluster_wait(); /* in all blocks */
-    if (epilogue.rows > 0) {
+    if constexpr (K::TURNED) {
+        if (at.rows > 0 && consumer < K::CONSUMERS) epilogue.hand_over(acc, place, (at.rows + 7) / 8);
+        eg_sync_threads<32 * K::WARPS>(EG_CLUSTER_SYNC); /* any warp may finish what another kept */
+        if (splits > 1) eg_barrier_wait(ring.shared + K::ARRIVED, 0);
+        if (epilogue.rows > 0) epilogue.finish();
+    } else if (epilogue.rows > 0) {
         if (splits > 1) {
             epilogue.send(acc, place);
             eg_barrier_wait(ring.shared + K::ARRIVED, 0);
@@ -492,7 +545,7 @@ template <class K> EG_DEVICE void eg_cluster_run(const eg_cuda_hopper &p) {
         eg_barrier_wait(ring.shared + K::ARRIVED, 0);
     }
     if (p.gemm.sums == 0 || at.rows == 0) return;
-    eg_sync_threads<128 * K::CONSUMERS>(EG_CLUSTER_SYNC);
+    eg_sync_threads<32 * K::WARPS>(EG_CLUSTER_SYNC);
     epilogue.sum_columns(at);
 }
 

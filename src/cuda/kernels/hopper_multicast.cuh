@@ -6,6 +6,7 @@
 #ifndef EG_CUDA_HOPPER_MULTICAST_CUH
 #define EG_CUDA_HOPPER_MULTICAST_CUH
 
+#include "../cluster.h"
 #include "hopper_split.cuh"
 
 /* ---- A block's place in its cluster ------------------------------------------------------------------- */
@@ -45,15 +46,22 @@ template <class K> struct eg_cluster_place {
     }
 };
 
+/* Of a tile that is not at the end. */
+template <class K> EG_DEVICE int eg_cluster_rows(const eg_cuda_gemm &p) {
+    return K::TURNED ? EG_TURNED_ROWS(p.rows, p.chunks, K::ROWS) : K::ROWS;
+}
+
 /* Clusters are numbered as tiles are, by the first of theirs. Others may lie outside the result: their blocks
  * load for those that do not. */
 template <class K>
 EG_DEVICE eg_dense_tile eg_cluster_tile(const eg_cuda_gemm &p, const eg_cluster_place<K> &place) {
     eg_dense_tile at = eg_tile_at<K::TILES_DOWN * K::ROWS, K::TILES_BESIDE * K::COLS, eg_dense_tile>(
         p, blockIdx.x / K::TILES >> place.shift);
-    if (K::TILES == 1) return at;
-    at.row += place.below * K::ROWS, at.col += place.beside * K::COLS;
-    at.rows = (int32_t)(p.rows - at.row < K::ROWS ? p.rows - at.row : K::ROWS);
+    if (K::TILES == 1 && !K::TURNED) return at;
+    const int rows = eg_cluster_rows<K>(p);
+    if (K::TURNED) at.row = at.row / K::ROWS * rows;
+    at.row += place.below * rows, at.col += place.beside * K::COLS;
+    at.rows = (int32_t)(p.rows - at.row < rows ? p.rows - at.row : rows);
     if (at.rows < 0 || at.col >= p.cols) at.rows = 0;
     return at;
 }
@@ -71,7 +79,7 @@ EG_DEVICE void eg_cluster_box(uint32_t to, const eg_cuda_tensor_map &tensor_map,
     }
 }
 
-/* Of several tiles: of a shared operand a block loads some lines, of the other all. */
+/* Of a shared operand a block loads some lines, of the other all. */
 template <class K, bool RIGHT_MN_MAJOR>
 EG_DEVICE void eg_cluster_load_shares(const eg_cuda_hopper &p, const eg_split_ring<K> &ring,
                                       const eg_cluster_place<K> &place, const eg_dense_tile &at, int first,
@@ -79,7 +87,8 @@ EG_DEVICE void eg_cluster_load_shares(const eg_cuda_hopper &p, const eg_split_ri
     constexpr int BOXES = RIGHT_MN_MAJOR ? K::COLS / 64 : 1,
                   LINES = (RIGHT_MN_MAJOR ? K::DEPTH : K::COLS) / K::TILES_DOWN;
     const uint16_t left_readers = place.left_readers(), right_readers = place.right_readers();
-    const int row = place.beside * (K::ROWS / K::TILES_BESIDE), line = place.below * LINES;
+    const int rows = eg_cluster_rows<K>(p.gemm), bytes = (rows + K::COLS) * (K::DEPTH * 2);
+    const int row = place.beside * (rows / K::TILES_BESIDE), line = place.below * LINES;
     eg_split_loads<K, eg_split_layout<false, RIGHT_MN_MAJOR>> loads(p, ring, at, first, count);
 #pragma unroll 1
     for (; loads.left > 0; loads.advance()) {
@@ -87,7 +96,7 @@ EG_DEVICE void eg_cluster_load_shares(const eg_cuda_hopper &p, const eg_split_ri
                   right_item = p.gemm.right.item_stride == 0 ? 0 : loads.item;
         const uint32_t full = loads.ring.full(), left = loads.ring.address(), right = left + K::LEFT;
         eg_barrier_wait(loads.ring.empty(), loads.ring.parity ^ 1);
-        eg_barrier_expect(full, K::STAGE);
+        eg_barrier_expect(full, bytes);
         eg_cluster_box<(K::TILES_BESIDE > 1)>(left + row * 128, p.left, full, loads.depth, loads.row + row,
                                               left_item, left_readers);
 #pragma unroll
@@ -103,7 +112,7 @@ template <class K, bool RIGHT_MN_MAJOR>
 EG_DEVICE void eg_cluster_load(const eg_cuda_hopper &p, const eg_split_ring<K> &ring,
                                const eg_cluster_place<K> &place, const eg_dense_tile &at, int first,
                                int count) {
-    if constexpr (K::TILES > 1)
+    if constexpr (K::TILES > 1 || K::TURNED)
         return eg_cluster_load_shares<K, RIGHT_MN_MAJOR>(p, ring, place, at, first, count);
     eg_split_loads<K, eg_split_layout<false, RIGHT_MN_MAJOR>> loads(p, ring, at, first, count);
 #pragma unroll 1

@@ -208,6 +208,21 @@ EG_DEVICE void eg_store_blocks(uint32_t to, const uint32_t (&r)[4]) {
                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }
+/* Each block transposed. */
+EG_DEVICE void eg_load_blocks_turned(uint32_t from, uint32_t (&r)[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(from)
+                 : "memory");
+}
+EG_DEVICE void eg_store_blocks_turned(uint32_t to, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+EG_DEVICE void eg_store_number(uint32_t to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
 EG_DEVICE void eg_store_pair(uint32_t to, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
 }
