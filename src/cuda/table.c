@@ -270,17 +270,15 @@
      .threads = EG_MAP_Y_THREADS,                                                                            \
      .sum_rows = 32},
 
-/* The gradient at a saved matrix, by rows of vectors: kernels/act_grad.cuh. tile_cols: what a warp reads. */
-#define ACT_GRAD(label, layer, accumulated, width, what)                                                     \
-    {.name = "act_grad_" #label,                                                                             \
-     .kind = EG_MAP,                                                                                         \
-     .family = EG_CUDA_VECTORS,                                                                              \
-     .compute = accumulated,                                                                                 \
-     .dtype = layer,                                                                                         \
-     .takes = what,                                                                                          \
-     .tile_rows = 32,                                                                                        \
-     .tile_cols = width,                                                                                     \
-     .threads = 256},
+/* A map by rows, of which a warp reads `cols` numbers at once, a vector a lane (map.cu, act_grad.cuh,
+ * gated_grad.cu) or four numbers (map_odd.cu). */
+#define ROWS_OF_VECTORS (EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES)
+#define ROWS_ANYWHERE   (EG_CUDA_ODD | EG_CUDA_ROW_STORES)
+#define MAP(label, type, of, layer, accumulated, what, rows, cols, block)                                    \
+    {                                                                                                        \
+        .name = #label "_" #type, .kind = EG_MAP, .family = of, .compute = accumulated, .dtype = layer,      \
+        .takes = what, .tile_rows = rows, .tile_cols = cols, .threads = block, .sum_rows = 32                \
+    }
 
 /* Few outer products of any types: kernels/outer.cu. */
 #define OUTER(label, type, accumulated, rows, also)                                                          \
@@ -474,113 +472,27 @@ static const eg_cuda_kernel rows[] = {
      .k_block = 16,
      .threads = 256},
     /* grad_pre from a saved pre or y; and what a product that waits becomes in a chain. */
-    ACT_GRAD(bf16, EG_BF16, EG_F32, 256, 0) ACT_GRAD(f16, EG_F16, EG_F32, 256, 0)
-        ACT_GRAD(f32, EG_F32, EG_F32, 128, 0) ACT_GRAD(f64, EG_F64, EG_F64, 64, 0)
-            ACT_GRAD(product_bf16, EG_BF16, EG_F32, 256, EG_CUDA_PRODUCTS)
-                ACT_GRAD(product_f16, EG_F16, EG_F32, 256, EG_CUDA_PRODUCTS)
-                    ACT_GRAD(product_f32, EG_F32, EG_F32, 128, EG_CUDA_PRODUCTS)
+    MAP(act_grad, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, 0, 32, 256, 256),
+    MAP(act_grad, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, 0, 32, 256, 256),
+    MAP(act_grad, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, 0, 32, 128, 256),
+    MAP(act_grad, f64, EG_CUDA_VECTORS, EG_F64, EG_F64, 0, 32, 64, 256),
+    MAP(act_grad_product, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, EG_CUDA_PRODUCTS, 32, 256, 256),
+    MAP(act_grad_product, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, EG_CUDA_PRODUCTS, 32, 256, 256),
+    MAP(act_grad_product, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, EG_CUDA_PRODUCTS, 32, 128, 256),
     /* Likewise of rows that begin anywhere: kernels/map_odd.cu. */
-    {.name = "act_grad_odd_bf16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_BF16,
-     .takes = EG_CUDA_ODD | EG_CUDA_ROW_STORES,
-     .tile_rows = 32,
-     .tile_cols = 128,
-     .threads = 256},
-    {.name = "act_grad_odd_f16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_F16,
-     .takes = EG_CUDA_ODD | EG_CUDA_ROW_STORES,
-     .tile_rows = 32,
-     .tile_cols = 128,
-     .threads = 256},
-    {.name = "act_grad_odd_f32",
-     .kind = EG_MAP,
-     .family = EG_CUDA_VECTORS,
-     .compute = EG_F32,
-     .dtype = EG_F32,
-     .takes = EG_CUDA_ODD | EG_CUDA_ROW_STORES,
-     .tile_rows = 32,
-     .tile_cols = 128,
-     .threads = 256},
+    MAP(act_grad_odd, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, ROWS_ANYWHERE, 32, 128, 256),
+    MAP(act_grad_odd, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, ROWS_ANYWHERE, 32, 128, 256),
+    MAP(act_grad_odd, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, ROWS_ANYWHERE, 32, 128, 256),
     /* Both gradients of a gated unit, likewise: three maps. */
-    {.name = "gated_grad_bf16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_GATED,
-     .compute = EG_F32,
-     .dtype = EG_BF16,
-     .tile_rows = 32,
-     .tile_cols = 256,
-     .threads = 256},
-    {.name = "gated_grad_f16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_GATED,
-     .compute = EG_F32,
-     .dtype = EG_F16,
-     .tile_rows = 32,
-     .tile_cols = 256,
-     .threads = 256},
-    {.name = "gated_grad_f32",
-     .kind = EG_MAP,
-     .family = EG_CUDA_GATED,
-     .compute = EG_F32,
-     .dtype = EG_F32,
-     .tile_rows = 32,
-     .tile_cols = 128,
-     .threads = 256},
-    {.name = "gated_grad_f64",
-     .kind = EG_MAP,
-     .family = EG_CUDA_GATED,
-     .compute = EG_F64,
-     .dtype = EG_F64,
-     .tile_rows = 32,
-     .tile_cols = 64,
-     .threads = 256},
+    MAP(gated_grad, bf16, EG_CUDA_GATED, EG_BF16, EG_F32, 0, 32, 256, 256),
+    MAP(gated_grad, f16, EG_CUDA_GATED, EG_F16, EG_F32, 0, 32, 256, 256),
+    MAP(gated_grad, f32, EG_CUDA_GATED, EG_F32, EG_F32, 0, 32, 128, 256),
+    MAP(gated_grad, f64, EG_CUDA_GATED, EG_F64, EG_F64, 0, 32, 64, 256),
     /* Any map of rows, and what finishes a product; a warp takes 32 vectors of a row. */
-    {.name = "map_bf16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_STRIDED,
-     .compute = EG_F32,
-     .dtype = EG_BF16,
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES,
-     .tile_rows = 16,
-     .tile_cols = 256,
-     .threads = 512,
-     .sum_rows = 32},
-    {.name = "map_f16",
-     .kind = EG_MAP,
-     .family = EG_CUDA_STRIDED,
-     .compute = EG_F32,
-     .dtype = EG_F16,
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES,
-     .tile_rows = 16,
-     .tile_cols = 256,
-     .threads = 512,
-     .sum_rows = 32},
-    {.name = "map_f32",
-     .kind = EG_MAP,
-     .family = EG_CUDA_STRIDED,
-     .compute = EG_F32,
-     .dtype = EG_F32,
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES,
-     .tile_rows = 16,
-     .tile_cols = 128,
-     .threads = 512,
-     .sum_rows = 32},
-    {.name = "map_f64",
-     .kind = EG_MAP,
-     .family = EG_CUDA_STRIDED,
-     .compute = EG_F64,
-     .dtype = EG_F64,
-     .takes = EG_CUDA_ALIGNED | EG_CUDA_ROW_STORES,
-     .tile_rows = 16,
-     .tile_cols = 64,
-     .threads = 512,
-     .sum_rows = 32},
+    MAP(map, bf16, EG_CUDA_STRIDED, EG_BF16, EG_F32, ROWS_OF_VECTORS, 16, 256, 512),
+    MAP(map, f16, EG_CUDA_STRIDED, EG_F16, EG_F32, ROWS_OF_VECTORS, 16, 256, 512),
+    MAP(map, f32, EG_CUDA_STRIDED, EG_F32, EG_F32, ROWS_OF_VECTORS, 16, 128, 512),
+    MAP(map, f64, EG_CUDA_STRIDED, EG_F64, EG_F64, ROWS_OF_VECTORS, 16, 64, 512),
     {.name = "map_odd_f32",
      .kind = EG_MAP,
      .family = EG_CUDA_STRIDED,
