@@ -69,7 +69,7 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
-/* As many as make one wave: four blocks a multiprocessor, as act_grad.cu is built for, three of map_odd.cu.
+/* As many as make one wave: four blocks a multiprocessor, as act_grad.cuh is built for, three of map_odd.cu.
  * And none so long that its sums in f32 lose much. Few rows are one chunk, whose sums need no other kernel.
  * Without sums a chunk may be a row for each warp. */
 int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map) {

@@ -4,7 +4,7 @@
  *     d_up = d_y * act(gate)        d_gate = d_y * up * act'(gate)
  *
  * They are three maps, of which one writes d_y * up for another to read; here each matrix is read or written
- * once. d_y may be of the compute type, a product that waits. Chunks of rows are those of act_grad.cu. A
+ * once. d_y may be of the compute type, a product that waits. Chunks of rows are those of act_grad.cuh. A
  * result may be in the memory of d_y, element for element. */
 #include "../gated.h"
 #include "epilogue.cuh"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps of rows that begin anywhere: every epilogue of map.cu, of any types, and the map of act_grad.cu. A
+/* Maps of rows that begin anywhere: every epilogue of map.cu, of any types, and the map of act_grad.cuh. A
  * lane takes four neighbours.
  *
  *     map_odd:       lanes take fours one after the other; with sums a warp takes 128 columns of a row
