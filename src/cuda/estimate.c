@@ -265,7 +265,9 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                      small[][2] = {{32, 32}, {32, 64}, {64, 32}}; /* not of 16 bits */
     enum { TILES = sizeof tiles / sizeof *tiles, SMALL = sizeof small / sizeof *small, LARGE = 128 * 64 };
     const bool odd = is_odd(x), narrow = eg_size_of((eg_dtype)x->left.dtype) == 2;
-    const bool words = is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
+    const bool deep = x->left.col_stride == 1 || x->right.row_stride == 1;
+    const bool ends = !deep || x->depth % 2 == 0; /* a line of the depth on a word, too */
+    const bool words = ends && is_on_words(&x->left) && is_on_words(&x->right) && is_on_words(&x->out);
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
     const bool short_parts = odd && narrow && !rounds;       /* as of f32 */
