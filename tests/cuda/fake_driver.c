@@ -259,11 +259,18 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute whi
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                  void **extra) {
+    static const struct {
+        const char *name; /* how it begins */
+        size_t bytes;
+    } kept[] = {{"eg_gated_grad_", sizeof(eg_cuda_gated)},
+                {"eg_hopper_bf16_gated_", sizeof(eg_cuda_hopper_pair)},
+                {"eg_map_y_", sizeof(eg_cuda_gemm)},
+                {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)}};
     (void)extra;
-    if (strncmp((const char *)function, "eg_gated_grad_", sizeof "eg_gated_grad_" - 1) == 0)
-        memcpy(eg_fake_cuda.parameter, parameters[0], sizeof(eg_cuda_gated));
-    if (strncmp((const char *)function, "eg_hopper_bf16_gated_", sizeof "eg_hopper_bf16_gated_" - 1) == 0)
-        memcpy(eg_fake_cuda.parameter, parameters[0], sizeof(eg_cuda_hopper_pair));
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        if (strncmp((const char *)function, kept[i].name, strlen(kept[i].name)) == 0)
+            memcpy(eg_fake_cuda.parameter, parameters[0], kept[i].bytes);
+    }
     eg_fake_cuda.last_blocks = config->gridDimX;
     eg_fake_cuda.last_cluster = 1;
     for (unsigned i = 0; i < config->numAttrs; i++) {

@@ -34,7 +34,7 @@ typedef struct fake_cuda {
     int pieces;                                       /* of device memory, not freed */
     uint32_t *word; /* of the host's memory, that kernels may write to: the last context's */
     char last_kernel[96];
-    uint64_t parameter[512];            /* what a kernel for gated units was given last */
+    uint64_t parameter[512];            /* what some kernels were given, the last of them */
     unsigned last_blocks, last_cluster; /* its grid, and blocks of a cluster */
     int maps;                           /* made; the first FAKE_MAPS of them: */
     fake_map map[FAKE_MAPS];

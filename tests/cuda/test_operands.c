@@ -3,6 +3,7 @@
  * nothing. */
 #define _DEFAULT_SOURCE
 #include "cuda/depth_groups.h"
+#include "cuda/kernels.h"
 #include "host.h"
 
 /* With a row of the kernel table for all that it can do. */
@@ -90,6 +91,72 @@ static void the_library_splits_no_depth_before_a_bias(void **state) {
     assert_ok(eg_forward(named, &layer, &args));
     assert_int_equal(driver->library_parts, 1);
     driver->library_splits = false;
+    eg_close(named);
+    close_session(&s);
+}
+
+/* Of f32 it adds the bias, and stores pre: what makes y reads it there, and stores nothing else. Of f64 it
+ * adds none. */
+static void a_product_of_f32_is_stored_as_pre(void **state) {
+    static const struct {
+        eg_dtype dtype;
+        const char *kernel;
+        bool is_pre;
+    } cases[] = {{EG_F32, "cublaslt_f32", true}, {EG_F64, "cublaslt_f64", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        session s;
+        char text[8192];
+        open_session(&s);
+        eg_context *named = open_named(cases[i].kernel);
+        const eg_layer layer = {.size = sizeof layer,
+                                .m = 512,
+                                .k = 512,
+                                .n = 512,
+                                .batch = 1,
+                                .dtype = cases[i].dtype,
+                                .activation = EG_ACT_GELU};
+        const eg_forward_args args = {.size = sizeof args,
+                                      .a = dense(0),
+                                      .b = dense(1),
+                                      .bias = {.data = place(2)},
+                                      .y = dense(3),
+                                      .pre = dense(4),
+                                      .workspace = {place(5), 0, (size_t)1 << 30}};
+        assert_ok(eg_forward_plan(named, &layer, &args, text, sizeof text));
+        assert_true((strstr(text, "product alone + bias") != NULL) == cases[i].is_pre);
+        assert_ok(eg_forward(named, &layer, &args));
+        const eg_cuda_gemm *map = (const eg_cuda_gemm *)driver->parameter;
+        assert_true(map->left.data == (uintptr_t)place(4) && map->out.data == (uintptr_t)place(3));
+        assert_true((map->second.data == 0) == cases[i].is_pre && (map->bias.data == 0) == cases[i].is_pre);
+        eg_close(named);
+        close_session(&s);
+    }
+}
+
+/* In a chain: the product, in f32, is the gradient, and what is saved below is read where it is. */
+static void a_chain_is_finished_from_its_product(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    eg_context *named = open_named("cublaslt_bf16");
+    const eg_layer layer = {
+        .size = sizeof layer, .m = 2048, .k = 1024, .n = 1024, .batch = 1, .dtype = EG_BF16};
+    eg_backward_args args = {.size = sizeof args,
+                             .b = dense(1),
+                             .grad = dense(2),
+                             .d_a = dense(3),
+                             .chain = {.saved = dense(4),
+                                       .source = EG_SOURCE_PRE,
+                                       .activation = EG_ACT_GELU,
+                                       .d_bias = {.data = place(6)}},
+                             .workspace = {place(5), 0, (size_t)1 << 30}};
+    assert_ok(eg_backward(named, &layer, &args));
+    const eg_cuda_act_grad *map = (const eg_cuda_act_grad *)driver->parameter;
+    assert_true(map->grad.dtype == EG_F32 && map->grad.data >= (uintptr_t)place(5));
+    assert_true(map->saved.data == (uintptr_t)place(4) && map->saved.dtype == EG_BF16);
+    assert_true(map->out.data == (uintptr_t)place(3) && map->sums != 0);
+    assert_true(map->rows == 2048 && map->cols == 1024 && map->chunks > 1);
     eg_close(named);
     close_session(&s);
 }
@@ -409,6 +476,8 @@ int main(void) {
                                        cmocka_unit_test(the_library_adds_no_bias_of_another_type),
                                        cmocka_unit_test(tiles_of_a_cluster_load_for_each_other),
                                        cmocka_unit_test(the_library_splits_no_depth_before_a_bias),
+                                       cmocka_unit_test(a_product_of_f32_is_stored_as_pre),
+                                       cmocka_unit_test(a_chain_is_finished_from_its_product),
                                        cmocka_unit_test(two_levels_are_launched_one_by_one),
                                        cmocka_unit_test(each_launch_reads_its_part_of_a_pack),
                                        cmocka_unit_test(sums_beside_a_product_wait_for_the_padded_copy),
