@@ -62,4 +62,24 @@ static inline void close_session(session *s) {
     assert_int_equal(driver->events, 0);
 }
 
+/* ---- Plans ---- */
+
+static inline void assert_forward_by(session *s, const char *kernel) {
+    char text[1024];
+    assert_ok(eg_forward_plan(s->context, &s->layer, &s->forward, text, sizeof text));
+    if (strstr(text, kernel) == NULL) fail_msg("%s is not in\n%s", kernel, text);
+}
+
+static inline bool is_backward_by(session *s, const char *kernel) {
+    char text[2048];
+    assert_ok(eg_backward_plan(s->context, &s->layer, &s->backward, text, sizeof text));
+    return strstr(text, kernel) != NULL;
+}
+
+static inline bool is_forward_by(session *s, const char *kernel) {
+    char text[1024];
+    assert_ok(eg_forward_plan(s->context, &s->layer, &s->forward, text, sizeof text));
+    return strstr(text, kernel) != NULL;
+}
+
 #endif
