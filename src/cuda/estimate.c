@@ -475,7 +475,8 @@ static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *r
 
 /* Of a tile's rows those that the unit multiplies. */
 static double part_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    return is_turned(row) ? (double)EG_TURNED_WIDTH(rows_of(row, x), row->tile_rows) / row->tile_rows : 1;
+    const int multiplied = EG_TURNED_WIDTH(rows_of(row, x), row->tile_rows);
+    return is_turned(row) ? (double)multiplied / row->tile_rows : 1;
 }
 
 /* Of a tile's blocks each sums a part of the depth. What does not fit on the device at once waits until

@@ -8,7 +8,7 @@
 /* ---- Pitches --------------------------------------------------------------------------------------- */
 
 int64_t eg_cuda_pitch_of(int64_t cols, eg_dtype dtype) {
-    const int64_t size = (int64_t)eg_size_of(dtype), vector = 16 / size, line = EG_CUDA_LINE / size;
+    const int64_t size = (int64_t)eg_dtype_size(dtype), vector = 16 / size, line = EG_CUDA_LINE / size;
     const int64_t in_lines = eg_ceil_div(cols, line) * line;
     return in_lines - cols <= cols / 8 ? in_lines : eg_ceil_div(cols, vector) * vector;
 }

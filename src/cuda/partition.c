@@ -93,7 +93,7 @@ int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (row->kind != EG_MAP || (row->takes & (rows_of_vectors | odd)) != rows_of_vectors || x->sums != 0 ||
         x->ragged != EG_CUDA_DENSE)
         return x->tiles;
-    const int64_t each = row->threads * (16 / (int64_t)eg_size_of(row->dtype));
+    const int64_t each = row->threads * (16 / (int64_t)eg_dtype_size(row->dtype));
     return eg_ceil_div(x->items * x->rows * x->cols, each);
 }
 
