@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of rows of any strides, in rows that begin on 16 bytes: for kernels that read vectors.
+/* A copy of rows of any strides, in rows that begin on 16 bytes, or on lines of L2 (eg_cuda_pitch_of): for
+ * kernels that read vectors, and the copy engine.
  *
  * A block takes 8 rows of 256 numbers, a warp a row, a lane every 32nd number: what a warp reads and writes
  * at once is dense, whatever the pitch. */
