@@ -204,9 +204,43 @@ static void a_name_finds_its_processor(void **state) {
         assert_string_equal(eg_cpu_calibration_by_name(names[i][0])->device, names[i][1]);
 }
 
+#if defined(__x86_64__)
+/* What was measured of a processor's stores counts for it alone: d_b of few rows, which is large. */
+static void stores_bypass_the_caches_where_that_is_faster(void **state) {
+    static const struct {
+        const char *device;
+        uint32_t features;
+        eg_dtype dtype;
+        int64_t rows;
+        bool bypasses;
+    } cases[] = {{"family 6, model 85", AVX2, EG_F32, 4, false},
+                 {"family 6, model 85", AVX512, EG_F32, 4, false},
+                 {"family 6, model 85", AVX512, EG_F32, 23, false},
+                 {"family 6, model 85", AVX512, EG_F32, 24, true},
+                 {"family 6, model 85", AVX512, EG_F64, 4, true},
+                 {"EPYC", AVX2, EG_F32, 4, true},
+                 {"EPYC", AVX512, EG_F32, 4, true},
+                 {"family 26", AVX512, EG_F32, 4, true}};
+    static eg_program program;
+    (void)state;
+    for (size_t i = 0; i < LENGTH(cases); i++) {
+        const recorded_operation d_b = {
+            .name = "d_b", .dtype = cases[i].dtype, .m = cases[i].rows, .k = 2048, .n = 5632, .nk = true};
+        snprintf(device, sizeof device, "%s", cases[i].device);
+        compile(&d_b, cases[i].features, &program);
+        const eg_cpu_step *detail = eg_cpu_detail(&program.step[program.steps - 1]);
+        assert_int_equal(detail->streams, EG_CPU_STREAMS_RESULT);
+        assert_int_equal(detail->non_temporal, cases[i].bypasses);
+    }
+}
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_finds_its_processor),
+#if defined(__x86_64__)
+        cmocka_unit_test(stores_bypass_the_caches_where_that_is_faster),
+#endif
         cmocka_unit_test(the_first_processor_has_every_row),
         cmocka_unit_test(the_choice_is_nearly_the_best),
     };

@@ -5,10 +5,10 @@
 
 #include "estimate.h"
 
-#define CALIBRATION(name, l2_bytes, fork_us, join_us, shared_ns, crowded_times, streams_bytes)               \
+#define CALIBRATION(name, l2_bytes, fork_us, join_us, shared_ns, crowded_times, streams_bytes, cached_rows)  \
     {                                                                                                        \
         .device = (name), .l2 = (l2_bytes), .fork = (fork_us), .join = (join_us), .shared = (shared_ns),     \
-        .crowded = (crowded_times), .streams = (streams_bytes), .costs = {
+        .crowded = (crowded_times), .streams = (streams_bytes), .cached = (cached_rows), .costs = {
 #define COSTS(name, ...) {.row = #name, .of = {__VA_ARGS__}},
 #define END_CALIBRATION                                                                                      \
     }                                                                                                        \

@@ -86,6 +86,7 @@ typedef struct eg_cpu_calibration {
     double crowded; /* times as long as estimated that three bf16 terms take where all cores are at work */
     double streams; /* bytes a thread from which on a result takes non-temporal stores by vectors of half a
                        line */
+    double cached;  /* outer products of f32 below which their sum takes none */
     eg_cpu_costs costs[EG_CPU_MOST_ROWS];
     eg_cpu_way left, right; /* for recordings */
 } eg_cpu_calibration;

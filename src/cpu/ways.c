@@ -71,11 +71,13 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const double bytes = eg_cpu_bytes_stored(op);
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
-    const bool by_copies = streams == EG_CPU_STREAMS_RESULT && op->terms == 0 && out.col_stride == 1 &&
+    const bool is_outer = streams == EG_CPU_STREAMS_RESULT;
+    if (is_outer && op->terms == 0 && out.dtype == EG_F32 && (double)op->depth < c->calibration->cached)
+        return false;
+    const bool by_copies = is_outer && op->terms == 0 && out.col_stride == 1 &&
                            out.dtype == c->kernel->compute && out.align >= (int)eg_size_of(out.dtype) &&
                            op->depth < c->kernel->blocking.copied_below;
-    return by_lines && (is_long || streams == EG_CPU_STREAMS_RESULT) &&
-           (by_copies || eg_cpu_is_whole_lines(&out)) &&
+    return by_lines && (is_long || is_outer) && (by_copies || eg_cpu_is_whole_lines(&out)) &&
            bytes > (double)threads * (in_parts ? c->calibration->streams : KEPT_A_THREAD);
 }
 
