@@ -394,7 +394,7 @@ MUTATIONS = [
     ("cuda: column sums do not wait for what they sum", "src/cuda/run.c", "if (eg_cuda_detail(step)->forks)", "if (eg_cuda_detail(step)->forks && i > 64)"),
     ("cuda: column sums are enqueued before the product beside them", "src/cuda/compile.c", "if (has_collectives(c->list)) {\n", "if (has_collectives(c->list) || i >= 0) {\n"),
     ("cuda: the library splits a depth before it adds a bias", "src/cuda/lt_choose.c", "return x->splits <= 1 && x->reduction", "return x->reduction <= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE || x->reduction"),
-    ("cuda: parts of the library that are short are twice as many", "src/cuda/lt_choose.c", "(is_long && found->splits == 2 * first->splits)", "found->splits == 2 * first->splits"),
+    ("cuda: parts of the library that are short are twice as many", "src/cuda/lt_choose.c", "is_long ? 2 * first->splits : 2 * first->splits - 1;", "2 * first->splits;"),
     ("cuda: large tiles of f64 for what is added to", "src/cuda/lt_choose.c", "key->dtype != EG_F64 || key->accumulate || key->transposed[0]", "key->dtype != EG_F64 || key->transposed[0]"),
     ("cuda: the bias is added to a pre that has it", "src/cuda/parameters.c", "if (is_pre) x.second = x.bias = absent;", "if (is_pre) x.second = absent;"),
     ("cuda: f64 products are stored as pre", "src/cuda/parameters.c", "x->second.data != 0 && list->compute == EG_F32 &&", "x->second.data != 0 &&"),

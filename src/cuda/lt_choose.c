@@ -231,8 +231,8 @@ static const lt_candidate *better_split(const lt_key *key, const lt_candidate *f
     const lt_candidate *found = first_of(wanted, count, x);
     if (found == NULL) return NULL;
     const bool is_long = key->depth / found->splits >= long_part;
-    return found->splits < 2 * first->splits || (is_long && found->splits == 2 * first->splits) ? found
-                                                                                                : NULL;
+    const uint32_t most = is_long ? 2 * first->splits : 2 * first->splits - 1;
+    return found->splits <= most ? found : NULL;
 }
 
 /* Of f32 in columns, both operands: one large block a multiprocessor takes 6 to 20% longer than two smaller.
