@@ -460,12 +460,15 @@ static double slowed_by(double busy) {
 
 /* What the blocks load of a k-block comes out of L2, whose rate they share. Half of it comes to several
  * blocks at once where neighbours read the same: columns of right, if none has a part of the depth, or the
- * only rows of left; and as long as they go in step, which they leave after some k-blocks. */
+ * only rows of left; and as long as they go in step, which they leave after some k-blocks. Where there are
+ * more blocks than run at once, rows that begin within lines count twice, as of persistent tiles. */
 static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                          double blocks, int splits, double k_blocks) {
     const double rate = 7.3e6, in_step = 32; /* bytes a microsecond; k-blocks */
-    const double lines = (double)rows_of(row, x) / eg_cuda_tiles_across(row) +
-                         (double)row->tile_cols / eg_cuda_tiles_down(row);
+    const bool later = blocks > machine->multiprocessors;
+    const double left = later ? lines_of_each(&x->left) : 1, right = later ? lines_of_each(&x->right) : 1;
+    const double lines = (double)rows_of(row, x) / eg_cuda_tiles_across(row) * left +
+                         (double)row->tile_cols / eg_cuda_tiles_down(row) * right;
     const double bytes = blocks * lines * row->k_block * (double)eg_size_of(row->dtype);
     const bool same_right = splits == 1 && eg_cuda_cluster_tiles(row) == 1,
                same_left = x->rows <= row->tile_rows;
