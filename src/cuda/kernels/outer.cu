@@ -64,11 +64,13 @@ template <bool VECTORS, typename T>
 EG_DEVICE void put(const eg_cuda_matrix &x, int64_t index, int count, const T (&v)[4]) {
     if (VECTORS) return eg_store4(x, index, v);
     if (sizeof(T) == 8 || x.dtype == EG_F32) return put_some((T *)x.data + index, count, v);
-    uint16_t bits[4];
+    if constexpr (sizeof(T) != 8) {
+        uint16_t bits[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        bits[i] = x.dtype == EG_BF16 ? eg_round_bf16((float)v[i]) : eg_round_f16((float)v[i]);
-    put_some((uint16_t *)x.data + index, count, bits);
+        for (int i = 0; i < 4; i++)
+            bits[i] = x.dtype == EG_BF16 ? eg_round_bf16((float)v[i]) : eg_round_f16((float)v[i]);
+        put_some((uint16_t *)x.data + index, count, bits);
+    }
 }
 
 /* The columns of a lane that are inside. */
