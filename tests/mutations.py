@@ -326,6 +326,8 @@ MUTATIONS = [
     ("CUDA's cluster tiles: blocks of one tile of a cluster", "src/cuda/run.c", "(unsigned)(eg_cuda_cluster_tiles(row) *", "(unsigned)(1 *"),
     ("CUDA's cluster tiles: few rows", "src/cuda/choose.c", "(row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW", "false"),
     ("CUDA's cluster tiles: a result of another type", "src/cuda/takes.c", "x->epilogue == EG_CUDA_STORE && (row->takes & EG_CUDA_ONE_TYPE) == 0;", "x->epilogue == EG_CUDA_STORE;"),
+    ("CUDA's whole sums: a block knows of no other", "src/cuda/run.c", "    x.chunks = blocks;\n", ""),
+    ("CUDA's whole sums: of the last item alone", "src/cuda/takes.c", "(x->sums == 0 || x->items != 1)", "x->sums == 0"),
     ("CUDA's split tiles: stages of one summand", "src/cuda/estimate.c", "eg_least(eg_ceil_div(x->depth, row->k_block) * x->summed,", "eg_least(eg_ceil_div(x->depth, row->k_block),"),
     ("groups on CUDA: a kernel for plain layers takes groups", "src/cuda/takes.c", "return (row->takes & EG_CUDA_ROW_GROUPS) != 0;", "return true;"),
     ("d_b of groups: a k-block begins at the group's first row", "src/cuda/depth_groups.h", "{whole ? end - after : first,", "{first,"),

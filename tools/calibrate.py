@@ -28,7 +28,7 @@ KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG G
          "CLUSTER_2X2_128_128 CLUSTER_2X1_128_192 TURNED_200_64 TURNED_200_128 TURNED_152_128 TMA_F32 TMA_F64 "
          "STREAMED_8 STREAMED_16 STREAMED_F32_1 STREAMED_F32_4 STREAMED_F32_8 STREAMED_F32_16 STREAMED_F64_1 "
          "STREAMED_F64_8 ODD_8 ODD_16 TALL OUTER OUTER_ADD OUTER_ADD_F64 FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 "
-         "MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_PRODUCT MAP_ROWS MAP_Y MAP_ODD ACT_GRAD_ODD PAD MAP_ANY "
+         "MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_PRODUCT WHOLE_SUMS MAP_ROWS MAP_Y MAP_ODD ACT_GRAD_ODD PAD MAP_ANY "
          "SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 GELU = 4  # any activation
@@ -63,7 +63,7 @@ class Costs(c.Structure):
 
 
 class Calibration(c.Structure):
-    _fields_ = [("device", c.c_char_p), ("multiprocessors", c.c_int), ("clear", c.c_double),
+    _fields_ = [("device", c.c_char_p), ("multiprocessors", c.c_int), ("clear", c.c_double), ("add_up", c.c_double),
                 ("costs", Costs * len(KINDS))]
 
 
@@ -369,7 +369,7 @@ def write(model):
              "/* Fitted by tools/calibrate.py to a recording. A row of each kind (estimate.h): launch, k_block, odd,",
              " * latency, resident, tile, bias, add, forward, second, grad, chain, tail, reading, writing. */",
              f'CALIBRATION("{model.calibration.device.decode()}", {model.calibration.multiprocessors}, '
-             f"{model.calibration.clear:.3g})"]
+             f"{model.calibration.clear:.3g}, {model.calibration.add_up:.3g})"]
     table += [f"COSTS({name}, {text_of(model.calibration.costs[kind])})" for kind, name in enumerate(KINDS)]
     (ROOT / "src/cuda/calibration.def").write_text("\n".join([*table, "END_CALIBRATION"]) + "\n", encoding="utf-8")
 

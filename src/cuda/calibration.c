@@ -5,9 +5,9 @@
 
 #include "estimate.h"
 
-#define CALIBRATION(name, count, to_clear)                                                                   \
+#define CALIBRATION(name, count, to_clear, to_add_up)                                                        \
     {                                                                                                        \
-        .device = (name), .multiprocessors = (count), .clear = (to_clear), .costs = {
+        .device = (name), .multiprocessors = (count), .clear = (to_clear), .add_up = (to_add_up), .costs = {
 #define COSTS(kind, ...) [EG_CUDA_KIND_##kind] = {__VA_ARGS__},
 #define END_CALIBRATION                                                                                      \
     }                                                                                                        \

@@ -112,6 +112,12 @@ const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype) {
     return row;
 }
 
+/* Where a kernel leaves several rows of column sums, another one adds them up, mostly beside the products. */
+static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_op *op) {
+    if (op->items * eg_cuda_sums_left(c->multiprocessors, row, op) == 1) return 0;
+    return eg_cuda_machine_of(c).calibration->add_up;
+}
+
 /* The row of the least estimated time for a part of an operation, NULL where there is none. */
 static const eg_cuda_kernel *least_of(const eg_cuda_compiler *c, int index, eg_cuda_part part,
                                       double *least) {
@@ -125,7 +131,9 @@ static const eg_cuda_kernel *least_of(const eg_cuda_compiler *c, int index, eg_c
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (!allows(c, row, kind) || !is_named(c->caps, row, op) || !eg_cuda_takes(row, part, &x)) continue;
         if (!has_use(c, row, &x)) continue;
-        const double time = kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index);
+        const bool leaves_sums = kind != EG_REDUCE && x.sums != 0;
+        const double time = (kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index)) +
+                            (leaves_sums ? time_of_sums(c, row, op) : 0);
         if (chosen == NULL || time < *least) chosen = row, *least = time;
     }
     return chosen;

@@ -140,7 +140,7 @@ static eg_cuda_portions portions_of(const eg_cuda_compiler *c, int index, int64_
     eg_cuda_portions portions = {op->items, rows, 0};
     *sum_rows = 0;
     if (sums == NULL) return portions;
-    const int64_t chunks = by_chunks ? rows : eg_cuda_sums_of(row, rows);
+    const int64_t chunks = eg_cuda_sums_left(c->multiprocessors, row, op);
     portions = eg_cuda_portions_of(c->list, &c->list->temporary[sums->view.id], op->items, rows, chunks,
                                    by_chunks ? 1 : eg_cuda_sum_rows(row));
     *sum_rows = portions.total > 0 ? 1 : op->items * chunks;

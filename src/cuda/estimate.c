@@ -8,6 +8,7 @@
 #include "core/sizes.h"
 #include "layout.h"
 #include "partition.h"
+#include "whole_sums.h"
 
 /* ---- Kinds ---------------------------------------------------------------------------------------- */
 
@@ -86,6 +87,7 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
     case EG_CUDA_VECTORS:
     case EG_CUDA_GATED:
+        if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return EG_CUDA_KIND_WHOLE_SUMS;
         if ((row->takes & EG_CUDA_PRODUCTS) != 0) return EG_CUDA_KIND_MAP_PRODUCT;
         return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_ACT_GRAD_ODD : EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
@@ -541,11 +543,32 @@ static double by_numbers(const eg_cuda_kernel *row, const eg_cuda_costs *costs, 
     return each == 8 && x->cols % each != 0 ? (double)x->rows * (double)x->cols * costs->odd * 1e-6 : 0;
 }
 
+/* Of the rows of its columns a thread reads two at once. Blocks of a cluster wait for each other. */
+static double estimate_whole_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                                  const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const int blocks = eg_whole_sums_blocks(x->rows), resident = 3;
+    const double all = (double)eg_ceil_div(x->cols, row->tile_cols) * blocks;
+    const double rounds = ceil_of(all / (resident * machine->multiprocessors));
+    const double turns = (double)eg_ceil_div(x->rows, 2 * EG_WHOLE_SUMS_ROWS * blocks);
+    return costs->launch + (blocks > 1 ? costs->tile : 0) +
+           beside(rounds * turns * costs->latency, memory_time(machine, costs, x));
+}
+
+/* Columns of few rows are summed by the warps of one block. */
+static double estimate_map(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
+                           const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
+    const int64_t at_once = 2 * row->threads / 32, few = 2 * (int64_t)row->tile_rows;
+    const bool one_block = x->sums != 0 && x->rows <= few;
+    return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x) +
+           (one_block ? (double)eg_ceil_div(x->rows, at_once) * costs->latency : 0);
+}
+
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                         double saved) {
     const eg_cuda_costs *costs = costs_of(machine, row);
+    if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return estimate_whole_sums(machine, row, costs, x);
     if (row->kind == EG_MAP || row->kind == EG_COPY || (row->takes & EG_CUDA_COPY) != 0)
-        return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x);
+        return estimate_map(machine, row, costs, x);
     int splits;
     if (row->family == EG_CUDA_LIBRARY) return estimate_library(machine, costs, x);
     if (row->family == EG_CUDA_SPLIT || row->family == EG_CUDA_TMA_SPLIT || row->family == EG_CUDA_STREAMED)

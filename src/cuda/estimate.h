@@ -12,7 +12,8 @@ typedef struct eg_cuda_costs {
     double k_block;  /* of a tile, of which a multiprocessor (cluster, if persistent) makes one at a time */
     double odd;      /* of operands that are not in vectors; the library's where it has no fast kernel; a
                         map's of a million numbers that it reads one by one */
-    double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile */
+    double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile; of
+                        two rows of a thread of a map that sums columns */
     double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
     double tile;     /* its prologue and the epilogue without terms */
     double bias;     /* without an activation; the library's of a k-block that no other
@@ -85,6 +86,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_ANY_F64,
     EG_CUDA_KIND_MAP,
     EG_CUDA_KIND_MAP_PRODUCT, /* of a product that waits */
+    EG_CUDA_KIND_WHOLE_SUMS,  /* with all of its column sums */
     EG_CUDA_KIND_MAP_ROWS,
     EG_CUDA_KIND_MAP_Y,        /* y of values alone, */
     EG_CUDA_KIND_MAP_ODD,      /* of rows that begin anywhere: any, */
@@ -100,6 +102,7 @@ typedef struct eg_cuda_calibration {
     const char *device;  /* a part of its name */
     int multiprocessors; /* that it had: bandwidth is taken to grow with their number */
     double clear;        /* microseconds to clear counters where no kernel does it */
+    double add_up;       /* by which a call is longer where another kernel adds up column sums of chunks */
     eg_cuda_costs costs[EG_CUDA_KINDS];
 } eg_cuda_calibration;
 

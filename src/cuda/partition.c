@@ -74,6 +74,7 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
  * Without sums a chunk may be a row for each warp. */
 int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map) {
     const bool odd = (row->takes & EG_CUDA_ODD) != 0;
+    if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return 1;
     const int64_t columns = eg_ceil_div(map->cols, row->tile_cols) * map->items,
                   room = (odd ? 3 : 4) * (int64_t)multiprocessors;
     const int64_t wave = columns > 0 && room > columns ? room / columns : 1;
@@ -85,6 +86,11 @@ int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const
     const int64_t most =
         sums && map->rows <= together * row->tile_rows ? 1 : eg_ceil_div(map->rows, least_rows);
     return eg_least(wave > few ? wave : few, most);
+}
+
+int64_t eg_cuda_sums_left(int multiprocessors, const eg_cuda_kernel *row, const eg_op *op) {
+    const bool by_chunks = row->family == EG_CUDA_VECTORS || row->family == EG_CUDA_GATED;
+    return by_chunks ? eg_cuda_map_chunks(multiprocessors, row, op) : eg_cuda_sums_of(row, op->rows);
 }
 
 /* A thread of a map of vectors has one; of other kernels each block has a tile. */

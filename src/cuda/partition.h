@@ -10,6 +10,9 @@
 int64_t eg_cuda_sum_rows(const eg_cuda_kernel *row);
 int64_t eg_cuda_sums_of(const eg_cuda_kernel *row, int64_t rows);
 
+/* Rows of column sums that a kernel leaves of an item of an operation: those of its chunks, or tiles. */
+int64_t eg_cuda_sums_left(int multiprocessors, const eg_cuda_kernel *row, const eg_op *op);
+
 /* Whether a temporary is one of column sums; the rows of them that the workspace has: false where memory
  * could not hold them. */
 bool eg_cuda_is_sums(const eg_op_list *list, int temporary);

@@ -8,6 +8,7 @@
 #include "pairs.h"
 #include "parameters.h"
 #include "partition.h"
+#include "whole_sums.h"
 #include "takes.h"
 
 typedef struct eg_cuda_run {
@@ -175,11 +176,20 @@ static eg_status run_library(const eg_cuda_run *run, const eg_step *step) {
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
+/* A cluster for every few columns, of which it has all rows. */
+static eg_status run_whole_sums(const eg_cuda_run *run, const eg_cuda_kernel *row, eg_cuda_act_grad x) {
+    const int blocks = eg_whole_sums_blocks(x.rows);
+    x.chunks = blocks;
+    return enqueue_clusters(run, run->stream, row, eg_ceil_div(x.cols, row->tile_cols), (unsigned)blocks,
+                            row->shared, &x);
+}
+
 /* Rows of vectors, in portions of items. Without rows there may still be counters to clear. */
 static eg_status run_vectors(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
     const eg_cuda_kernel *row = detail->kernel;
     const eg_cuda_act_grad all = eg_cuda_act_grad_of(&run->binding, step->op, detail);
+    if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return run_whole_sums(run, row, all);
     for (int64_t item = 0; item < all.items; item += detail->portions.items) {
         eg_cuda_act_grad x = all;
         x.wrong = run->device->wrong_at;

@@ -279,6 +279,12 @@
         .name = #label "_" #type, .kind = EG_MAP, .family = of, .compute = accumulated, .dtype = layer,      \
         .takes = what, .tile_rows = rows, .tile_cols = cols, .threads = block, .sum_rows = 32                \
     }
+#define WHOLE_SUMS(label, type, layer, what, cols)                                                           \
+    {                                                                                                        \
+        .name = "hopper_" #label "_" #type, .kind = EG_MAP, .family = EG_CUDA_VECTORS, .compute = EG_F32,    \
+        .dtype = layer, .needs = EG_CUDA_SM90A, .takes = EG_CUDA_WHOLE_SUMS | (what), .tile_rows = 32,       \
+        .tile_cols = cols, .threads = 256, .sum_rows = 32                                                    \
+    }
 
 /* Few outer products of any types: kernels/outer.cu. */
 #define OUTER(label, type, accumulated, rows, also)                                                          \
@@ -479,6 +485,13 @@ static const eg_cuda_kernel rows[] = {
     MAP(act_grad_product, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, EG_CUDA_PRODUCTS, 32, 256, 256),
     MAP(act_grad_product, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, EG_CUDA_PRODUCTS, 32, 256, 256),
     MAP(act_grad_product, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, EG_CUDA_PRODUCTS, 32, 128, 256),
+    /* Likewise with all of d_bias: kernels/hopper_act_grad.cu. */
+    WHOLE_SUMS(act_grad, bf16, EG_BF16, 0, 64),
+    WHOLE_SUMS(act_grad, f16, EG_F16, 0, 64),
+    WHOLE_SUMS(act_grad, f32, EG_F32, 0, 32),
+    WHOLE_SUMS(act_grad_product, bf16, EG_BF16, EG_CUDA_PRODUCTS, 64),
+    WHOLE_SUMS(act_grad_product, f16, EG_F16, EG_CUDA_PRODUCTS, 64),
+    WHOLE_SUMS(act_grad_product, f32, EG_F32, EG_CUDA_PRODUCTS, 32),
     /* Likewise of rows that begin anywhere: kernels/map_odd.cu. */
     MAP(act_grad_odd, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, ROWS_ANYWHERE, 32, 128, 256),
     MAP(act_grad_odd, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, ROWS_ANYWHERE, 32, 128, 256),

@@ -59,6 +59,7 @@ enum {
     EG_CUDA_NO_ADD = 1U << 22,       /* not where the result is added to */
     EG_CUDA_ONE_TYPE = 1U << 23,     /* the epilogue reads and writes the operands' type */
     EG_CUDA_PRODUCTS = 1U << 24,     /* of a map: finishes products that wait, and nothing else */
+    EG_CUDA_WHOLE_SUMS = 1U << 26,   /* of a map that sums columns: all rows (whole_sums.h) */
     EG_CUDA_TURNED = 1U << 25,       /* the unit's rows are columns of right (kernels/hopper_turned.cuh) */
     EG_CUDA_ODD = 1U << 21           /* lines that begin anywhere, if not too far apart */
 };

@@ -260,6 +260,7 @@ eg_cuda_gemm eg_cuda_in_vectors(const eg_cuda_kernel *row, eg_cuda_part part, co
 
 /* What act_grad.cuh makes of grad and pre, or of a product that waits and what was saved below. */
 static bool takes_gradient(const eg_cuda_kernel *row, eg_cuda_part part, const eg_cuda_gemm *x) {
+    if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0 && (x->sums == 0 || x->items != 1)) return false;
     if ((row->takes & EG_CUDA_PRODUCTS) == 0)
         return part != EG_CUDA_FINISH && x->epilogue == EG_CUDA_ACT_GRAD &&
                (x->ragged == EG_CUDA_DENSE || x->sums == 0);

@@ -265,7 +265,8 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
     } kept[] = {{"eg_gated_grad_", sizeof(eg_cuda_gated)},
                 {"eg_hopper_bf16_gated_", sizeof(eg_cuda_hopper_pair)},
                 {"eg_map_y_", sizeof(eg_cuda_gemm)},
-                {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)}};
+                {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)},
+                {"eg_hopper_act_grad_", sizeof(eg_cuda_act_grad)}};
     (void)extra;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (strncmp((const char *)function, kept[i].name, strlen(kept[i].name)) == 0)

@@ -11,7 +11,7 @@
 
 static fake_cuda *driver; /* the counts; since the last open */
 
-enum { KERNELS = 3, ELEMENTS = 128 * 64 };
+enum { KERNELS = 3, ROWS = 4096, ELEMENTS = ROWS * 64 };
 
 /* Addresses that nobody reads, far from each other. */
 static inline void *place(int index) { return (void *)((uintptr_t)(index + 1) << 44); }
@@ -28,7 +28,7 @@ typedef struct session {
 /* A layer whose forward call is one kernel and whose backward call is KERNELS and the sum of d_bias. */
 static inline void open_session(session *s) {
     const eg_open_info info = {.size = sizeof info, .backend = EG_BACKEND_CUDA};
-    *s = (session){.layer = {.size = sizeof s->layer, .m = 128, .k = 64, .n = 64, .batch = 1}};
+    *s = (session){.layer = {.size = sizeof s->layer, .m = ROWS, .k = 64, .n = 64, .batch = 1}};
     s->layer.dtype = EG_BF16;
     s->layer.activation = EG_ACT_GELU;
     assert_ok(eg_open(&info, &s->context));
@@ -40,7 +40,7 @@ static inline void open_session(session *s) {
                                    .a = {.data = s->memory[0]},
                                    .b = {.data = s->memory[1]},
                                    .y = {.data = s->memory[2]},
-                                   .workspace = {s->memory[9], 0, 1 << 20}};
+                                   .workspace = {s->memory[9], 0, 4 << 20}};
     s->backward = (eg_backward_args){.size = sizeof s->backward,
                                      .a = {.data = s->memory[0]},
                                      .b = {.data = s->memory[1]},
@@ -50,7 +50,7 @@ static inline void open_session(session *s) {
                                      .d_a = {.data = s->memory[5]},
                                      .d_b = {.data = s->memory[6]},
                                      .d_bias = {.data = s->memory[7]},
-                                     .workspace = {s->memory[9], 0, 1 << 20}};
+                                     .workspace = {s->memory[9], 0, 4 << 20}};
     driver->kernels = driver->replays = driver->recordings = 0;
 }
 

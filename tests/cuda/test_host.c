@@ -233,7 +233,7 @@ static void sums_of_a_gradient_as_it_is_come_aside(void **state) {
     close_session(&s);
 }
 
-/* Of few rows the pass itself leaves the sums where they belong. */
+/* Of few rows, and up to some thousand, the pass itself leaves the sums where they belong. */
 static void sums_of_few_rows_take_no_kernel(void **state) {
     (void)state;
     char plan[4096];
@@ -241,9 +241,15 @@ static void sums_of_few_rows_take_no_kernel(void **state) {
     open_session(&s);
     backward(&s, 1);
     assert_int_equal(driver->kernels, KERNELS + 1);
-    s.layer.m = 64;
+    s.layer.m = 512;
     backward(&s, 1);
     assert_int_equal(driver->kernels, KERNELS + 1 + KERNELS);
+    assert_true(is_backward_by(&s, "hopper_act_grad_bf16"));
+    s.layer.batch = 2; /* all items have one d_bias */
+    assert_false(is_backward_by(&s, "hopper_act_grad_bf16"));
+    s.layer.batch = 1, s.layer.m = 64;
+    backward(&s, 1);
+    assert_int_equal(driver->kernels, KERNELS + 1 + 2 * KERNELS);
     assert_ok(eg_backward_plan(s.context, &s.layer, &s.backward, plan, sizeof plan));
     assert_non_null(strstr(plan, "grad_pre = grad * gelu'(pre), d_bias"));
     s.layer.activation = EG_ACT_NONE; /* aside, too */

@@ -110,10 +110,11 @@ EG_DEVICE void map_with_activation(int activation, bool of_y, const thread_rows 
 
 /* ---- The kernel -------------------------------------------------------------------------------------- */
 
+/* Every `step`-th row from `row` on. */
 template <typename V, bool WIDE>
 EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t end,
-                                     int64_t col) {
-    const int64_t bytes = 16 / V::COUNT, step = WARPS * p.chunks;
+                                     int64_t step, int64_t col) {
+    const int64_t bytes = 16 / V::COUNT;
     const int64_t grad_bytes = WIDE ? 4 : bytes;
     const auto at = [&](const eg_cuda_matrix &x, int64_t size) {
         return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * size;
@@ -167,7 +168,7 @@ template <typename V, bool WIDE> EG_DEVICE void run(const eg_cuda_act_grad &p) {
         const int64_t col = first_col + threadIdx.x % 32 * V::COUNT;
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols) {
-            const thread_rows rows = thread_rows_of<V, WIDE>(p, item, row, end, col);
+            const thread_rows rows = thread_rows_of<V, WIDE>(p, item, row, end, WARPS * p.chunks, col);
             map_with_activation<V, WIDE>(p.activation, p.source == EG_SOURCE_Y, rows, sums);
         }
         if (p.sums != 0) sum_warps<V>(p, row_of_sums, first_col, sums);
