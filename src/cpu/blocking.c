@@ -8,16 +8,17 @@ static int64_t at_least_one(int64_t a) { return a > 1 ? a : 1; }
 /* ---- Operands read in place --------------------------------------------------------------------- */
 
 /* Read in place, consecutive numbers are a line apart. Where lines are more than NEAR bytes long, each of
- * these numbers is on another page and in another cache set. */
+ * these numbers is on another page and in another cache set. Of a right operand a row of a micro-panel is
+ * read of each line, and two lines on a page are no stream that a prefetcher sees. */
 enum { NEAR = 2048 };
 
 static bool divides(int power_of_two, int64_t size) { return (size & (power_of_two - 1)) == 0; }
 
 static int64_t batch_of(const eg_op *op) { return op->items > op->summed ? op->items : op->summed; }
 
-bool eg_cpu_is_near(const eg_view *x) {
-    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride;
-    return line <= NEAR && line * (int64_t)eg_size_of(x->dtype) <= NEAR;
+bool eg_cpu_is_near(const eg_view *x, bool right) {
+    const int64_t line = x->col_stride == 1 ? x->row_stride : x->col_stride, most = right ? NEAR - 1 : NEAR;
+    return line <= most && line * (int64_t)eg_size_of(x->dtype) <= most;
 }
 
 /* In place, an operand has to be of the compute type, and a right operand's columns have to be neighbours.

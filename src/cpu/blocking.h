@@ -25,7 +25,7 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
 
 /* Whether lines of an operand are near each other: see blocking.c. */
-bool eg_cpu_is_near(const eg_view *x);
+bool eg_cpu_is_near(const eg_view *x, bool right);
 
 /* Few rows or columns: whether the row makes the product by reading an operand once, where it is; and how.
  * From so many rows on, the multiplication takes longer than the reading: docs/lab/cpu.md. */
