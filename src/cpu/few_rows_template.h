@@ -4,11 +4,14 @@
  * Where columns are neighbours, as in a row-major B or a pack, its sums are those of the micro-kernel: one
  * chain of multiply-adds over the k of a pass. Where the k are, see dot_template.h. */
 
-/* k that are added to a row's sums at once: so many vectors of the right operand stay in registers while all
- * rows are multiplied with them. */
-enum { EG_V(at_once) = EG_NR % 8 == 0 ? 8 : 4 };
+/* k that are added to a row's sums at once, and vectors of columns: those of the right operand stay in
+ * registers while all rows are multiplied with them. Side by side, vectors share the numbers of the left
+ * operand, and their chains of multiply-adds do not wait for each other. */
+#ifdef EG_USE_NEON
+enum { EG_V(at_once) = EG_NR % 8 == 0 ? 8 : 4, EG_V(abreast) = 1 };
+#else
+enum { EG_V(at_once) = EG_VECTOR_BYTES == 64 ? 8 : 4, EG_V(abreast) = EG_NV == 3 ? 3 : 2 };
 
-#ifndef EG_USE_NEON
 /* sum + the products of `count` k, one after the other. */
 EG_INLINE EG_T EG_V(add_k)(EG_T sum, const EG_R *left, const EG_T *b, const int count) {
     EG_UNROLL(8)
@@ -17,26 +20,56 @@ EG_INLINE EG_T EG_V(add_k)(EG_T sum, const EG_R *left, const EG_T *b, const int 
 }
 #endif
 
+/* `some` numbers of each of `width` vectors of columns, times `count` k. */
+EG_INLINE void EG_V(add_vectors)(const eg_few_rows *x, const EG_R *left, const char *right,
+                                 const eg_dtype dtype, const int64_t k_bytes, const int count,
+                                 const EG_V(numbers) some, EG_R *sums, const int64_t ahead,
+                                 const bool prefetches, const int width) {
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
+    EG_T b[EG_V(abreast)][EG_V(at_once)];
+    EG_UNROLL(8)
+    for (int u = 0; u < count; u++) {
+        EG_UNROLL(4)
+        for (int v = 0; v < width; v++) {
+            b[v][u] = EG_V(load_numbers)(right + u * k_bytes + v * vector, dtype, some);
+            if (prefetches) __builtin_prefetch(right + u * k_bytes + v * vector + ahead, 0, 2);
+        }
+    }
+    for (int64_t i = 0; i < x->rows; i++) {
+        EG_R *const to = sums + i * EG_NR;
+        const EG_R *const from = left + i * x->left_row;
+        if (width == 1) {
+            EG_V(store)(to, EG_V(add_k)(EG_V(load)(to), from, b[0], count));
+            continue;
+        }
+        EG_T sum[EG_V(abreast)];
+        EG_UNROLL(4)
+        for (int v = 0; v < width; v++) sum[v] = EG_V(load)(to + v * EG_LANES);
+        EG_UNROLL(8)
+        for (int u = 0; u < count; u++) {
+            const EG_T a = EG_V(splat)(from[u]);
+            EG_UNROLL(4)
+            for (int v = 0; v < width; v++) sum[v] = EG_V(fma)(a, b[v][u], sum[v]);
+        }
+        EG_UNROLL(4)
+        for (int v = 0; v < width; v++) EG_V(store)(to + v * EG_LANES, sum[v]);
+    }
+}
+
 /* Columns [0, cols) of `count` k, at most at_once; those of a row are neighbours. `left` points to the first
  * k of the first row. dtype and count are constants where this is inlined. */
 EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char *right, const eg_dtype dtype,
                              const int64_t k_bytes, const int count, int64_t cols, EG_R *sums,
                              const int64_t ahead) {
+    enum { ABREAST = EG_V(abreast) };
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
-    for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
-        EG_T b[EG_V(at_once)];
-        const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
-        const bool prefetches = ahead != 0 && (EG_VECTOR_BYTES > 16 || j * vector % 64 == 0);
-        EG_UNROLL(8)
-        for (int u = 0; u < count; u++) {
-            b[u] = EG_V(load_numbers)(right + u * k_bytes, dtype, some);
-            if (prefetches) __builtin_prefetch(right + u * k_bytes + ahead, 0, 2);
-        }
-        for (int64_t i = 0; i < x->rows; i++) {
-            const EG_T sum = EG_V(load)(sums + i * EG_NR);
-            EG_V(store)(sums + i * EG_NR, EG_V(add_k)(sum, left + i * x->left_row, b, count));
-        }
-    }
+    int64_t j = 0;
+    for (; ABREAST > 1 && (j + ABREAST) * EG_LANES <= cols; j += ABREAST) EG_V(add_vectors)
+    (x, left, right + j * vector, dtype, k_bytes, count, EG_V(numbers_of)(EG_LANES, 0), sums + j * EG_LANES,
+     ahead, ahead != 0, ABREAST);
+    for (; j * EG_LANES < cols; j++) EG_V(add_vectors)
+    (x, left, right + j * vector, dtype, k_bytes, count, EG_V(numbers_of)(cols, j), sums + j * EG_LANES,
+     ahead, ahead != 0 && (EG_VECTOR_BYTES > 16 || j * vector % 64 == 0), 1);
 }
 
 /* Whether the rows of the right operand follow each other, as in a pack. */
