@@ -284,7 +284,8 @@ static void check_few_rows(eg_context *one, eg_context *some, fixture *f, fixtur
  * several. */
 static void few_rows_have_the_same_bits(void **state) {
     (void)state;
-    static const int64_t rows[] = {1, 3, 8, 16, 17}, sizes[][2] = {{300, 333}, {1, 10}, {10, 1}, {641, 64}};
+    static const int64_t rows[] = {1, 3, 8, 16, 17, 32},
+                         sizes[][2] = {{300, 333}, {1, 10}, {10, 1}, {641, 64}};
     eg_context *one = open_cpu(1), *some = open_cpu(3);
     for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
         eg_layer layer = small_layer();
@@ -352,6 +353,36 @@ static void rows_of_a_tile_block_have_the_same_bits(void **state) {
     (void)state;
     check_rows_of_a_tile_block("amx_bf16x1_32x32", EG_CPU_AMX);
     check_rows_of_a_tile_block("avx512_bf16x1_32x32", EG_CPU_BF16);
+}
+
+/* Of more than 16 rows sums are chains of multiply-adds, as those of tiles are: b in rows, or packed. */
+static void chains_have_the_bits_of_tiles(void **state) {
+    (void)state;
+    static const int64_t rows[] = {17, 24, 32}, sizes[][2] = {{300, 333}, {1100, 64}, {32, 31}, {641, 544}};
+    static eg_cpu_calibration streams, packs;
+    eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
+               *tiles = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+    for (size_t i = 0; i < 2 * LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+        eg_layer layer = small_layer();
+        layer.dtype = dtypes[i / 2 % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
+        layer.m = rows[i / 2 / LENGTH(dtypes) % LENGTH(rows)];
+        layer.k = sizes[i / 2 / LENGTH(dtypes) / LENGTH(rows)][0];
+        layer.n = sizes[i / 2 / LENGTH(dtypes) / LENGTH(rows)][1];
+        fixture x, y;
+        char plan[4096];
+        fixture_make(&x, layer), fixture_make(&y, layer);
+        eg_packed *pack = NULL;
+        if (i % 2 == 1) assert_ok(eg_pack_b(few, &layer, &x.forward.b, &pack));
+        x.forward.packed_b = pack;
+        assert_ok(eg_forward_plan(few, &layer, &x.forward, plan, sizeof plan));
+        assert_non_null(strstr(plan, "few rows"));
+        assert_ok(eg_forward(few, &layer, &x.forward));
+        assert_ok(eg_forward(tiles, &layer, &y.forward));
+        assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+        eg_packed_free(few, pack);
+        fixture_free(&x), fixture_free(&y);
+    }
+    eg_close(few), eg_close(tiles);
 }
 
 /* Whole blocks of rows and parts of one; vectors and parts; items of a batch; one pass and several. */
@@ -484,6 +515,7 @@ int main(void) {
         cmocka_unit_test(so_it_is_with_many_threads),
         cmocka_unit_test(few_rows_have_the_same_bits),
         cmocka_unit_test(rows_of_a_tile_block_have_the_same_bits),
+        cmocka_unit_test(chains_have_the_bits_of_tiles),
         cmocka_unit_test(few_columns_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),
         cmocka_unit_test(block_fusion_changes_no_bit),

@@ -205,10 +205,16 @@ static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg
 }
 
 /* The matrix unit has room for a tile block of rows. Of more than others have, it is to keep the bits of the
- * tile loop, which a single pass does. */
+ * tile loop, which a single pass does. So do chains of multiply-adds, which for some more rows may be faster
+ * than tiles; but where there are few columns too, whose sums may be in another order, those are the choice.
+ */
 static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { ROWS_OF_CHAINS = 32 };
     if (eg_cpu_is_amx(kernel) && op->summed <= 1 && op->depth <= EG_AMX_FEW_DEPTH) return EG_AMX_BLOCK;
-    return is_gathered(&op->left) ? eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) : EG_CPU_FEW_ROWS;
+    if (is_gathered(&op->left)) return eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr);
+    const bool has_chains = op->right.space == EG_PACKED_B || op->right.col_stride == 1;
+    return has_chains && !eg_cpu_is_amx(kernel) && op->cols > EG_CPU_FEW_ROWS ? ROWS_OF_CHAINS
+                                                                              : EG_CPU_FEW_ROWS;
 }
 
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
