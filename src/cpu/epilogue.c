@@ -464,6 +464,10 @@ const eg_operand *eg_cpu_epilogue_reads(const eg_epilogue *e) {
     return is_read(e->other) ? e->other : is_read(e->x) ? e->x : NULL;
 }
 
+const eg_operand *eg_cpu_epilogue_stores(const eg_epilogue *e) {
+    return e->pre != NULL && e->pre->col_stride == 1 && !e->non_temporal ? e->pre : NULL;
+}
+
 static void prefetch(const eg_operand *x, const eg_tile *tile) {
     if (!is_read(x)) return;
     const int64_t bytes = tile->cols * (int64_t)eg_size_of(x->dtype);

@@ -46,6 +46,8 @@ void eg_cpu_epilogue_prefetch(const eg_epilogue *epilogue, const eg_tile *tile, 
 
 /* The operand that the epilogue of a product reads row by row, of one at most; NULL: none. */
 const eg_operand *eg_cpu_epilogue_reads(const eg_epilogue *epilogue);
+/* And `pre`, where it is stored through the caches row by row. */
+const eg_operand *eg_cpu_epilogue_stores(const eg_epilogue *epilogue);
 
 /* Where the tile goes in the result's micro-panels. */
 char *eg_cpu_epilogue_panel(const eg_epilogue *epilogue, const eg_tile *tile);

@@ -106,8 +106,9 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->turns = is_amx && epilogue->plain_store && x->out == NULL && x->result.row_stride == 1;
     if (x->turns) x->result = eg_cpu_transpose(x->result);
     x->prefetch_out = epilogue->non_temporal ? NULL : x->turns ? &x->result : choose_prefetch_out(x);
-    /* An accumulated result is prefetched as prefetch_out. */
+    /* An accumulated result is prefetched as prefetch_out. What stores `pre` reads nothing else. */
     x->prefetch_in = is_amx || op->accumulate ? NULL : eg_cpu_epilogue_reads(epilogue);
+    if (!is_amx && x->prefetch_in == NULL) x->prefetch_in = eg_cpu_epilogue_stores(epilogue);
     const eg_operand *bias = epilogue->bias;
     x->stores_result = x->out != NULL && eg_cpu_stores_sums(op) && !is_amx &&
                        x->out->dtype == kernel->compute &&
