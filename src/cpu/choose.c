@@ -62,7 +62,7 @@ static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_l
     eg_program program = {.list = *list};
     *to = (trial){.time = HUGE_VAL};
     put_b_in_rows(&program.list);
-    if (!eg_cpu_compile_for(caps, row, 1, &program)) return;
+    if (!eg_cpu_compile_for(caps, row, EG_CPU_TRIAL, &program)) return;
     to->time = 0;
     for (int i = 0; i < program.steps; i++) {
         const eg_step *step = &program.step[i];

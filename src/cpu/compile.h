@@ -5,6 +5,8 @@
 
 #include "step.h"
 
+/* Instead of a number of threads: one, to compare kernel rows by the estimated time. */
+enum { EG_CPU_TRIAL = 0 };
 /* By that row, on so many threads at most; false where no memory could hold the workspace. */
 bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int threads, eg_program *program);
 

@@ -16,6 +16,7 @@ typedef struct eg_cpu_compiler {
     const eg_op_list *list;
     int threads;                             /* that steps beside the products may take */
     bool is_alone;                           /* what other operations pack does not count */
+    bool is_trial;                           /* of a kernel row, with b in rows whatever its layout */
     int next_region;                         /* free */
     int8_t sums[EG_MAX_TEMPORARIES];         /* regions of column sums */
     eg_cpu_layouts made[EG_MAX_TEMPORARIES]; /* of temporaries: the layouts that products read */

@@ -212,9 +212,11 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
     }
 }
 
-/* The ways that read an operand once. */
+/* The ways that read an operand once. A trial does not know whether b is in rows, which more than a few rows
+ * ask for. */
 static void try_few_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *best) {
-    if (eg_cpu_has_few_rows(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, best);
+    const bool knows = !c->is_trial || eg_cpu_is_amx(c->kernel) || op->rows <= EG_CPU_FEW_ROWS;
+    if (knows && eg_cpu_has_few_rows(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_RIGHT, threads, best);
     if (eg_cpu_has_few_columns(c->kernel, op)) try_few(c, op, EG_CPU_STREAMS_LEFT, threads, best);
 }
 
