@@ -64,12 +64,18 @@ EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char 
     enum { ABREAST = EG_V(abreast) };
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
     int64_t j = 0;
-    for (; ABREAST > 1 && (j + ABREAST) * EG_LANES <= cols; j += ABREAST) EG_V(add_vectors)
-    (x, left, right + j * vector, dtype, k_bytes, count, EG_V(numbers_of)(EG_LANES, 0), sums + j * EG_LANES,
-     ahead, ahead != 0, ABREAST);
-    for (; j * EG_LANES < cols; j++) EG_V(add_vectors)
-    (x, left, right + j * vector, dtype, k_bytes, count, EG_V(numbers_of)(cols, j), sums + j * EG_LANES,
-     ahead, ahead != 0 && (EG_VECTOR_BYTES > 16 || j * vector % 64 == 0), 1);
+    for (; ABREAST > 1 && (j + ABREAST) * EG_LANES <= cols; j += ABREAST) {
+        const EG_V(numbers) all = EG_V(numbers_of)(EG_LANES, 0);
+        EG_V(add_vectors)
+        (x, left, right + j * vector, dtype, k_bytes, count, all, sums + j * EG_LANES, ahead, ahead != 0,
+         ABREAST);
+    }
+    for (; j * EG_LANES < cols; j++) {
+        const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
+        const bool prefetches = ahead != 0 && (EG_VECTOR_BYTES > 16 || j * vector % 64 == 0);
+        EG_V(add_vectors)
+        (x, left, right + j * vector, dtype, k_bytes, count, some, sums + j * EG_LANES, ahead, prefetches, 1);
+    }
 }
 
 /* Whether the rows of the right operand follow each other, as in a pack. */
