@@ -324,6 +324,7 @@ MUTATIONS = [
     ("CUDA's cluster tiles: each loads all of the right that they share", "src/cuda/hopper.c", "right_lines / eg_cuda_tiles_down(row)", "right_lines"),
     ("CUDA's cluster tiles: a cluster for each tile", "src/cuda/hopper.c", "if (eg_cuda_cluster_tiles(row) > 1)", "if (x->tiles == 0)"),
     ("CUDA's cluster tiles: blocks of one tile of a cluster", "src/cuda/run.c", "(unsigned)(eg_cuda_cluster_tiles(row) *", "(unsigned)(1 *"),
+    ("CUDA's cluster tiles: high ones for up to 64 rows", "src/cuda/choose.c", "x->rows <= UPRIGHT && row->tile_rows > UPRIGHT", "x->rows < 0 * UPRIGHT"),
     ("CUDA's cluster tiles: few rows", "src/cuda/choose.c", "(row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW", "false"),
     ("CUDA's cluster tiles: a result of another type", "src/cuda/takes.c", "x->epilogue == EG_CUDA_STORE && (row->takes & EG_CUDA_ONE_TYPE) == 0;", "x->epilogue == EG_CUDA_STORE;"),
     ("CUDA's whole sums: a block knows of no other", "src/cuda/run.c", "    x.chunks = blocks;\n", ""),

@@ -90,14 +90,16 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
 }
 
 /* A row for split tails is none for a product that has no tail to split, nor is a tile of 64 rows and more
- * one for few rows, whose kernels read the weights as they lie. Turned tiles are for more rows than the unit
- * has and few tiles down, and for what has its activation or the gradient of the layer below with it: in a
- * backward call other products took longer by them than alone. By name any row is used. */
+ * one for few rows, whose kernels read the weights as they lie, nor one of 128 for up to 64 rows. Turned
+ * tiles are for more rows than the unit has and few tiles down, and for what has its activation or the
+ * gradient of the layer below with it: in a backward call other products took longer by them than alone. By
+ * name any row is used. */
 static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     double saved;
     enum { FEW = 16, UPRIGHT = 64 };
     if (c->caps->only_kernel != NULL) return true;
     if ((row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW) return false;
+    if ((row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= UPRIGHT && row->tile_rows > UPRIGHT) return false;
     if ((row->takes & EG_CUDA_TURNED) != 0 &&
         (x->rows <= UPRIGHT || x->rows > (int64_t)EG_TURNED_FEW_TILES * row->tile_rows ||
          x->epilogue == EG_CUDA_STORE || x->epilogue == EG_CUDA_ACT_GRAD))

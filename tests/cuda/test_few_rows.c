@@ -57,6 +57,28 @@ static void few_rows_or_columns_share_the_depth(void **state) {
     }
 }
 
+/* A tile of 128 rows loads and multiplies as much for 64: up to there are those of 64 better. */
+static void up_to_64_rows_have_tiles_of_64(void **state) {
+    static const int64_t rows[] = {17, 43, 64};
+    static const char *const high[] = {"cluster_128x", "cluster_192x", "cluster_1x4_", "cluster_2x",
+                                       "turned_"};
+    (void)state;
+    session s;
+    open_session(&s);
+    s.forward.a.data = place(0), s.forward.b.data = place(1), s.forward.y.data = place(2);
+    s.forward.workspace = (eg_workspace){.data = place(3), .bytes = 1U << 30};
+    s.layer.k = s.layer.n = 4096;
+    for (size_t i = 0; i < LENGTH(rows); i++) {
+        s.layer.m = rows[i];
+        assert_forward_by(&s, "cluster_64x");
+        for (s.layer.n = 1024; s.layer.n <= 16384; s.layer.n *= 2) {
+            for (size_t j = 0; j < LENGTH(high); j++) assert_false(is_forward_by(&s, high[j]));
+        }
+        s.layer.n = 4096;
+    }
+    close_session(&s);
+}
+
 /* Few rows are streamed past lines of whole vectors, by loads of 16 bytes that do not go past the end of B;
  * past others by kernels that shift what they load. */
 static void lines_of_whole_vectors_are_streamed(void **state) {
@@ -152,6 +174,7 @@ static void few_outer_products_are_streamed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(few_rows_or_columns_share_the_depth),
+                                       cmocka_unit_test(up_to_64_rows_have_tiles_of_64),
                                        cmocka_unit_test(lines_of_whole_vectors_are_streamed),
                                        cmocka_unit_test(few_rows_of_f32_and_f64_are_streamed),
                                        cmocka_unit_test(few_outer_products_are_streamed)};
