@@ -87,7 +87,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return by_type(row, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F32, EG_CUDA_KIND_TMA_F64);
     case EG_CUDA_VECTORS:
     case EG_CUDA_GATED:
-        if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return EG_CUDA_KIND_WHOLE_SUMS;
+        if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0)
+            return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_WHOLE_SUMS_ODD : EG_CUDA_KIND_WHOLE_SUMS;
         if ((row->takes & EG_CUDA_PRODUCTS) != 0) return EG_CUDA_KIND_MAP_PRODUCT;
         return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_ACT_GRAD_ODD : EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:

@@ -85,8 +85,9 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_ANY_F32,
     EG_CUDA_KIND_ANY_F64,
     EG_CUDA_KIND_MAP,
-    EG_CUDA_KIND_MAP_PRODUCT, /* of a product that waits */
-    EG_CUDA_KIND_WHOLE_SUMS,  /* with all of its column sums */
+    EG_CUDA_KIND_MAP_PRODUCT,    /* of a product that waits */
+    EG_CUDA_KIND_WHOLE_SUMS,     /* with all of its column sums, */
+    EG_CUDA_KIND_WHOLE_SUMS_ODD, /* of rows that begin anywhere */
     EG_CUDA_KIND_MAP_ROWS,
     EG_CUDA_KIND_MAP_Y,        /* y of values alone, */
     EG_CUDA_KIND_MAP_ODD,      /* of rows that begin anywhere: any, */

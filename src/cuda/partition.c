@@ -69,9 +69,9 @@ int64_t eg_cuda_launches_of(const eg_cuda_portions *portions, int64_t items, int
 
 /* ---- Maps ----------------------------------------------------------------------------------------- */
 
-/* As many as make one wave: four blocks a multiprocessor, as act_grad.cuh is built for, three of map_odd.cu.
- * And none so long that its sums in f32 lose much. Few rows are one chunk, whose sums need no other kernel.
- * Without sums a chunk may be a row for each warp. */
+/* As many as make one wave: four blocks a multiprocessor, as act_grad.cuh is built for, three of single
+ * numbers. And none so long that its sums in f32 lose much. Few rows are one chunk, whose sums need no other
+ * kernel. Without sums a chunk may be a row for each warp. */
 int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const eg_op *map) {
     const bool odd = (row->takes & EG_CUDA_ODD) != 0;
     if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0) return 1;
@@ -81,10 +81,8 @@ int64_t eg_cuda_map_chunks(int multiprocessors, const eg_cuda_kernel *row, const
     const int64_t few = eg_ceil_div(map->rows, 1 << 14);
     const bool sums = eg_term_of(map, EG_TERM_COLUMN_SUMS) != NULL;
     const int64_t least_rows = sums ? row->tile_rows : row->threads / 32; /* a row a warp */
-    const int64_t together =
-        odd && map->cols > 64 ? 1 : 2; /* rows of up to 64 columns lie beside each other */
     const int64_t most =
-        sums && map->rows <= together * row->tile_rows ? 1 : eg_ceil_div(map->rows, least_rows);
+        sums && map->rows <= 2 * (int64_t)row->tile_rows ? 1 : eg_ceil_div(map->rows, least_rows);
     return eg_least(wave > few ? wave : few, most);
 }
 

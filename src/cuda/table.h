@@ -101,7 +101,7 @@ static inline int eg_cuda_cluster_cols(const eg_cuda_kernel *row) {
     return eg_cuda_tiles_across(row) * row->tile_cols;
 }
 
-enum { EG_CUDA_MAX_KERNELS = 208 };
+enum { EG_CUDA_MAX_KERNELS = 224 };
 
 /* Row `index`, NULL past the end. There are EG_CUDA_MAX_KERNELS at most. */
 const eg_cuda_kernel *eg_cuda_kernel_row(int index);

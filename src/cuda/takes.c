@@ -200,15 +200,16 @@ static bool is_of_vectors(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return x->cols % each == 0 && (x->bias.data == 0 || (x->bias.data % 16 == 0 && x->bias.col_stride == 1));
 }
 
-/* Rows of any pitch, which are of no group: of the row's type, or of any. One that sums the columns of many
- * rows goes through them one after the other. */
+/* Rows of any pitch, which are of no group: of the row's type, but for a product that waits, or of any. One
+ * that sums the columns of many rows goes through them one after the other. */
 static bool is_of_rows(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     enum { ALL = 5 };
     const eg_cuda_matrix *const all[ALL] = {&x->second, &x->in, &x->out, &x->left, &x->bias};
     for (int i = 0; i < ALL; i++) {
         if (all[i]->data == 0) continue;
         if (all[i]->col_stride != 1) return false;
-        if (row->dtype != EG_DTYPE_DEFAULT && all[i]->dtype != (int32_t)row->dtype) return false;
+        const bool waits = all[i] == &x->left && (row->takes & EG_CUDA_PRODUCTS) != 0;
+        if (row->dtype != EG_DTYPE_DEFAULT && all[i]->dtype != (int32_t)row->dtype && !waits) return false;
     }
     const bool sums = row->family == EG_CUDA_STRIDED && x->sums != 0 && x->rows > row->tile_rows;
     return x->ragged == EG_CUDA_DENSE && !sums;

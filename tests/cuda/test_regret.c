@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE
 #include "host.h"
 
-enum { MOST_ROWS = 208, MOST_OPERATIONS = 8192, PLAN = 8192, LINE = 8192, WORST = 10 };
+enum { MOST_ROWS = 224, MOST_OPERATIONS = 8192, PLAN = 8192, LINE = 8192, WORST = 10 };
 
 typedef struct judged {
     double regret;

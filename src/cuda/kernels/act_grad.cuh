@@ -3,15 +3,16 @@
  *
  *     a warp reads 32 vectors of 16 bytes side by side: one row of 256 columns of bf16
  *     a block's 8 warps take 8 rows, and then the 8 rows that are as many rows on as all chunks take at once
- *     a thread loads ROWS rows of both operands ahead, and adds its column sums in registers; at the end the
+ *     a thread loads two rows of both operands ahead, and adds its column sums in registers; at the end the
  *     warps' sums are added in order
  *
  * The host divides the rows into as many chunks as make one wave of blocks. So all blocks stream until the
  * end, and there are few sums to add. Chunks are interleaved, so that all blocks together walk through memory
  * once. Nothing is read or written twice, so loads and stores are streaming ones (ldcs, stcs). Sums are of
- * the unrounded numbers. Rows must be 16-byte vectors; map_any takes all others.
+ * the unrounded numbers. Rows must be 16-byte vectors, or are read number by number.
  *
- * The gradient of 16-bit layers may be a product that waits in f32: a vector's numbers are two of it then. */
+ * The gradient of 16-bit layers may be a product that waits in f32: G are its vectors, V those of the rest.
+ */
 #ifndef EG_CUDA_ACT_GRAD_CUH
 #define EG_CUDA_ACT_GRAD_CUH
 
@@ -19,7 +20,11 @@
 #include "order.cuh"
 #include "vectors.cuh"
 
-enum { WARPS = 8, ROWS = 2, BLOCKS = 4 }; /* a thread's rows in flight; blocks a multiprocessor */
+enum { WARPS = 8 };
+
+/* Rows of a thread that are on their way, more of single numbers (numbers.cuh); blocks a multiprocessor. */
+template <typename V> constexpr int rows_ahead = V::COUNT > 1 ? 2 : 8;
+template <typename V> constexpr int resident = V::COUNT > 1 ? 4 : 3;
 
 /* ---- One activation ---------------------------------------------------------------------------------- */
 
@@ -32,30 +37,30 @@ struct thread_rows {
     bool propagate;
 };
 
-/* A vector's numbers of the gradient. WIDE: it is in f32, and they are of 16 bits. */
-template <typename V, bool WIDE> struct gradient {
-    uint4 low, high;
+/* The gradient's numbers of a vector: as many G as have them. */
+template <typename V, typename G> struct gradient {
+    enum { PARTS = V::COUNT / G::COUNT };
+    typename G::bits part[PARTS];
 
     __device__ void load(const char *from) {
-        low = __ldcs((const uint4 *)from);
-        if (WIDE) high = __ldcs((const uint4 *)from + 1);
+#pragma unroll
+        for (int i = 0; i < PARTS; i++) part[i] = __ldcs((const typename G::bits *)from + i);
     }
     __device__ void widen(typename V::real (&v)[V::COUNT]) const {
-        if constexpr (WIDE) {
-            float four[2][4];
-            f32x4::widen(low, four[0]), f32x4::widen(high, four[1]);
 #pragma unroll
-            for (int i = 0; i < V::COUNT; i++) v[i] = four[i / 4][i % 4];
-        } else {
-            V::widen(low, v);
+        for (int i = 0; i < PARTS; i++) {
+            typename V::real some[G::COUNT];
+            G::widen(part[i], some);
+#pragma unroll
+            for (int j = 0; j < G::COUNT; j++) v[i * G::COUNT + j] = some[j];
         }
     }
 };
 
 /* product = grad * act'(saved) for one row of the thread; the sums are of the unrounded products. */
-template <typename V, bool WIDE, typename F>
-EG_DEVICE void finish_row(const thread_rows &w, const F &derivative, const gradient<V, WIDE> &g,
-                          const uint4 &s, int row, typename V::real (&sums)[V::COUNT]) {
+template <typename V, typename G, typename F>
+EG_DEVICE void finish_row(const thread_rows &w, const F &derivative, const gradient<V, G> &g,
+                          const typename V::bits &s, int row, typename V::real (&sums)[V::COUNT]) {
     typename V::real product[V::COUNT], from[V::COUNT];
     g.widen(product);
     V::widen(s, from);
@@ -64,38 +69,41 @@ EG_DEVICE void finish_row(const thread_rows &w, const F &derivative, const gradi
         product[j] *= derivative(from[j], w.propagate);
         sums[j] += product[j];
     }
-    if (w.out != nullptr) __stcs((uint4 *)(w.out + row * w.out_step), V::round(product));
+    if (w.out != nullptr) __stcs((typename V::bits *)(w.out + row * w.out_step), V::round(product));
 }
 
-template <typename V, bool WIDE, bool READS, typename F>
+template <typename V, bool READS> EG_DEVICE typename V::bits load_saved(const thread_rows &w, int row) {
+    return READS ? __ldcs((const typename V::bits *)(w.saved + row * w.saved_step)) : typename V::bits();
+}
+
+template <typename V, typename G, bool READS, typename F>
 EG_DEVICE void map_rows(const thread_rows &w, const F &derivative, typename V::real (&sums)[V::COUNT]) {
-    const uint4 nothing = make_uint4(0, 0, 0, 0);
+    constexpr int ROWS = rows_ahead<V>;
     int row = 0;
     for (; row + ROWS <= w.rows; row += ROWS) {
-        gradient<V, WIDE> g[ROWS];
-        uint4 s[ROWS];
+        gradient<V, G> g[ROWS];
+        typename V::bits s[ROWS];
 #pragma unroll
         for (int i = 0; i < ROWS; i++) {
             g[i].load(w.grad + (row + i) * w.grad_step);
-            s[i] = READS ? __ldcs((const uint4 *)(w.saved + (row + i) * w.saved_step)) : nothing;
+            s[i] = load_saved<V, READS>(w, row + i);
         }
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) finish_row<V, WIDE>(w, derivative, g[i], s[i], row + i, sums);
+        for (int i = 0; i < ROWS; i++) finish_row<V, G>(w, derivative, g[i], s[i], row + i, sums);
     }
     for (; row < w.rows; row++) {
-        gradient<V, WIDE> g;
+        gradient<V, G> g;
         g.load(w.grad + row * w.grad_step);
-        const uint4 s = READS ? __ldcs((const uint4 *)(w.saved + row * w.saved_step)) : nothing;
-        finish_row<V, WIDE>(w, derivative, g, s, row, sums);
+        finish_row<V, G>(w, derivative, g, load_saved<V, READS>(w, row), row, sums);
     }
 }
 
-template <typename V, bool WIDE>
+template <typename V, typename G>
 EG_DEVICE void map_with_activation(int activation, bool of_y, const thread_rows &w,
                                    typename V::real (&sums)[V::COUNT]) {
     typedef typename V::real real;
     if (activation == EG_ACT_NONE) {
-        map_rows<V, WIDE, false>(
+        map_rows<V, G, false>(
             w, [](real, bool) { return (real)1; }, sums);
         return;
     }
@@ -104,18 +112,17 @@ EG_DEVICE void map_with_activation(int activation, bool of_y, const thread_rows 
             const real d_act = derivative(x);
             return eg_is_nan(x) ? (propagate ? x : (real)0) : d_act;
         };
-        map_rows<V, WIDE, true>(w, derivative_of, sums);
+        map_rows<V, G, true>(w, derivative_of, sums);
     });
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------- */
 
 /* Every `step`-th row from `row` on. */
-template <typename V, bool WIDE>
+template <typename V, typename G>
 EG_DEVICE thread_rows thread_rows_of(const eg_cuda_act_grad &p, int64_t item, int64_t row, int64_t end,
                                      int64_t step, int64_t col) {
-    const int64_t bytes = 16 / V::COUNT;
-    const int64_t grad_bytes = WIDE ? 4 : bytes;
+    const int64_t bytes = V::BYTES, grad_bytes = G::BYTES;
     const auto at = [&](const eg_cuda_matrix &x, int64_t size) {
         return (char *)x.data + (item * x.item_stride + row * x.row_stride + col) * size;
     };
@@ -155,7 +162,7 @@ EG_DEVICE int64_t end_of_rows(const eg_cuda_act_grad &p) {
     return eg_cuda_group_begin(ends, ends.count);
 }
 
-template <typename V, bool WIDE> EG_DEVICE void run(const eg_cuda_act_grad &p) {
+template <typename V, typename G> EG_DEVICE void run(const eg_cuda_act_grad &p) {
     const int warp = threadIdx.x / 32, width = 32 * V::COUNT;
     const int64_t column_blocks = (p.cols + width - 1) / width;
     eg_wait_for_predecessor();
@@ -168,17 +175,17 @@ template <typename V, bool WIDE> EG_DEVICE void run(const eg_cuda_act_grad &p) {
         const int64_t col = first_col + threadIdx.x % 32 * V::COUNT;
         typename V::real sums[V::COUNT] = {};
         if (col < p.cols) {
-            const thread_rows rows = thread_rows_of<V, WIDE>(p, item, row, end, WARPS * p.chunks, col);
-            map_with_activation<V, WIDE>(p.activation, p.source == EG_SOURCE_Y, rows, sums);
+            const thread_rows rows = thread_rows_of<V, G>(p, item, row, end, WARPS * p.chunks, col);
+            map_with_activation<V, G>(p.activation, p.source == EG_SOURCE_Y, rows, sums);
         }
         if (p.sums != 0) sum_warps<V>(p, row_of_sums, first_col, sums);
     }
 }
 
-#define EG_ACT_GRAD_ENTRY(name, vector, wide)                                                                \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)                                         \
+#define EG_ACT_GRAD_ENTRY(name, vector, of_grad)                                                             \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, resident<vector>)                               \
         eg_act_grad_##name(const __grid_constant__ eg_cuda_act_grad p) {                                     \
-        run<vector, wide>(p);                                                                                \
+        run<vector, of_grad>(p);                                                                             \
     }
 
 #endif

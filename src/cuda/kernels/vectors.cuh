@@ -5,10 +5,24 @@
 
 #include "matrix.cuh"
 
-/* As the compute type. */
+/* As the compute type. BYTES: of a number. */
+struct f32x4 {
+    typedef float real;
+    typedef uint4 bits;
+    enum { COUNT = 4, BYTES = 4 };
+    static __device__ void widen(const uint4 &q, float (&v)[4]) {
+        v[0] = __uint_as_float(q.x), v[1] = __uint_as_float(q.y);
+        v[2] = __uint_as_float(q.z), v[3] = __uint_as_float(q.w);
+    }
+    static __device__ uint4 round(const float (&v)[4]) {
+        return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                          __float_as_uint(v[3]));
+    }
+};
 struct bf16x8 {
     typedef float real;
-    enum { COUNT = 8 };
+    typedef uint4 bits;
+    enum { COUNT = 8, BYTES = 2 };
     static __device__ void widen(const uint4 &q, float (&v)[8]) {
         const uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
@@ -24,7 +38,8 @@ struct bf16x8 {
 };
 struct f16x8 {
     typedef float real;
-    enum { COUNT = 8 };
+    typedef uint4 bits;
+    enum { COUNT = 8, BYTES = 2 };
     static __device__ void widen(const uint4 &q, float (&v)[8]) {
         const uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
@@ -38,21 +53,10 @@ struct f16x8 {
                           eg_round_f16x2(v[6], v[7]));
     }
 };
-struct f32x4 {
-    typedef float real;
-    enum { COUNT = 4 };
-    static __device__ void widen(const uint4 &q, float (&v)[4]) {
-        v[0] = __uint_as_float(q.x), v[1] = __uint_as_float(q.y);
-        v[2] = __uint_as_float(q.z), v[3] = __uint_as_float(q.w);
-    }
-    static __device__ uint4 round(const float (&v)[4]) {
-        return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                          __float_as_uint(v[3]));
-    }
-};
 struct f64x2 {
     typedef double real;
-    enum { COUNT = 2 };
+    typedef uint4 bits;
+    enum { COUNT = 2, BYTES = 8 };
     static __device__ void widen(const uint4 &q, double (&v)[2]) {
         v[0] = __hiloint2double((int)q.y, (int)q.x), v[1] = __hiloint2double((int)q.w, (int)q.z);
     }
