@@ -420,7 +420,7 @@ MUTATIONS = [
     ("odd columns: no room for the product of the transposes", "src/cuda/choose.c",
      "return eg_is_bare(op) && turned > bytes ? turned : bytes;", "return turned > bytes ? bytes : bytes;"),
     ("odd rows: their fast maps take any columns", "src/cuda/takes.c",
-     "        if (all[i]->col_stride != 1) return false;\n        if (row->dtype", "        if (row->dtype"),
+     "        if (all[i]->col_stride != 1) return false;\n        const bool", "        const bool"),
     ("few rows: a line that ends inside a vector is streamed", "src/cuda/takes.c",
      "return line % each == 0 && eg_cuda_is_aligned", "return line % each < each && eg_cuda_is_aligned"),
     ("few rows: a single row has a pitch", "src/cuda/takes.c", "if (x->rows == 1) left.row_stride = 0;", ""),

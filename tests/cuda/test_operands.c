@@ -137,16 +137,19 @@ static void a_product_of_f32_is_stored_as_pre(void **state) {
 /* In a chain: the product, in f32, is the gradient, and what is saved below is read where it is. Of some rows
  * a cluster has all, and leaves d_bias; of many the sums of chunks are added up. */
 static void a_chain_is_finished_from_its_product(void **state) {
-    enum { CASES = 2 };
+    enum { CASES = 3 };
     static const struct {
-        int64_t rows;
-        bool whole_sums;
-    } cases[CASES] = {{512, true}, {16384, false}};
+        int64_t rows, cols;
+        const char *kernel; /* of the map */
+        int cols_of_cluster;
+    } cases[CASES] = {{512, 256, "eg_hopper_act_grad_product_bf16", 64},
+                      {512, 250, "eg_hopper_act_grad_odd_product_bf16", 32},
+                      {16384, 256, "eg_column_sum_f32", 0}};
     (void)state;
     session s;
     open_session(&s);
     eg_context *named = open_named("cublaslt_bf16");
-    eg_layer layer = {.size = sizeof layer, .k = 256, .n = 1024, .batch = 1, .dtype = EG_BF16};
+    eg_layer layer = {.size = sizeof layer, .n = 1024, .batch = 1, .dtype = EG_BF16};
     eg_backward_args args = {.size = sizeof args,
                              .b = dense(1),
                              .grad = dense(2),
@@ -157,17 +160,19 @@ static void a_chain_is_finished_from_its_product(void **state) {
                                        .d_bias = {.data = place(6)}},
                              .workspace = {place(5), 0, (size_t)1 << 30}};
     for (int i = 0; i < CASES; i++) {
-        layer.m = cases[i].rows;
+        const bool whole_sums = cases[i].cols_of_cluster > 0;
+        layer.m = cases[i].rows, layer.k = cases[i].cols;
         assert_ok(eg_backward(named, &layer, &args));
+        assert_string_equal(driver->last_kernel, cases[i].kernel);
         const eg_cuda_act_grad *map = (const eg_cuda_act_grad *)driver->parameter;
         assert_true(map->grad.dtype == EG_F32 && map->grad.data >= (uintptr_t)place(5));
         assert_true(map->saved.data == (uintptr_t)place(4) && map->saved.dtype == EG_BF16);
         assert_true(map->out.data == (uintptr_t)place(3) && map->sums != 0);
         assert_true(map->rows == layer.m && map->cols == layer.k && map->chunks > 1);
-        assert_true(map->total.data == (cases[i].whole_sums ? (uintptr_t)place(6) : 0));
-        assert_true((strncmp(driver->last_kernel, "eg_hopper_act_grad_", 19) == 0) == cases[i].whole_sums);
-        if (cases[i].whole_sums)
-            assert_true(driver->last_cluster == 8 && driver->last_blocks == 8 * layer.k / 64);
+        assert_true(map->total.data == (whole_sums ? (uintptr_t)place(6) : 0));
+        if (!whole_sums) continue;
+        assert_int_equal(driver->last_cluster, 8);
+        assert_int_equal(driver->last_blocks, 8 * ((layer.k - 1) / cases[i].cols_of_cluster + 1));
     }
     eg_close(named);
     close_session(&s);
