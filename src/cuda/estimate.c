@@ -544,24 +544,30 @@ static double by_numbers(const eg_cuda_kernel *row, const eg_cuda_costs *costs, 
     return each == 8 && x->cols % each != 0 ? (double)x->rows * (double)x->cols * costs->odd * 1e-6 : 0;
 }
 
-/* Of the rows of its columns a thread reads two at once. Blocks of a cluster wait for each other. */
+/* Of the rows of its columns a thread reads two at once. Blocks of a cluster wait for each other; more than
+ * run at once read what is far apart. */
 static double estimate_whole_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                                   const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
     const int blocks = eg_whole_sums_blocks(x->rows), resident = 3;
     const double all = (double)eg_ceil_div(x->cols, row->tile_cols) * blocks;
     const double rounds = ceil_of(all / (resident * machine->multiprocessors));
     const double turns = (double)eg_ceil_div(x->rows, 2 * EG_WHOLE_SUMS_ROWS * blocks);
-    return costs->launch + (blocks > 1 ? costs->tile : 0) +
+    return costs->launch + (blocks > 1 ? costs->tile : 0) + (rounds - 1) * costs->tail +
            beside(rounds * turns * costs->latency, memory_time(machine, costs, x));
 }
 
-/* Columns of few rows are summed by the warps of one block. */
+/* Columns of few rows are summed by the warps of one block. Of single numbers wide rows take more blocks than
+ * run at once. */
 static double estimate_map(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                            const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
-    const int64_t at_once = 2 * row->threads / 32, few = 2 * (int64_t)row->tile_rows;
+    const int64_t at_once = 2 * row->threads / 32, few = 2 * (int64_t)row->tile_rows, resident = 3;
     const bool one_block = x->sums != 0 && x->rows <= few;
+    const double turns = one_block ? (double)eg_ceil_div(x->rows, at_once) : 0;
+    const double rounds = costs->tile > 0 ? ceil_of((double)eg_ceil_div(x->cols, row->tile_cols) /
+                                                    (double)(resident * machine->multiprocessors))
+                                          : 1;
     return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x) +
-           (one_block ? (double)eg_ceil_div(x->rows, at_once) * costs->latency : 0);
+           turns * costs->latency + (rounds - 1) * costs->tile;
 }
 
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,

@@ -15,7 +15,8 @@ typedef struct eg_cuda_costs {
     double latency;  /* of a k-block where blocks are too few to hide it; the library's of its least tile; of
                         two rows of a thread of a map that sums columns */
     double resident; /* blocks that hide each other's latency on a multiprocessor: a number */
-    double tile;     /* its prologue and the epilogue without terms */
+    double tile;     /* its prologue and the epilogue without terms; of a map of single numbers a round of
+                        blocks more */
     double bias;     /* without an activation; the library's of a k-block that no other
                         is made beside, where it does not split the depth */
     double add;      /* of a result that is added to */
@@ -23,7 +24,8 @@ typedef struct eg_cuda_costs {
     double second;   /* a second result; a library's: each further part of a split depth */
     double grad;     /* a gradient at the value */
     double chain;    /* a gradient at a saved matrix */
-    double tail;     /* of a stream-K tail, with its counters; of two parts of a depth */
+    double tail;     /* of a stream-K tail, with its counters; of two parts of a depth; of a map with
+                        whole sums a round of blocks more */
     double reading, writing; /* bandwidth of memory that the kernel reaches: 1e6 bytes a microsecond; writing
                                 0: as reading, where little is written */
 } eg_cuda_costs;
