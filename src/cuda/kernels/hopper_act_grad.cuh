@@ -2,9 +2,9 @@
 /* The map of act_grad.cuh with all of d_bias: no other kernel adds up sums of chunks.
  *
  *     a cluster takes the columns of 128 bytes of a row, and all rows; of single numbers 32 columns
- *     a warp reads four rows of it at once, a vector of 16 bytes a lane; or one row, a number a lane; its
- * next rows are as many on as all warps of the cluster take at once a column's sum: a thread's rows, four
- * lanes, the warps of a block in order, the blocks in order
+ *     a warp reads four rows of it at once, a vector of 16 bytes a lane; or one row, a number a lane
+ *     its next rows are as many on as all warps of the cluster take at once
+ *     a column's sum: a thread's rows, four lanes, the warps of a block in order, the blocks in order
  *
  * Blocks send their sums to the first one by st.async, whose bytes a barrier there counts: a barrier of the
  * whole cluster with release and acquire would wait for the results on their way to memory, too. */
