@@ -258,6 +258,12 @@ static double library_few_rows(const eg_cuda_gemm *x, double memory) {
     return greatest((double)x->depth * (is_along ? along : across), memory * (1 + each * (double)rows));
 }
 
+/* A small result that is added to is still in L2, where what is between two calls leaves it. */
+static bool stays_in_l2(const eg_cuda_gemm *x) {
+    const double most = 3 << 20;
+    return x->accumulate && bytes_of(&x->out, x->rows, x->cols, x->items) <= most;
+}
+
 /* Of 16 bits, lines that begin in the middle of a word are read at a quarter of the rate, which few rows
  * wait for. Where lines begin on 8 bytes, as many are copied at once; where they begin anywhere, there are no
  * small tiles for large results. Others than those of the matrix unit take 16 terms at once. */
@@ -286,7 +292,7 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                                               : short_parts ? 64
                                               : narrow      ? 16
                                                             : 32};
-    const double memory = memory_time(machine, costs, x);
+    const double memory = memory_time(machine, costs, x) * (stays_in_l2(x) ? 0.5 : 1);
     double least = 0;
     if (depth == 1 && !x->accumulate) return library_outer(machine, x);
     /* Of vectors f32 and f64 come from memory faster than of tiles; a long sum is made by few threads. */
