@@ -437,9 +437,11 @@ static double resident_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs,
     return most;
 }
 
-/* A k-block's cost is that of 16 KiB of right where it is read as a stream. */
-static double streamed_of(const eg_cuda_kernel *row) {
-    if (row->family != EG_CUDA_STREAMED) return 1;
+/* A k-block's cost is that of 16 KiB of right where it is read as a stream; tiles of few columns take longer
+ * than those of few rows, whose kind they are. */
+static double per_k_block_of(const eg_cuda_kernel *row) {
+    const double few_cols = 1.3;
+    if (row->family != EG_CUDA_STREAMED) return (row->takes & EG_CUDA_FEW_COLS) != 0 ? few_cols : 1;
     return (double)row->k_block * row->tile_cols * (double)eg_size_of(row->dtype) / (16 << 10);
 }
 
@@ -452,7 +454,7 @@ static double spread_of(const eg_cuda_kernel *row, int splits) {
 static double exposed_of(const eg_cuda_kernel *row, const eg_cuda_costs *costs, double rounds,
                          double filled) {
     if (row->family != EG_CUDA_STREAMED || rounds <= 1) return 0;
-    return costs->latency * streamed_of(row) * (rounds - filled) / 2;
+    return costs->latency * per_k_block_of(row) * (rounds - filled) / 2;
 }
 
 /* Numbers of parts. Clusters of 5 and of 7 leave multiprocessors idle. */
@@ -504,8 +506,8 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double waves = is_turned(row) ? rounds : ceil_of(blocks / machine->multiprocessors);
     const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
     const double loading = shares ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
-    const double made =
-        greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) * streamed_of(row);
+    const double made = greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) *
+                        per_k_block_of(row);
     const double quick = greatest(made, loading);
     const double products = shares ? quick * slowed_by(quick * k_blocks) : quick;
     const double epilogue = (costs->tile + terms_of(costs, x)) * part_of(row, x) / (shares ? splits : 1);
