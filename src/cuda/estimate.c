@@ -280,12 +280,15 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const bool rounds = eg_size_of((eg_dtype)x->out.dtype) == 2;
     const bool whole = rounds && (x->bias.data != 0 || odd); /* it is not split: lt.c */
     const bool short_parts = odd && narrow && !rounds;       /* as of f32 */
+    const double odd_with_bias = 1.2;                        /* microseconds of a k-block, alone */
     const int64_t depth = x->depth * x->summed, sources = x->summed > 1 ? x->summed : x->items;
     const bool wide = odd && narrow && !words && eg_ceil_div(x->rows, 128) * eg_ceil_div(x->cols, 128) >= 16;
     const library_tiles all = {.k_blocks = (double)eg_ceil_div(x->depth, 16) / 4 * (double)x->summed,
                                .full =
                                    odd ? costs->odd * (words && x->bias.data == 0 ? 0.6 : 1) : costs->k_block,
-                               .alone = whole ? costs->bias : 0,
+                               .alone = whole && odd && x->bias.data != 0 ? odd_with_bias
+                                        : whole                           ? costs->bias
+                                                                          : 0,
                                .parts = odd || !narrow ? 4 : 1,
                                .least_part = narrow && !short_parts ? 4 : 1,
                                .most_splits = whole         ? 1
