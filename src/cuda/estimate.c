@@ -62,6 +62,7 @@ static eg_cuda_kind kind_of_streamed(const eg_cuda_kernel *row) {
         return row->tile_rows == 8 ? EG_CUDA_KIND_ODD_8 : EG_CUDA_KIND_ODD_16;
     if (row->dtype == EG_F64)
         return row->tile_rows == 1 ? EG_CUDA_KIND_STREAMED_F64_1 : EG_CUDA_KIND_STREAMED_F64_8;
+    if (row->dtype != EG_F32 && (row->takes & EG_CUDA_RIGHT_ROWS) != 0) return EG_CUDA_KIND_STREAMED_NN;
     if (row->dtype != EG_F32) return row->tile_rows == 8 ? EG_CUDA_KIND_STREAMED_8 : EG_CUDA_KIND_STREAMED_16;
     switch (row->tile_rows) {
     case 1:

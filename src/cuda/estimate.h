@@ -64,6 +64,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_F64,
     EG_CUDA_KIND_STREAMED_8, /* few rows, up to 8, */
     EG_CUDA_KIND_STREAMED_16,
+    EG_CUDA_KIND_STREAMED_NN,    /* of row-major weights */
     EG_CUDA_KIND_STREAMED_F32_1, /* likewise on the FMA units, */
     EG_CUDA_KIND_STREAMED_F32_4,
     EG_CUDA_KIND_STREAMED_F32_8,
