@@ -84,7 +84,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels lt lt_choose pairs parameters partition peak run table takes workspace)
+  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels kinds lt lt_choose pairs parameters partition peak run table takes workspace)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})
@@ -98,8 +98,8 @@ function(epigrad_cuda target)
   target_include_directories(${target} SYSTEM PRIVATE ${EPIGRAD_CUDA_INCLUDE})
   target_link_libraries(${target} PRIVATE ${CMAKE_DL_LIBS})
   # The estimate of times alone, for tools/calibrate.py.
-  add_library(cuda_estimate SHARED EXCLUDE_FROM_ALL ${from}/estimate.c ${from}/calibration.c ${from}/partition.c
-              ${from}/table.c ${PROJECT_SOURCE_DIR}/src/core/names.c)
+  add_library(cuda_estimate SHARED EXCLUDE_FROM_ALL ${from}/estimate.c ${from}/kinds.c ${from}/calibration.c
+              ${from}/partition.c ${from}/table.c ${PROJECT_SOURCE_DIR}/src/core/names.c)
   target_include_directories(cuda_estimate PRIVATE ${from}/.. ${PROJECT_SOURCE_DIR}/include)
   epigrad_options(cuda_estimate)
   set_target_properties(cuda_estimate PROPERTIES C_VISIBILITY_PRESET default)
