@@ -24,7 +24,7 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op);
 /* The same of its rows of the left operand, pass by pass. */
 bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
 
-/* Whether lines of an operand are near each other: see blocking.c. */
+/* Whether lines of a left operand, or of a right one, are near each other: see blocking.c. */
 bool eg_cpu_is_near(const eg_view *x, bool right);
 
 /* Few rows or columns: whether the row makes the product by reading an operand once, where it is; and how.
