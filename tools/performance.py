@@ -151,8 +151,9 @@ def cuda_sweep(date, path):
     layers = len({row["layer"] for row in rows})
     lines = ["### Layers drawn with a seed", "",
              f"Time over that of the faster of PyTorch {head['torch']} and cublasLt; below 1 epigrad is faster.", ""]
-    lines += table(summary.OVERVIEW, summary.overview(rows))
-    lines += ["The worst:", "", *table(summary.WORST, summary.worst(rows, 20))]
+    for tuning, timed in summary.by_tuning(rows).items():
+        lines += [f"**{summary.TUNINGS[tuning]}**", "", *table(summary.OVERVIEW, summary.overview(timed))]
+        lines += ["The worst:", "", *table(summary.WORST, summary.worst(timed, 15))]
     lines += plot(path, "Ratio to the fastest peer against the floating-point operations of the call")
     return lines + [f"    {head['command']}", "",
                     f"{date}{head.get('build', '')}, one {head['device']}; "

@@ -7,6 +7,7 @@ import re
 F32, F64, F16, BF16 = 1, 2, 3, 4
 CPU, CUDA = 0, 1
 RECOMPUTE, PRE, Y = 0, 1, 2
+ESTIMATED, MEASURED = 0, 1
 COL_MAJOR = 1
 ACTIVATIONS = ["none", "relu", "gelu", "silu", "sigmoid", "tanh", "gelu_erf", "quick_gelu", "relu2",
                "softplus", "hardswish", "mish"]
@@ -19,7 +20,8 @@ class Allocator(c.Structure):
 class OpenInfo(c.Structure):
     _fields_ = [("size", c.c_size_t), ("backend", c.c_int), ("device", c.c_int), ("threads", c.c_int),
                 ("kernel", c.c_char_p), ("allocator", Allocator), ("native_device", c.c_void_p),
-                ("native_queue", c.c_void_p), ("parallel_for", c.c_void_p), ("parallel_user", c.c_void_p)]
+                ("native_queue", c.c_void_p), ("parallel_for", c.c_void_p), ("parallel_user", c.c_void_p),
+                ("tuning", c.c_int)]
 
 
 class Layer(c.Structure):
@@ -100,12 +102,13 @@ class KernelInfo(c.Structure):
 class Library:
     """A context: on a CUDA stream, or on the CPU."""
 
-    def __init__(self, path, stream=None, kernel=None, backend=CUDA, threads=0, device=0):
+    def __init__(self, path, stream=None, kernel=None, backend=CUDA, threads=0, device=0,
+                 tuning=ESTIMATED):
         self.lib = c.CDLL(path)
         self.lib.eg_last_error.restype = c.c_char_p
         self.context = c.c_void_p()
         info = OpenInfo(size=c.sizeof(OpenInfo), backend=backend, device=device, threads=threads,
-                        native_queue=stream, kernel=kernel.encode() if kernel else None)
+                        native_queue=stream, kernel=kernel.encode() if kernel else None, tuning=tuning)
         self.check(self.lib.eg_open(c.byref(info), c.byref(self.context)))
 
     def check(self, status):

@@ -9,9 +9,23 @@ import math
 import statistics
 import sys
 
+MEASURED = "epigrad, measured"  # EG_TUNING_MEASURED
 OVERVIEW = ["call", "measured", "geometric mean", "at most 1.03", "above 1.10", "worst",
             "without fused peers: mean", "at most 1.03", "above 1.10", "worst"]
 WORST = ["times as long", "call", "layer", "epigrad, µs", "fastest peer, µs", "epigrad's plan"]
+
+
+def by_tuning(rows):
+    """{tuning: rows as of it alone}, of timed rows. Runs before there was one are of estimates."""
+    kinds = {}
+    for row in rows:
+        if "ratio" in row:
+            kinds.setdefault("estimated", []).append(row)
+        peers = {name: us for name, us in row.get("us", {}).items() if not name.startswith("epigrad")}
+        for tuning, name in (("measured", MEASURED), ("estimated", "epigrad")):
+            if tuning in row:
+                kinds.setdefault(tuning, []).append({**row, **row[tuning], "us": {"epigrad": row["us"][name], **peers}})
+    return kinds
 
 
 def geometric_mean(ratios):
@@ -70,18 +84,24 @@ def table(columns, rows):
     return lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows] + [""]
 
 
+TUNINGS = {"measured": "Kernels by measurement (EG_TUNING_MEASURED)",
+           "estimated": "Kernels by estimated time (the default)"}
+
+
 def markdown(head, rows, count=60):
     layers = len({row["layer"] for row in rows})
     wrong = [row for row in rows if "wrong" in row]
-    columns, means = by_dtype(rows)
     lines = [f"# {layers} layers drawn with seed {head['seed']} on CUDA", "",
              f"{head['date']}, {head['device']}, driver {head['driver']}; time over that of the faster of PyTorch "
              f"{head['torch']} and cublasLt.", "", f"    {head['command']}", ""]
     if wrong:
         lines += ["## Wrong", "", *table(["call", "layer", "what"], [[r["operation"], r["layer"], r["wrong"]]
                                                                      for r in wrong])]
-    lines += [*table(OVERVIEW, overview(rows)), "Geometric means by dtype (and of how many):", ""]
-    lines += [*table(columns, means), "## The worst", "", *table(WORST, worst(rows, count))]
+    for tuning, timed in by_tuning(rows).items():
+        columns, means = by_dtype(timed)
+        lines += [f"## {TUNINGS[tuning]}", "", *table(OVERVIEW, overview(timed)),
+                  "Geometric means by dtype (and of how many):", "", *table(columns, means),
+                  "The worst:", "", *table(WORST, worst(timed, count))]
     return "\n".join(lines)
 
 
@@ -229,7 +249,7 @@ def plot(rows, path):
     import matplotlib.pyplot as plt
     plt.rcParams["svg.fonttype"] = "none"  # text stays text: small, and the same bytes from run to run
     plt.rcParams["svg.hashsalt"] = "epigrad"
-    timed = [row for row in rows if "ratio" in row]
+    timed = next(iter(by_tuning(rows).values()))
     figure, axes = plt.subplots(figsize=(9, 5))
     for operation in dict.fromkeys(row["operation"] for row in timed):
         some = [row for row in timed if row["operation"] == operation]

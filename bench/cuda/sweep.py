@@ -9,7 +9,9 @@
     forward+pre    y and pre                        chain                d_a times act' of the layer below, its d_bias
     backward pre   d_a, d_b, d_bias, saved pre      accumulate           d_b added to one in f32 (f64 for f64)
 
-The layers are those of layers.py, mostly bf16, M from 1 to 32768. The peers, of which the faster counts:
+The layers are those of layers.py, mostly bf16, M from 1 to 32768. epigrad is timed twice: with the kernels that its
+estimates choose, and with those that it measured to be the fastest (EG_TUNING_MEASURED), as cublasLt's are below. The
+peers, of which the faster counts:
 
     torch             PyTorch's operators one after the other, each into memory that is there before
     cublasLt          products by the best of its algorithms, with PyTorch's element-wise kernels
@@ -120,6 +122,10 @@ class Epigrad:
         text = eg.c.create_string_buffer(8192)
         self.library.check(self.library.call("_plan", self.struct, self.calls[0], text, len(text)))
         return text.value.decode()
+
+
+def is_ours(name):
+    return name.startswith("epigrad")
 
 
 def activation_below(layer):
@@ -300,19 +306,19 @@ def checked(operation, layer, ours, peers):
     """What is left of the peers, and what is wrong with epigrad's results, if anything."""
     x, limit = peers.sets[0], LIMITS[layer.dtype]
     want, good, wrong = reference(operation, layer, x), {}, None
-    for name, run in {"epigrad": ours.run, **peers.of(operation)}.items():
+    for name, run in {**{name: call.run for name, call in ours.items()}, **peers.of(operation)}.items():
         try:
             errors = errors_of(run, operation, x, want)
         except RuntimeError as error:
-            if name == "epigrad":
-                wrong = str(error)
+            if is_ours(name):
+                wrong = f"{name}: {error}"
             else:
                 print(f"sweep: no {name}: {label(layer)} {operation}: {error}", file=sys.stderr)
             continue
         if all(error <= limit for error in errors):
             good[name] = run
-        elif name == "epigrad":
-            wrong = "relative errors " + " ".join(f"{error:.1e}" for error in errors)
+        elif is_ours(name):
+            wrong = f"{name}: relative errors " + " ".join(f"{error:.1e}" for error in errors)
         else:
             print(f"sweep: {name} is wrong: {label(layer)} {operation} {errors}", file=sys.stderr)
     return good, wrong
@@ -332,27 +338,28 @@ def flops(layer, operation):
     return 2 * products * layer.m * layer.k * layer.n
 
 
-def measure(library, layer, operation, sets, peers):
+def measure(libraries, layer, operation, sets, peers):
     """None where every peer is wrong."""
+    row = {"operation": operation, "layer": label(layer), "flops": flops(layer, operation), "sets": len(sets)}
     try:
-        ours = Epigrad(library, layer, operation, sets)
+        ours = {name: Epigrad(library, layer, operation, sets) for name, library in libraries.items()}
     except RuntimeError as error:
-        return {"operation": operation, "layer": label(layer), "wrong": str(error)}
-    row = {"operation": operation, "layer": label(layer), "flops": flops(layer, operation), "sets": len(sets),
-           "steps": library.steps(ours.struct, ours.calls[0])}
+        return {**row, "wrong": str(error)}
     runs, wrong = checked(operation, layer, ours, peers)
     if wrong:
         return {**row, "wrong": wrong}
-    if len(runs) == 1:
+    if all(map(is_ours, runs)):
         return None
     graphs = {name: Graph(run, len(sets), TURN_MS) for name, run in runs.items()}
     turn_ms = sum(graph.replay(1) * graph.count * graph.repeats for graph in graphs.values())
     take_turns(list(graphs.values()), max(FEWEST_TURNS, min(TURNS, int(MOST_MS / turn_ms))))
-    peer = min((name for name in graphs if name != "epigrad"), key=lambda name: graphs[name].median())
-    ratios = sorted(ours / other for ours, other in zip(graphs["epigrad"].times, graphs[peer].times))
-    return {**row, "ratio": round(statistics.median(ratios), 4), "low": round(ratios[0], 4),
-            "high": round(ratios[-1], 4), "peer": peer,
-            "us": {name: round(graph.median() * 1e3, 3) for name, graph in graphs.items()}}
+    peer = min((name for name in graphs if not is_ours(name)), key=lambda name: graphs[name].median())
+    for name, call in ours.items():
+        ratios = sorted(ours / other for ours, other in zip(graphs[name].times, graphs[peer].times))
+        row["measured" if name == summary.MEASURED else "estimated"] = {
+            "ratio": round(statistics.median(ratios), 4), "low": round(ratios[0], 4), "high": round(ratios[-1], 4),
+            "steps": call.library.steps(call.struct, call.calls[0])}
+    return {**row, "peer": peer, "us": {name: round(graph.median() * 1e3, 3) for name, graph in graphs.items()}}
 
 
 def sets_of(layer):
@@ -362,7 +369,7 @@ def sets_of(layer):
     return [Operands(layer) for _ in range(max(2, min(MOST_SETS, -(-ROTATED_BYTES // each))))]
 
 
-def sweep(options, library, lt):
+def sweep(options, libraries, lt):
     """Rows, one by one."""
     begin = time.monotonic()
     for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
@@ -374,7 +381,7 @@ def sweep(options, library, lt):
         peers = Peers(lt, layer, sets)
         for operation in operations_of(layer, options.operations):
             try:
-                row = measure(library, layer, operation, sets, peers)
+                row = measure(libraries, layer, operation, sets, peers)
                 if row:
                     yield row
             except RuntimeError as error:
@@ -411,14 +418,15 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        library = eg.Library(options.library, stream.cuda_stream)
+        libraries = {name: eg.Library(options.library, stream.cuda_stream, tuning=tuning)
+                     for name, tuning in (("epigrad", eg.ESTIMATED), (summary.MEASURED, eg.MEASURED))}
         if options.plans:
-            return plans(options, library)
+            return plans(options, libraries["epigrad"])
         rows = []
         os.makedirs(os.path.dirname(options.out) or ".", exist_ok=True)
         with open(options.out + ".jsonl", "w", encoding="utf-8") as file:
             file.write(json.dumps(header("sweep.py build/src/libepigrad.so", options.seed)) + "\n")
-            for row in sweep(options, library, cublaslt.CublasLt()):
+            for row in sweep(options, libraries, cublaslt.CublasLt()):
                 rows.append(row)
                 file.write(json.dumps(row) + "\n")
                 file.flush()

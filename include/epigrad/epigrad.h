@@ -139,6 +139,12 @@ EG_API size_t eg_dtype_size(eg_dtype dtype);                     /* bytes an ele
 EG_API const char *eg_activation_name(eg_activation activation); /* "gelu"; NULL past the last one */
 EG_API int eg_activation_from_y(eg_activation activation);       /* 1 if act' is a function of Y, else 0 */
 
+/* How a context chooses among the kernels that can make a call. */
+typedef enum eg_tuning {
+    EG_TUNING_ESTIMATED = 0, /* those of the least estimated time: the same at every run, at no cost */
+    EG_TUNING_MEASURED = 1 /* CUDA: those that took the least time when the context first made such a call */
+} eg_tuning;
+
 /* ---- Contexts ----------------------------------------------------------------------------------- */
 
 typedef struct eg_context eg_context; /* a device, its stream or queue, its caches */
@@ -182,6 +188,15 @@ typedef struct eg_open_info {
      * tasks at once. `parallel_user` is passed to it; it has to outlive the context. */
     eg_parallel_for parallel_for;
     void *parallel_user;
+    /* EG_TUNING_MEASURED: the first call of a kind (the same sizes, types, strides, alignments and options)
+     * runs some tens of candidates several times: 5 to 50 ms, longer where the call itself is, and it waits
+     * for the device. Trials write to memory of their own, of the size of the outputs, which is given back;
+     * where there is none, and of calls over processes, the estimates choose. A stream that is being captured
+     * is left in peace: let a call run before it is captured. Another run may take other kernels, whose sums
+     * differ in their last bits. The workspace of a call is then larger: it has room for every candidate.
+     * Other backends: as EG_TUNING_ESTIMATED. The environment variable EPIGRAD_TUNING=measured says the same
+     * for every context that leaves this at 0. Not with a `kernel`, which leaves no choice. */
+    eg_tuning tuning;
 } eg_open_info;
 
 /* Opens a device. `info` may be NULL: the CPU with its defaults. On success *context is to be closed with

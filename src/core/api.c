@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: validate -> lower -> compile -> run. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cache.h"
@@ -9,6 +10,7 @@
 #include "low_memory.h"
 #include "overlap.h"
 #include "text.h"
+#include "tune.h"
 #include "validate.h"
 
 /* ---- Contexts ----------------------------------------------------------------------------------- */
@@ -20,6 +22,17 @@ static void dispose(eg_context *context) {
     eg_host_free(context, context->only_kernel);
     eg_cache_free(context, context->cache);
     allocator.free(context, allocator.user);
+}
+
+/* EPIGRAD_TUNING speaks where the caller does not. */
+static eg_status choose_tuning(eg_context *context, const eg_open_info *info) {
+    const char *text = getenv("EPIGRAD_TUNING");
+    const bool says = text != NULL && *text != '\0', measured = says && strcmp(text, "measured") == 0;
+    if (says && !measured && strcmp(text, "estimated") != 0)
+        return eg_fail(EG_ERR_ARGUMENT, "EPIGRAD_TUNING is \"%.40s\"; expected measured or estimated", text);
+    context->tunes = (measured || info->tuning == EG_TUNING_MEASURED) && context->ops->may_time != NULL &&
+                     context->only_kernel == NULL;
+    return EG_OK;
 }
 
 /* A name that no row has would refuse every call. */
@@ -59,6 +72,7 @@ static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *inf
     eg_status status = ops->open(context, info);
     if (status == EG_OK) {
         status = check_kernel(context);
+        if (status == EG_OK) status = choose_tuning(context, info);
         if (status != EG_OK) ops->close(context);
     }
     if (status != EG_OK) {
@@ -75,8 +89,8 @@ eg_status eg_open(const eg_open_info *info, eg_context **context) {
         return eg_fail(EG_ERR_ARGUMENT, "context is NULL; expected a place for the new context");
     *context = NULL;
     if (info == NULL) info = &defaults;
-    const eg_status status = eg_validate_open(info);
-    if (status != EG_OK) return status;
+    eg_open_info copy;
+    EG_TRY(eg_validate_open(&info, &copy));
     const eg_backend_ops *ops = eg_backend_find(info->backend);
     if (ops == NULL) {
         return eg_fail(EG_ERR_UNAVAILABLE, "backend %s is not in this build of epigrad",
@@ -296,6 +310,7 @@ static eg_status run(eg_context *context, const eg_problem *problem, size_t limi
     if (goes_by_group(context, problem)) return run_groups(context, problem, given);
     EG_TRY(eg_cache_find(context, problem, false, &program));
     EG_TRY(take_workspace(context, problem, program->workspace, given, &workspace));
+    if (context->tunes && !program->measured) EG_TRY(eg_tune(context, problem, workspace, &program));
     *begun = true;
     return eg_cache_run(context, program, problem, workspace.data, workspace.offset);
 }

@@ -16,6 +16,8 @@ struct eg_caps {
     int threads;              /* CPU */
     bool refused;             /* kernels that may refuse numbers or products are left out (eg_program) */
     const char *only_kernel;  /* NULL, or the one kernel row that may be used */
+    const eg_choice *choice;  /* NULL: the estimates' own */
+    size_t caches;            /* bytes that the caches hold; 0: not known */
     const void *detail;       /* the backend's own capabilities, if it needs more */
 };
 
@@ -36,6 +38,18 @@ typedef struct eg_backend_ops {
     /* Enqueues a program's steps. *refused, false before, tells that its numbers or products were refused:
      * nothing that is accumulated to has been touched then. */
     eg_status (*run)(eg_context *context, const eg_program *program, const eg_call *call, bool *refused);
+    /* Whether calls may be timed now: not while the caller captures the stream. NULL: what the backend
+     * chooses is not measured. */
+    bool (*may_time)(const eg_context *context);
+    /* Copies bytes from memory to memory, after the calls made before. */
+    eg_status (*copy)(eg_context *context, void *to, const void *from, size_t bytes);
+    /* A program's calls one after the other, to be timed. *recording is NULL where its products are refused.
+     */
+    eg_status (*record)(eg_context *context, const eg_program *program, const eg_call *calls, int count,
+                        void **recording);
+    /* Microseconds of a call of a recording, which it runs several times, and waits for. */
+    eg_status (*replay)(eg_context *context, void *recording, double *microseconds);
+    void (*forget)(eg_context *context, void *recording); /* NULL is allowed */
     /* Grouped calls whose ends the host reads, NULL where it does not: says the workspace, and runs a call
      * whose offsets have passed. */
     eg_status (*plan_groups)(const eg_caps *caps, eg_groups *groups);
@@ -64,6 +78,7 @@ struct eg_context {
     void *workspace;
     size_t workspace_bytes;
     eg_cache *cache;
+    bool tunes; /* EG_TUNING_MEASURED, on a backend that can */
 };
 
 enum { EG_PACKED_DETAIL = 128 };

@@ -6,6 +6,7 @@
 #include "distributed/collectives.h"
 #include "error.h"
 #include "groups.h"
+#include "tune.h"
 
 /* A layer of a network makes some five kinds of calls, and equal layers share them. */
 enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
@@ -39,8 +40,17 @@ typedef struct entry {
     eg_program program; /* others have a program */
 } entry;
 
+/* What trials found, by the signature of a call: more than there are programs, so that one that is made again
+ * is not tried again. */
+enum { CHOICES = 1024, CHOICE_PROBES = 8 };
+typedef struct kept_choice {
+    uint64_t hash; /* 0: free */
+    eg_choice choice;
+} kept_choice;
+
 struct eg_cache {
     uint64_t clock, serial;
+    kept_choice *choices; /* NULL: none yet */
     entry entries[SETS][WAYS];
 };
 
@@ -48,6 +58,7 @@ eg_cache *eg_cache_make(const eg_context *context) {
     eg_cache *cache = eg_host_alloc(context, sizeof *cache);
     if (cache == NULL) return NULL;
     cache->clock = cache->serial = 0;
+    cache->choices = NULL;
     for (int i = 0; i < PROGRAMS; i++) {
         cache->entries[i / WAYS][i % WAYS].used = 0;
         cache->entries[i / WAYS][i % WAYS].groups = NULL;
@@ -58,6 +69,7 @@ eg_cache *eg_cache_make(const eg_context *context) {
 void eg_cache_free(const eg_context *context, eg_cache *cache) {
     for (int i = 0; cache != NULL && i < PROGRAMS; i++)
         eg_groups_free(context, cache->entries[i / WAYS][i % WAYS].groups);
+    if (cache != NULL) eg_host_free(context, cache->choices);
     eg_host_free(context, cache);
 }
 
@@ -96,7 +108,7 @@ static uint64_t hash_of(const signature *key) {
 }
 
 /* What a call asks for beside its operands. */
-typedef enum purpose { RUN, RUN_REFUSED, CHUNKS, LIST, LIST_REFUSED } purpose;
+typedef enum purpose { RUN, RUN_REFUSED, CHUNKS, LIST, LIST_REFUSED, CHOICE } purpose;
 
 static void add(signature *key, uint64_t word) { key->word[key->count++] = word; }
 
@@ -134,9 +146,11 @@ static void sign_header(signature *key, const eg_context *context, purpose purpo
 
 static void sign_call(signature *key, const eg_context *context, const eg_problem *p, purpose purpose,
                       size_t limit) {
+    /* a query asks for the choice of a call whose operands begin where kernels like it best */
+    const eg_addressing addressing = purpose == CHOICE ? EG_ADDRESSES : p->addressing;
     sign_header(key, context, purpose, limit, p->packed_b, p->packed_b_up);
     add(key, (uint64_t)p->backward | (uint64_t)p->propagate << 1 | (uint64_t)p->gated << 3 |
-                 (uint64_t)eg_in_place(p) << 4 | (uint64_t)p->addressing << 5 | (uint64_t)p->dtype << 8 |
+                 (uint64_t)eg_in_place(p) << 4 | (uint64_t)addressing << 5 | (uint64_t)p->dtype << 8 |
                  (uint64_t)p->math << 12 | (uint64_t)p->source << 16 | (uint64_t)p->below_source << 20 |
                  (uint64_t)p->activation << 24 | (uint64_t)p->below_activation << 32 |
                  (uint64_t)p->accumulate << 40);
@@ -240,6 +254,24 @@ static void keep_key(eg_cache *cache, const signature *key, entry *place) {
     memcpy(place->key.word, key->word, (size_t)key->count * sizeof *key->word);
 }
 
+/* Its place; where all are taken, that of another. */
+static kept_choice *find_choice(const eg_cache *cache, uint64_t hash) {
+    kept_choice *first = &cache->choices[hash / 2 % CHOICES];
+    for (uint64_t i = 0; i < CHOICE_PROBES; i++) {
+        kept_choice *x = &cache->choices[(hash / 2 + i) % CHOICES];
+        if (x->hash == hash || x->hash == 0) return x;
+    }
+    return first;
+}
+
+static const eg_choice *choice_of(const eg_context *context, const eg_problem *problem) {
+    if (!context->tunes || context->cache->choices == NULL) return NULL;
+    signature key;
+    sign_call(&key, context, problem, CHOICE, 0);
+    const kept_choice *found = find_choice(context->cache, key.hash);
+    return found->hash == key.hash ? &found->choice : NULL;
+}
+
 /* A tensor-parallel call whose ranks gain nothing from overlap runs a program that has no groups: there is to
  * be room for that, too. */
 static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
@@ -252,6 +284,20 @@ static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *probl
     if (other.workspace > program->workspace) program->workspace = other.workspace;
     program->plain_time = other.plain_time;
     program->overlaps = eg_collectives_overlap(program);
+    return EG_OK;
+}
+
+/* The program of a call that trials choose, or have chosen. Calls over processes are not tried, as all of
+ * them are to take the same time. */
+static eg_status compile_tuned(eg_context *context, eg_caps *caps, const eg_problem *problem,
+                               eg_program *program) {
+    const bool tries = context->tunes && !caps->refused && problem->comm == NULL;
+    if (tries) caps->choice = choice_of(context, problem);
+    EG_TRY(eg_compile(caps, program));
+    program->measured = !tries || caps->choice != NULL;
+    if (!tries) return EG_OK;
+    const size_t room = eg_tune_room(context, program);
+    if (room > program->workspace) program->workspace = room;
     return EG_OK;
 }
 
@@ -268,7 +314,8 @@ static eg_status find_program(eg_context *context, const eg_problem *problem, co
     if (problem == NULL) found->program.list = *list;
     eg_caps caps = context->caps;
     caps.refused = refused;
-    EG_TRY(eg_compile(&caps, &found->program));
+    if (problem == NULL) EG_TRY(eg_compile(&caps, &found->program));
+    if (problem != NULL) EG_TRY(compile_tuned(context, &caps, problem, &found->program));
     if (problem != NULL) EG_TRY(compare_with_plain(&caps, problem, &found->program));
     found->program.serial = ++context->cache->serial;
     keep_key(context->cache, &key, found);
@@ -278,6 +325,32 @@ static eg_status find_program(eg_context *context, const eg_problem *problem, co
 eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool refused,
                         const eg_program **program) {
     return find_program(context, problem, NULL, refused, program);
+}
+
+static void forget(eg_context *context, const eg_problem *problem) {
+    signature key;
+    sign_call(&key, context, problem, RUN, 0);
+    find(context, &key)->used = 0;
+}
+
+eg_status eg_cache_keep_choice(eg_context *context, const eg_problem *problem, const eg_choice *choice,
+                               const eg_program **program) {
+    eg_cache *cache = context->cache;
+    const size_t bytes = CHOICES * sizeof *cache->choices;
+    eg_problem query = *problem;
+    signature key;
+    if (cache->choices == NULL) {
+        cache->choices = eg_host_alloc(context, bytes);
+        if (cache->choices == NULL)
+            return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for what trials of kernels have found");
+        memset(cache->choices, 0, bytes);
+    }
+    sign_call(&key, context, problem, CHOICE, 0);
+    *find_choice(cache, key.hash) = (kept_choice){key.hash, *choice};
+    query.addressing = EG_PRESENCE;
+    forget(context, &query); /* a plan is to show what runs from now on */
+    forget(context, problem);
+    return find_program(context, problem, NULL, false, program);
 }
 
 eg_status eg_cache_find_groups(eg_context *context, const eg_problem *problem, const eg_groups **groups) {
@@ -336,6 +409,12 @@ static void bind_buffers(const eg_program *program, eg_call *call) {
     for (int i = 0; i < program->list.buffers; i++)
         call->operand[EG_BUFFER + i] =
             (eg_address){call->workspace.data, call->workspace.offset + program->buffer[i]};
+}
+
+void eg_cache_bind(const eg_problem *problem, const eg_program *program, eg_address workspace,
+                   eg_call *call) {
+    bind(problem, workspace.data, workspace.offset, call);
+    bind_buffers(program, call);
 }
 
 /* Where it refuses, the one that takes anything. The buffers of both lie in the same places. */

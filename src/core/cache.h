@@ -17,6 +17,13 @@ __attribute__((nonnull)) eg_status eg_cache_find(eg_context *context, const eg_p
 /* Those of a grouped call. Stay valid until the context's next use of the cache. */
 eg_status eg_cache_find_groups(eg_context *context, const eg_problem *problem, const eg_groups **groups);
 
+/* Keeps what trials have found to be best for a call, and makes its program. */
+eg_status eg_cache_keep_choice(eg_context *context, const eg_problem *problem, const eg_choice *choice,
+                               const eg_program **program);
+
+/* A program's addresses in a call. */
+void eg_cache_bind(const eg_problem *problem, const eg_program *program, eg_address workspace, eg_call *call);
+
 /* Runs the program of a call; where it refuses, the one that takes anything. */
 eg_status eg_cache_run(eg_context *context, const eg_program *program, const eg_problem *problem,
                        void *workspace, size_t offset);

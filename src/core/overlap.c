@@ -151,10 +151,13 @@ static int64_t reach_of(const eg_problem *problem, const eg_operand *x) {
            eg_item_at(x->batch_stride, x->outer, problem->batch - 1);
 }
 
+size_t eg_extent(const eg_problem *problem, const eg_operand *x) {
+    return eg_has_elements(x) ? (size_t)(reach_of(problem, x) + 1) * eg_size_of(x->dtype) : 0;
+}
+
 static eg_span span_of(const eg_problem *problem, const eg_operand *x) {
     const uintptr_t first = eg_begin(problem, x->data, x->offset);
-    if (!eg_has_elements(x)) return (eg_span){first, first};
-    return (eg_span){first, first + (uintptr_t)(reach_of(problem, x) + 1) * eg_size_of(x->dtype)};
+    return (eg_span){first, first + eg_extent(problem, x)};
 }
 
 static bool may_share(const eg_problem *problem, const void *data, const void *other) {

@@ -17,6 +17,9 @@ typedef enum eg_overlap_verdict {
  * overlap. */
 eg_overlap_verdict eg_overlap(const eg_problem *problem, const eg_operand *x, const eg_operand *y);
 
+/* Bytes from an operand's first element to its last, gaps included. */
+size_t eg_extent(const eg_problem *problem, const eg_operand *x);
+
 /* Whether two items of the batch share an element. Always decided for one level; of two, items that may is
  * taken for items that do. */
 bool eg_items_overlap(const eg_problem *problem, const eg_operand *x);

@@ -37,7 +37,7 @@ static eg_status compile(const eg_caps *caps, eg_program *program) {
     program->overlaps = false;
     program->time = program->plain_time = 0;
     program->serial = 0;
-    program->may_refuse = false;
+    program->may_refuse = program->lacks = program->measured = false;
     memset(program->region, 0, sizeof program->region);
     memset(program->detail, 0, sizeof program->detail);
     if (!place_buffers(program)) return eg_too_large(&program->list);
@@ -52,6 +52,7 @@ eg_status eg_compile(const eg_caps *caps, eg_program *program) {
     if (!program->may_refuse) return EG_OK;
     eg_caps any = *caps;
     any.refused = true;
+    any.choice = NULL;
     eg_program other;
     other.list = program->list;
     EG_TRY(compile(&any, &other));

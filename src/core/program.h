@@ -38,6 +38,15 @@ typedef struct eg_step {
     _Alignas(8) unsigned char detail[EG_STEP_DETAIL]; /* the backend's own, with nothing left to decide */
 } eg_step;
 
+/* Which of the ways to make a call a program takes, where a backend has several: it counts them from 0, the
+ * one of the least estimated time. All 0: what the estimates say. */
+typedef struct eg_choice {
+    uint8_t copies; /* of operands that kernels would take longer to read as they are */
+    uint8_t apart;  /* 1: no kernel makes two products */
+    uint8_t way[EG_MAX_OPS];
+    uint8_t algorithm[EG_MAX_OPS]; /* of a library, for the product of an operation */
+} eg_choice;
+
 typedef struct eg_program {
     eg_op_list list;
     int steps;
@@ -48,6 +57,8 @@ typedef struct eg_program {
     uint64_t serial;         /* no two programs of a context have the same; 0: not one of the context's */
     bool overlaps;           /* collectives are worth beginning before the products are through */
     double time, plain_time; /* of a tensor-parallel call with its collectives, estimated microseconds */
+    bool lacks;      /* eg_caps.choice asks for a way that there is not, or that is not worth a trial */
+    bool measured;   /* nothing is left to be tried: tune.h */
     bool may_refuse; /* its kernels may meet numbers, or a library a product, that they do not take: the
                         program compiled with eg_caps.refused then does the call */
     _Alignas(8) unsigned char detail[EG_PROGRAM_DETAIL]; /* the backend's own */

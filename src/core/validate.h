@@ -11,7 +11,8 @@ eg_status eg_validate_backward(eg_addressing addressing, const eg_layer *layer, 
                                eg_problem *problem);
 eg_status eg_validate_pack(eg_addressing addressing, const eg_layer *layer, const eg_matrix *b,
                            eg_problem *problem);
-eg_status eg_validate_open(const eg_open_info *info);
+/* *info points to `copy` where the caller has an older header. */
+eg_status eg_validate_open(const eg_open_info **info, eg_open_info *copy);
 
 /* Whether [offset, offset + bytes) from `data` on cannot be a range of memory, whatever memory it is. */
 bool eg_out_of_range(eg_addressing addressing, const void *data, size_t offset, uint64_t bytes);

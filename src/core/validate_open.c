@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a context is opened with. */
+#include <stddef.h>
+
 #include "backend.h"
 #include "error.h"
 #include "validate.h"
 
-eg_status eg_validate_open(const eg_open_info *info) {
-    EG_TRY(eg_validate_struct("info", info, info->size, sizeof *info));
+eg_status eg_validate_open(const eg_open_info **given, eg_open_info *copy) {
+    const void *known = *given;
+    EG_TRY(eg_take_known("info", &known, (*given)->size, offsetof(eg_open_info, tuning), sizeof *copy, copy));
+    const eg_open_info *info = *given = known;
 #define EG_ROW(NAME, name) +1
     const int backends = 0 EG_BACKEND_TABLE(EG_ROW);
 #undef EG_ROW
@@ -27,5 +31,6 @@ eg_status eg_validate_open(const eg_open_info *info) {
         return eg_fail(EG_ERR_ARGUMENT, "info.parallel_user is set and info.parallel_for is NULL; expected a "
                                         "parallel_for, or neither");
     }
-    return EG_OK;
+    return eg_validate_enum("info.tuning", (int)info->tuning, EG_TUNING_MEASURED,
+                            "EG_TUNING_ESTIMATED or EG_TUNING_MEASURED");
 }

@@ -41,17 +41,19 @@ static eg_status find_device(eg_cuda_device *device, const eg_open_info *info) {
 
 static eg_status detect(eg_context *context, eg_cuda_device *device) {
     char name[128] = "", features[64];
-    int major = 0, minor = 0;
+    int major = 0, minor = 0, caches = 0;
     EG_TRY(eg_cuda_check(device, device->driver->cuDeviceGetName(name, (int)sizeof name - 1, device->ordinal),
                          "cuDeviceGetName"));
     EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major));
     EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor));
     EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &device->caps.multiprocessors));
     EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &device->caps.shared));
+    EG_TRY(attribute(device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &caches));
     if (major < 8) {
         return eg_fail(EG_ERR_UNAVAILABLE, "%s has compute capability %d.%d; expected 8.0 or more", name,
                        major, minor);
     }
+    context->caps.caches = (size_t)caches;
     context->caps.one_level = true;
     context->caps.reads_ends = true;
     context->caps.rounds_grad_pre = true;
@@ -265,6 +267,55 @@ static eg_status cuda_run(eg_context *context, const eg_program *program, const 
     return eg_cuda_leave(device, status);
 }
 
+/* ---- Trials ------------------------------------------------------------------------------------------ */
+
+/* Where the stream's state cannot be told, the call itself will say why. */
+static bool cuda_may_time(const eg_context *context) {
+    eg_cuda_device *device = context->device;
+    if (device->driver->cuCtxPushCurrent(device->context) != CUDA_SUCCESS) return false;
+    const bool may = eg_cuda_may_time(device);
+    eg_cuda_leave(device, EG_OK);
+    return may;
+}
+
+static eg_status cuda_copy(eg_context *context, void *to, const void *from, size_t bytes) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(eg_cuda_enter(device));
+    return eg_cuda_leave(device, eg_cuda_check(device,
+                                               device->driver->cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)to,
+                                                                                 (CUdeviceptr)(uintptr_t)from,
+                                                                                 bytes, device->stream),
+                                               "cuMemcpyDtoDAsync"));
+}
+
+static eg_status cuda_record(eg_context *context, const eg_program *program, const eg_call *calls, int count,
+                             void **recording) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(eg_cuda_enter(device));
+    const CUstreamCaptureMode before = eg_cuda_set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    const eg_status status = eg_cuda_record(context, device, program, calls, count, recording);
+    eg_cuda_set_capture_mode(device, before);
+    return eg_cuda_leave(device, status);
+}
+
+static eg_status cuda_replay(eg_context *context, void *recording, double *microseconds) {
+    eg_cuda_device *device = context->device;
+    EG_TRY(eg_cuda_enter(device));
+    const CUstreamCaptureMode before = eg_cuda_set_capture_mode(device, CU_STREAM_CAPTURE_MODE_RELAXED);
+    const eg_status status = eg_cuda_replay_recording(device, recording, microseconds);
+    eg_cuda_set_capture_mode(device, before);
+    return eg_cuda_leave(device, status);
+}
+
+static void cuda_forget(eg_context *context, void *recording) {
+    eg_cuda_device *device = context->device;
+    if (device->driver->cuCtxPushCurrent(device->context) != CUDA_SUCCESS) return;
+    eg_cuda_forget_recording(context, device, recording);
+    eg_cuda_leave(device, EG_OK);
+}
+
+/* ---- Packs ------------------------------------------------------------------------------------------- */
+
 /* The kernels read B as it is, row- or column-major: a pack is a copy in rows of 16-byte vectors. */
 static eg_status plan_pack(const eg_problem *problem, eg_packed *packed, size_t *bytes) {
     const int64_t ld = eg_cuda_pitch_of(problem->n, problem->dtype),
@@ -332,6 +383,11 @@ const eg_backend_ops *eg_cuda_ops(void) {
         .download = cuda_download,
         .compile = eg_cuda_compile,
         .run = cuda_run,
+        .may_time = cuda_may_time,
+        .copy = cuda_copy,
+        .record = cuda_record,
+        .replay = cuda_replay,
+        .forget = cuda_forget,
         .pack = cuda_pack,
         .kernel_info = cuda_kernel_info,
         .measure_peak = cuda_measure_peak,

@@ -120,25 +120,60 @@ static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row,
     return eg_cuda_machine_of(c).calibration->add_up;
 }
 
-/* The row of the least estimated time for a part of an operation, NULL where there is none. */
-static const eg_cuda_kernel *least_of(const eg_cuda_compiler *c, int index, eg_cuda_part part,
-                                      double *least) {
+/* A way to make an operation: by a row, or its product by a row and the rest by another. */
+typedef struct way {
+    const eg_cuda_kernel *row, *product; /* product NULL: the row makes all of it */
+    double time;                         /* estimated microseconds */
+    int place;                           /* before those of a greater one, whatever their times */
+} way;
+
+enum { MOST_WAYS = 256 };
+typedef struct ways {
+    int count;
+    way at[MOST_WAYS];
+} ways;
+
+/* All rows for a part of an operation. What they leave is made by `rest`, NULL: nothing, in `more`
+ * microseconds. */
+static void add_ways(const eg_cuda_compiler *c, int index, eg_cuda_part part, const eg_cuda_kernel *rest,
+                     double more, int place, ways *to) {
     const eg_op *op = &c->list->op[index];
     const eg_cuda_binding nowhere = {.program = c->program, .aligned = c->aligned};
     const eg_op_kind kind = kind_of(op, part);
-    const eg_cuda_kernel *row, *chosen = NULL;
+    const eg_cuda_kernel *row;
     eg_cuda_gemm x = {0};
-    *least = 0;
     if (kind != EG_REDUCE) x = eg_cuda_gemm_of_part(&nowhere, index, part);
-    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
+    for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL && to->count < MOST_WAYS; i++) {
         if (!allows(c, row, kind) || !is_named(c->caps, row, op) || !eg_cuda_takes(row, part, &x)) continue;
         if (!has_use(c, row, &x)) continue;
         const bool leaves_sums = kind != EG_REDUCE && x.sums != 0;
         const double time = (kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index)) +
                             (leaves_sums ? time_of_sums(c, row, op) : 0);
-        if (chosen == NULL || time < *least) chosen = row, *least = time;
+        to->at[to->count++] = (way){.row = rest != NULL ? rest : row,
+                                    .product = rest != NULL ? row : NULL,
+                                    .time = time + more,
+                                    .place = place};
     }
-    return chosen;
+}
+
+static bool is_before(const way *a, const way *b) {
+    if (a->place != b->place) return a->place < b->place;
+    return a->time < b->time || (a->time == b->time && a < b);
+}
+
+/* The one before which there are `rank` others; NULL where there are no more. */
+static const way *way_of_rank(const ways *all, int rank) {
+    const way *found = NULL;
+    for (int turn = 0; turn <= rank; turn++) {
+        const way *next = NULL;
+        for (int i = 0; i < all->count; i++) {
+            const way *x = &all->at[i];
+            if ((found == NULL || is_before(found, x)) && (next == NULL || is_before(x, next))) next = x;
+        }
+        if (next == NULL) return NULL;
+        found = next;
+    }
+    return found;
 }
 
 static size_t bytes_of_product(size_t bytes, int64_t items, int64_t rows, int64_t cols) {
@@ -189,13 +224,12 @@ static bool may_be_split(const eg_cuda_compiler *c, const eg_op *op) {
     return bytes <= (c->aligned ? most : c->program->region[EG_CUDA_UNFINISHED].bytes);
 }
 
-/* Whether parts are better than the whole. A row that is asked for by name is used wherever it is possible:
- * one for maps in parts, one for products as a whole. */
-static bool prefers_parts(const eg_cuda_compiler *c, eg_op_kind kind, double whole, double parts) {
+/* A row that is asked for by name is used wherever it is possible: one for maps or sums in parts, one for
+ * products as a whole. */
+static int place_of_parts(const eg_cuda_compiler *c, eg_op_kind rest) {
     const eg_cuda_kernel *named = row_of_name(c->caps);
-    if (c->caps->only_kernel == NULL) return parts < whole;
-    if (named == NULL) return false;
-    return named->family == EG_CUDA_PAIR ? parts < whole : named->kind == kind;
+    if (named == NULL || named->family == EG_CUDA_PAIR) return 0;
+    return named->kind == rest ? -1 : 1;
 }
 
 /* Sums are made at once: there are few chunks. */
@@ -242,21 +276,28 @@ static const eg_cuda_kernel *sums_row(const eg_cuda_compiler *c) {
     return row;
 }
 
+/* A product alone, and a map that finishes it. */
+static void add_finished(const eg_cuda_compiler *c, int index, ways *to) {
+    ways maps;
+    maps.count = 0;
+    if (!may_be_split(c, &c->list->op[index])) return;
+    add_ways(c, index, EG_CUDA_FINISH, NULL, 0, 0, &maps);
+    const way *map = way_of_rank(&maps, 0);
+    if (map != NULL) add_ways(c, index, EG_CUDA_PRODUCT, map->row, map->time, place_of_parts(c, EG_MAP), to);
+}
+
 /* A product of each chunk of the depth, and their sum: where the depth is long and the result small. */
-static void choose_chunks(eg_cuda_compiler *c, int index, double *whole) {
+static void add_chunks(const eg_cuda_compiler *c, int index, ways *to) {
     const eg_op *op = &c->list->op[index];
     const int64_t bytes = op->kind == EG_GEMM && c->list->groups == 0 ? eg_cuda_chunk_bytes(c, index) : 0;
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     const eg_cuda_kernel *sums = sums_row(c);
-    double product;
     if (bytes == 0 || sums == NULL) return;
     if (!c->aligned && (size_t)bytes > c->program->region[EG_CUDA_UNFINISHED].bytes) return;
     const int64_t each = op->rows * op->cols;
     const int64_t chunks = bytes / (each * (int64_t)eg_size_of(c->list->compute));
-    const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_CHUNKS, &product);
-    const double parts = product + eg_cuda_estimate_sums(&machine, sums, chunks, each);
-    if (alone == NULL || (c->row[index] != NULL && !prefers_parts(c, EG_REDUCE, *whole, parts))) return;
-    c->product[index] = alone, c->row[index] = sums, *whole = parts;
+    add_ways(c, index, EG_CUDA_CHUNKS, sums, eg_cuda_estimate_sums(&machine, sums, chunks, each),
+             place_of_parts(c, EG_REDUCE), to);
 }
 
 static eg_status no_row(const eg_cuda_compiler *c) {
@@ -265,25 +306,39 @@ static eg_status no_row(const eg_cuda_compiler *c) {
                    eg_dtype_name(c->list->dtype));
 }
 
+bool eg_cuda_is_worth_a_trial(double time, double least) {
+    enum { LONGER = 2 /* microseconds */ };
+    return time <= 1.5 * least + LONGER;
+}
+
+/* The way that the choice asks for, or where there is no such way, the first. */
+static const way *choose_way(eg_cuda_compiler *c, int index, const ways *all) {
+    const int rank = c->choice != NULL ? c->choice->way[index] : 0;
+    const way *first = way_of_rank(all, 0), *other = rank > 0 ? way_of_rank(all, rank) : first;
+    const bool is_there =
+        other != NULL && other->place == first->place && eg_cuda_is_worth_a_trial(other->time, first->time);
+    c->program->lacks = c->program->lacks || !is_there;
+    return is_there ? other : first;
+}
+
 /* The row of an operation, or those of its parts, those before it being decided. */
 static eg_status choose_one(eg_cuda_compiler *c, int index) {
     const eg_op *op = &c->list->op[index];
-    double whole, product, finish;
+    ways all;
+    all.count = 0;
     c->row[index] = c->product[index] = NULL;
     c->cost[index] = 0;
-    if (op->kind == EG_COLLECTIVE || choose_gated(c, index)) return EG_OK;
-    c->row[index] = least_of(c, index, EG_CUDA_WHOLE, &whole);
-    if (may_be_split(c, op)) {
-        const eg_cuda_kernel *alone = least_of(c, index, EG_CUDA_PRODUCT, &product),
-                             *map = least_of(c, index, EG_CUDA_FINISH, &finish);
-        const bool wins = c->row[index] == NULL || prefers_parts(c, EG_MAP, whole, product + finish);
-        if (alone != NULL && map != NULL && wins)
-            c->product[index] = alone, c->row[index] = map, whole = product + finish;
+    if (op->kind == EG_COLLECTIVE || choose_gated(c, index)) {
+        c->program->lacks = c->program->lacks || (c->choice != NULL && c->choice->way[index] > 0);
+        return EG_OK;
     }
-    choose_chunks(c, index, &whole);
-    c->cost[index] = whole;
-    if (c->row[index] != NULL) return EG_OK;
-    return no_row(c);
+    add_ways(c, index, EG_CUDA_WHOLE, NULL, 0, 0, &all);
+    add_finished(c, index, &all);
+    add_chunks(c, index, &all);
+    if (all.count == 0) return no_row(c);
+    const way *chosen = choose_way(c, index, &all);
+    c->row[index] = chosen->row, c->product[index] = chosen->product, c->cost[index] = chosen->time;
+    return EG_OK;
 }
 
 /* ---- Two products by one kernel --------------------------------------------------------------------- */
@@ -337,9 +392,10 @@ eg_status eg_cuda_choose_all(eg_cuda_compiler *c) {
     const eg_cuda_kernel *named = row_of_name(c->caps);
     eg_cuda_pair_ops ops;
     c->microseconds = 0, c->paired = 0;
+    c->program->lacks = false;
     memset(c->pair, 0, sizeof c->pair);
     for (int i = 0; i < c->list->ops; i++) EG_TRY(choose_one(c, i));
-    for (int i = 0; i < c->list->ops; i++) {
+    for (int i = 0; i < c->list->ops && !(c->choice != NULL && c->choice->apart); i++) {
         if ((c->paired >> i & 1U) == 0 && eg_cuda_find_pair(c->list, i, &ops)) choose_pair(c, i, &ops);
     }
     for (int i = 0; i < c->list->ops; i++) c->microseconds += c->cost[i];

@@ -11,11 +11,13 @@ typedef struct eg_cuda_compiler {
     int multiprocessors;
     eg_program *program;
     const eg_op_list *list;
+    const eg_choice *choice;                   /* eg_caps */
     const eg_cuda_kernel *row[EG_MAX_OPS];     /* of the operation, or of what finishes it */
     const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
     const eg_cuda_kernel *pair[EG_MAX_OPS];    /* of the first operation of two products: their row, which */
     uint32_t paired;                           /* makes all of these operations, a bit each */
     bool aligned;                              /* eg_cuda_binding */
+    bool lacks_copies;                         /* the choice asks for some that there are not */
     double cost[EG_MAX_OPS];                   /* of an operation, and */
     double microseconds;                       /* of all operations that are decided */
 } eg_cuda_compiler;
@@ -26,6 +28,9 @@ eg_status eg_cuda_choose_all(eg_cuda_compiler *c);
 /* Estimated microseconds of a row for two products. */
 double eg_cuda_time_of_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_pair *x,
                             int index);
+
+/* What is estimated to take much longer than the best is not worth a trial. */
+bool eg_cuda_is_worth_a_trial(double time, double least);
 
 /* The row that makes padded copies. */
 const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype);

@@ -4,6 +4,7 @@
  * they are there. */
 #include "compile.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "choose.h"
@@ -59,24 +60,40 @@ static eg_status choose_with(eg_cuda_compiler *c, const eg_cuda_program *padded)
     return EG_OK;
 }
 
-/* With padded copies, where they save more than they cost. */
+/* Which of the ways to pad is that of a rank, by their times; below 0: none. */
+static int way_of_rank(const double *time, int ways, int rank) {
+    for (int i = 0; i < ways; i++) {
+        int before = 0;
+        for (int j = 0; j < ways; j++) before += time[j] < time[i] || (time[j] == time[i] && j < i);
+        if (before == rank && time[i] < HUGE_VAL) return i;
+    }
+    return -1;
+}
+
+/* With padded copies, where they save more than they cost, or where the choice says so. */
 static eg_status choose_pads(eg_cuda_compiler *c) {
     enum { WAYS = 3 };
+    const eg_choice *choice = c->choice;
     const eg_cuda_program none = {0};
     const bool narrow = eg_size_of(c->list->dtype) == 2; /* products that wait are made by vectors and TMA */
     const eg_cuda_program padded[WAYS] = {none, narrow ? padded_operands(c, false) : none,
                                           padded_operands(c, true)};
+    double time[WAYS];
     eg_status status = EG_OK;
-    double least = 0;
-    int best = -1;
+    c->choice = NULL;
     for (int i = 0; i < WAYS; i++) {
+        time[i] = HUGE_VAL;
         if (i > 0 && padded[i].pads == padded[i - 1].pads) continue;
         const eg_status chosen = choose_with(c, &padded[i]);
         if (i == 0) status = chosen;
-        if (chosen == EG_OK && (best < 0 || c->microseconds < least)) best = i, least = c->microseconds;
+        if (chosen == EG_OK) time[i] = c->microseconds;
     }
-    if (best < 0) return status;
-    return choose_with(c, &padded[best]);
+    c->choice = choice;
+    const int rank = choice != NULL ? choice->copies : 0, first = way_of_rank(time, WAYS, 0),
+              other = way_of_rank(time, WAYS, rank);
+    if (first < 0) return status;
+    c->lacks_copies = other < 0 || !eg_cuda_is_worth_a_trial(time[other], time[first]);
+    return choose_with(c, &padded[c->lacks_copies ? first : other]);
 }
 
 static bool is_aligned(const eg_view *view) { return view->space != EG_OPERAND || view->align >= 16; }
@@ -257,6 +274,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
         const eg_cuda_machine machine = eg_cuda_machine_of(c);
         detail.splits = (uint8_t)eg_cuda_splits_of(&machine, row, &x);
     }
+    if (row->family == EG_CUDA_LIBRARY && c->choice != NULL) detail.algorithm = c->choice->algorithm[op];
     eg_step *step = add_step(c, alone ? EG_NO_OP : op, &detail);
     if (alone) step->kind = EG_GEMM;
     if (part == EG_CUDA_PRODUCT) step->what = x.bias.data != 0 ? "product alone + bias" : "product alone";
@@ -541,15 +559,26 @@ static void note_names(const eg_op_list *list, eg_program *program) {
     memcpy(program->detail, &detail, sizeof detail);
 }
 
+/* Whether the choice asks for an algorithm of the library for a product that is not the library's. */
+static bool lacks_algorithm(const eg_cuda_compiler *c) {
+    for (int i = 0; i < c->list->ops && c->choice != NULL; i++) {
+        const eg_cuda_kernel *row = c->list->op[i].kind == EG_GEMM ? product_row(c, i) : NULL;
+        if (c->choice->algorithm[i] > 0 && (row == NULL || row->family != EG_CUDA_LIBRARY)) return true;
+    }
+    return false;
+}
+
 eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program) {
     eg_cuda_compiler c = {.caps = caps,
                           .multiprocessors = ((const eg_cuda_caps *)caps->detail)->multiprocessors,
                           .program = program,
-                          .list = &program->list};
+                          .list = &program->list,
+                          .choice = caps->choice};
     bool fits;
     EG_TRY(choose(&c, &fits));
     if (!fits) return eg_too_large(&program->list);
     add_steps(&c);
     note_names(c.list, program);
+    program->lacks = program->lacks || c.lacks_copies || lacks_algorithm(&c);
     return EG_OK;
 }

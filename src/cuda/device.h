@@ -58,6 +58,13 @@ void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program);
 /* Whether the library has an algorithm for each product that it is to make. */
 bool eg_cuda_library_takes(eg_cuda_device *device, const eg_program *program, const eg_call *call);
 
+/* time.c: as eg_backend_ops. */
+bool eg_cuda_may_time(const eg_cuda_device *device);
+eg_status eg_cuda_record(const eg_context *context, eg_cuda_device *device, const eg_program *program,
+                         const eg_call *calls, int count, void **made);
+eg_status eg_cuda_replay_recording(eg_cuda_device *device, void *made, double *microseconds);
+void eg_cuda_forget_recording(const eg_context *context, eg_cuda_device *device, void *made);
+
 /* graphs.c: a call made before is one launch. *done is false, and nothing enqueued, where it is none, or
  * where the library refuses it (*refused). */
 eg_status eg_cuda_graphs_open(const eg_context *context, eg_cuda_device *device);
@@ -73,10 +80,11 @@ eg_status eg_cuda_measure_peak(eg_cuda_device *device, uint32_t features, eg_dty
 /* lt.c: plain products through cublasLt. */
 eg_cuda_lt *eg_cuda_lt_open(const eg_context *context);
 void eg_cuda_lt_close(const eg_context *context, eg_cuda_lt *lt);
-/* Whether the library has an algorithm for the product, with `bytes` of workspace. */
-bool eg_cuda_lt_takes(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, size_t bytes);
+/* Whether the library has the algorithm (eg_cuda_step) for the product, with `bytes` of workspace. */
+bool eg_cuda_lt_takes(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, int algorithm,
+                      size_t bytes);
 /* A product that it takes. */
-eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math,
+eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, int algorithm,
                              uint64_t workspace, size_t bytes, CUstream stream);
 
 #endif

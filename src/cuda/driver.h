@@ -40,6 +40,7 @@
     X(cuMemHostGetDevicePointer)                                                                             \
     X(cuMemFreeHost)                                                                                         \
     X(cuMemsetD32Async)                                                                                      \
+    X(cuMemcpyDtoDAsync)                                                                                     \
     X(cuMemcpyHtoDAsync)                                                                                     \
     X(cuMemcpyDtoHAsync)                                                                                     \
     X(cuModuleLoadData)                                                                                      \

@@ -248,8 +248,9 @@ static bool lt_choose(eg_cuda_lt *lt, lt_product *product) {
     } else if (eg_cuda_lt_is_stream(key)) {
         count += lt_ask(lt, product, 0, found + count, candidates + count, &before);
     }
-    if (count == 0) return false;
-    product->algorithm = found[eg_cuda_lt_choose(key, count, candidates)].algo;
+    if (key->algorithm >= (uint32_t)count) return false;
+    const int best = eg_cuda_lt_choose(key, count, candidates), asked = (int)key->algorithm;
+    product->algorithm = found[asked == 0 ? best : asked <= best ? asked - 1 : asked].algo;
     return true;
 }
 
@@ -306,14 +307,14 @@ typedef struct lt_view {
     eg_cuda_matrix x, y, out;
 } lt_view;
 
-static uint64_t lt_epilogue_of(const eg_cuda_gemm *gemm) {
+static uint32_t lt_epilogue_of(const eg_cuda_gemm *gemm) {
     if (gemm->epilogue != EG_CUDA_FORWARD || gemm->activation != EG_ACT_RELU)
         return gemm->bias.data != 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     return gemm->bias.data != 0 ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
 }
 
 /* The library is column-major: a row-major result is the transpose, rightᵀ · leftᵀ. */
-static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) {
+static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, int algorithm, size_t bytes) {
     lt_view view = {.x = flipped(gemm->right), .y = flipped(gemm->left), .out = flipped(gemm->out)};
     int64_t rows = gemm->cols, cols = gemm->rows;
     if (gemm->out.col_stride != 1) {
@@ -333,18 +334,20 @@ static lt_view lt_view_of(const eg_cuda_gemm *gemm, eg_math math, size_t bytes) 
     key->dtype = x->dtype, key->result_dtype = out->dtype, key->math = (int32_t)math;
     key->accumulate = gemm->accumulate != 0;
     key->epilogue = lt_epilogue_of(gemm);
+    key->algorithm = (uint32_t)algorithm;
     key->alignment = alignment_of(x, y, out);
     return view;
 }
 
-bool eg_cuda_lt_takes(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, size_t bytes) {
-    const lt_view view = lt_view_of(gemm, math, bytes);
+bool eg_cuda_lt_takes(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, int algorithm,
+                      size_t bytes) {
+    const lt_view view = lt_view_of(gemm, math, algorithm, bytes);
     return gemm->items <= INT32_MAX && lt_find(device->lt, &view.key)->possible;
 }
 
-eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math,
+eg_status eg_cuda_lt_enqueue(eg_cuda_device *device, const eg_cuda_gemm *gemm, eg_math math, int algorithm,
                              uint64_t workspace, size_t bytes, CUstream stream) {
-    const lt_view view = lt_view_of(gemm, math, bytes);
+    const lt_view view = lt_view_of(gemm, math, algorithm, bytes);
     const lt_product *product = lt_find(device->lt, &view.key);
     const uint64_t scratch = (workspace + LT_ALIGNMENT - 1) / LT_ALIGNMENT * LT_ALIGNMENT;
     const double alpha64 = gemm->scale, beta64 = gemm->accumulate ? 1 : 0;

@@ -14,7 +14,8 @@ typedef struct eg_cuda_lt_key {
     int64_t scratch;
     int32_t dtype, result_dtype, math;
     uint8_t transposed[2], accumulate, alignment; /* of all addresses: 256 bytes, or log2 of less */
-    uint64_t epilogue;                            /* cublasLtEpilogue_t */
+    uint32_t epilogue;                            /* cublasLtEpilogue_t */
+    uint32_t algorithm;                           /* 0: the one that eg_cuda_lt_choose takes */
 } eg_cuda_lt_key;
 
 /* What the library says of a candidate: internal numbers of its kernels, tiles and stages. */

@@ -168,7 +168,7 @@ static eg_status run_gemm(const eg_cuda_run *run, const eg_step *step) {
 static eg_status run_library(const eg_cuda_run *run, const eg_step *step) {
     const eg_program *program = run->binding.program;
     const eg_cuda_gemm x = gemm_of_step(&run->binding, step);
-    EG_TRY(eg_cuda_lt_enqueue(run->device, &x, program->list.math,
+    EG_TRY(eg_cuda_lt_enqueue(run->device, &x, program->list.math, eg_cuda_detail(step)->algorithm,
                               eg_cuda_region_of(&run->binding, EG_CUDA_SCRATCH),
                               program->region[EG_CUDA_SCRATCH].bytes, run->main));
     return wait_if_checked(run, run->main, step->kernel);
@@ -288,7 +288,8 @@ bool eg_cuda_library_takes(eg_cuda_device *device, const eg_program *program, co
         const eg_cuda_kernel *row = eg_cuda_detail(step)->kernel;
         if (row == NULL || row->family != EG_CUDA_LIBRARY) continue;
         const eg_cuda_gemm x = gemm_of_step(&binding, step);
-        if (!eg_cuda_lt_takes(device, &x, program->list.math, program->region[EG_CUDA_SCRATCH].bytes))
+        if (!eg_cuda_lt_takes(device, &x, program->list.math, eg_cuda_detail(step)->algorithm,
+                              program->region[EG_CUDA_SCRATCH].bytes))
             return false;
     }
     return true;

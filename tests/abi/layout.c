@@ -18,7 +18,7 @@ AT(eg_allocator, alloc, 0);
 AT(eg_allocator, free, 8);
 AT(eg_allocator, user, 16);
 
-SIZE(eg_open_info, 88);
+SIZE(eg_open_info, 96);
 AT(eg_open_info, size, 0);
 AT(eg_open_info, backend, 8);
 AT(eg_open_info, device, 12);
@@ -29,6 +29,7 @@ AT(eg_open_info, native_device, 56);
 AT(eg_open_info, native_queue, 64);
 AT(eg_open_info, parallel_for, 72);
 AT(eg_open_info, parallel_user, 80);
+AT(eg_open_info, tuning, 88);
 
 SIZE(eg_layer, 80);
 AT(eg_layer, size, 0);

@@ -3,14 +3,15 @@
  * the oracle. A case is a function of the seed and its index, and of nothing else.
  *
  *     campaign [--backend cpu|cuda|webgpu] [--seed N|random] [--minutes X | --cases COUNT | --case I[-J]]
- *              [--threads A,B,C,D] [--kernel ROW] [--groups] [--describe]
+ *              [--threads A,B,C,D] [--kernel ROW] [--groups] [--measured] [--describe]
  *
  * runs cases for a minute, if nothing else is said, and prints for each failure what is wrong and the one
  * line that repeats it. --threads are the thread counts that cases draw from, --kernel keeps to one kernel
- * row, --groups to grouped layers; --describe runs nothing, and counts what the cases have, or says what the
- * one case is. SIGINT and SIGTERM end it with the totals so far. EPIGRAD_CPU_ISA caps the instruction set;
- * EPIGRAD_TEST_SHORT leaves a tenth of the cases. Exits with 1 if a case failed, with 77 where the backend is
- * not there. */
+ * row, --groups to grouped layers; --measured has kernels chosen by trials, and then both calls of a case
+ * made by one context, as another may take other kernels; --describe runs nothing, and counts what the cases
+ * have, or says what the one case is. SIGINT and SIGTERM end it with the totals so far. EPIGRAD_CPU_ISA caps
+ * the instruction set; EPIGRAD_TEST_SHORT leaves a tenth of the cases. Exits with 1 if a case failed, with 77
+ * where the backend is not there. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE
 #endif
@@ -35,7 +36,7 @@ typedef struct options {
     double minutes;             /* 0: no limit */
     int threads[CAMPAIGN_THREADS];
     const char *kernel;
-    bool describe, one, groups; /* one: --case was given */
+    bool describe, one, groups, measured; /* one: --case was given */
 } options;
 
 typedef struct totals {
@@ -54,11 +55,12 @@ static void make_line(const options *o, uint64_t first, uint64_t last) {
     char cases[64];
     snprintf(cases, sizeof cases, first == last ? "%llu" : "%llu-%llu", (unsigned long long)first,
              (unsigned long long)last);
-    snprintf(
-        line, sizeof line, "%s%s%scampaign --seed %llu --case %s --backend %s --threads %d,%d,%d,%d%s%s\n",
-        capped ? "EPIGRAD_CPU_ISA=" : "", capped ? level : "", capped ? " " : "", (unsigned long long)o->seed,
-        cases, eg_backend_name(o->backend), o->threads[0], o->threads[1], o->threads[2], o->threads[3],
-        o->kernel != NULL ? " --kernel " : "", o->kernel != NULL ? o->kernel : "");
+    snprintf(line, sizeof line,
+             "%s%s%scampaign --seed %llu --case %s --backend %s --threads %d,%d,%d,%d%s%s%s\n",
+             capped ? "EPIGRAD_CPU_ISA=" : "", capped ? level : "", capped ? " " : "",
+             (unsigned long long)o->seed, cases, eg_backend_name(o->backend), o->threads[0], o->threads[1],
+             o->threads[2], o->threads[3], o->measured ? " --measured" : "",
+             o->kernel != NULL ? " --kernel " : "", o->kernel != NULL ? o->kernel : "");
 }
 
 static void say(const char *text) {
@@ -100,7 +102,10 @@ typedef struct contexts {
 } contexts;
 
 static eg_context *open_context(const options *o, int threads, const char *kernel) {
-    return open_or_skip((eg_open_info){.backend = o->backend, .threads = threads, .kernel = kernel});
+    return open_or_skip((eg_open_info){.backend = o->backend,
+                                       .threads = threads,
+                                       .kernel = kernel,
+                                       .tuning = o->measured ? EG_TUNING_MEASURED : EG_TUNING_ESTIMATED});
 }
 
 static void list_rows(contexts *all) {
@@ -144,7 +149,8 @@ static eg_context *context_for(contexts *all, int threads, int row) {
 
 static check_result run_case(contexts *all, const campaign_case *c, check_report *report) {
     const int row = row_for(all, c);
-    eg_context *const two[2] = {context_for(all, c->threads[0], row), context_for(all, c->threads[1], row)};
+    eg_context *const two[2] = {context_for(all, c->threads[0], row),
+                                context_for(all, c->threads[all->o->measured ? 0 : 1], row)};
     return check_run_on(two, &c->call, report);
 }
 
@@ -299,6 +305,8 @@ int main(int argc, char **argv) {
             o.describe = true;
         } else if (strcmp(argv[i], "--groups") == 0) {
             o.groups = true;
+        } else if (strcmp(argv[i], "--measured") == 0) {
+            o.measured = true;
         } else {
             take_option(argv[i], argv[i + 1], &o);
             i++;

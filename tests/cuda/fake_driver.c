@@ -14,7 +14,17 @@
 EXPORT fake_cuda eg_fake_cuda;
 
 static CUstream captured; /* the stream that a graph is made of; NULL: none */
-static int thing;         /* handles point to it: contexts, modules, graphs */
+static float captured_ms; /* what its launches take */
+static float now_ms;      /* of the device's clock */
+
+typedef struct fake_graph {
+    float ms;
+} fake_graph;
+
+typedef struct fake_event {
+    float ms;
+} fake_event;
+static int thing; /* handles point to it: contexts, modules, graphs */
 
 static int setting(const char *name, int otherwise) {
     const char *value = getenv(name);
@@ -27,6 +37,11 @@ EXPORT void fake_launch(const char *name) {
         snprintf(launch, sizeof eg_fake_cuda.launch[0], "%s", name);
     }
     eg_fake_cuda.launches++;
+    const bool library = strncmp(name, "cublaslt", 8) == 0;
+    const bool quick = strcmp(name, eg_fake_cuda.quick) == 0 &&
+                       (!library || eg_fake_cuda.library_algorithm == eg_fake_cuda.quick_algorithm);
+    const float ms = quick ? 0.25F : 1;
+    *(captured != NULL ? &captured_ms : &now_ms) += ms;
 }
 
 /* ---- The device --------------------------------------------------------------------------------- */
@@ -69,6 +84,9 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdev
         break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
         *value = 0;
+        break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+        *value = 1 << 20;
         break;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *value = 132;
@@ -142,8 +160,9 @@ EXPORT CUresult cuStreamSynchronize(CUstream stream) {
 
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     (void)flags;
-    *event = malloc(1);
-    if (*event == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    fake_event *made = calloc(1, sizeof *made);
+    *event = (CUevent)made;
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     eg_fake_cuda.events++;
     return CUDA_SUCCESS;
 }
@@ -155,7 +174,8 @@ EXPORT CUresult cuEventDestroy(CUevent event) {
 }
 
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
-    (void)event, (void)stream;
+    (void)stream;
+    ((fake_event *)event)->ms = now_ms;
     eg_fake_cuda.recorded = eg_fake_cuda.launches;
     return CUDA_SUCCESS;
 }
@@ -167,8 +187,7 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
 }
 
 EXPORT CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end) {
-    (void)begin, (void)end;
-    *ms = 1;
+    *ms = ((fake_event *)end)->ms - ((fake_event *)begin)->ms;
     return CUDA_SUCCESS;
 }
 
@@ -180,6 +199,7 @@ EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, C
 }
 
 EXPORT CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes) {
+    if (eg_fake_cuda.memory_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.memory_result;
     void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
     *address = (CUdeviceptr)memory;
     eg_fake_cuda.allocations++;
@@ -210,6 +230,12 @@ EXPORT CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, un
 EXPORT CUresult cuMemFreeHost(void *memory) {
     free(memory);
     eg_fake_cuda.pieces--;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    (void)stream;
+    memcpy((void *)to, (const void *)from, bytes);
     return CUDA_SUCCESS;
 }
 
@@ -257,6 +283,13 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute whi
     return CUDA_SUCCESS;
 }
 
+static void keep_parameter(const void *parameter, size_t bytes) {
+    memcpy(eg_fake_cuda.parameter, parameter, bytes);
+    for (size_t i = 0; i < bytes / sizeof *eg_fake_cuda.parameter; i++)
+        eg_fake_cuda.watched_captured +=
+            captured != NULL && eg_fake_cuda.parameter[i] == eg_fake_cuda.watched;
+}
+
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                                  void **extra) {
     static const struct {
@@ -266,11 +299,12 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
                 {"eg_hopper_bf16_gated_", sizeof(eg_cuda_hopper_pair)},
                 {"eg_map_y_", sizeof(eg_cuda_gemm)},
                 {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)},
+                {"eg_act_grad_bf16", sizeof(eg_cuda_act_grad)},
                 {"eg_hopper_act_grad_", sizeof(eg_cuda_act_grad)}};
     (void)extra;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         if (strncmp((const char *)function, kept[i].name, strlen(kept[i].name)) == 0)
-            memcpy(eg_fake_cuda.parameter, parameters[0], kept[i].bytes);
+            keep_parameter(parameters[0], kept[i].bytes);
     }
     eg_fake_cuda.last_blocks = config->gridDimX;
     eg_fake_cuda.last_cluster = 1;
@@ -331,40 +365,48 @@ EXPORT CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) 
     (void)mode;
     if (stream == NULL || captured != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     captured = stream;
+    captured_ms = 0;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (stream != captured) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     captured = NULL;
-    *graph = (CUgraph)&thing;
+    fake_graph *made = calloc(1, sizeof *made);
+    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->ms = captured_ms;
+    *graph = (CUgraph)made;
     eg_fake_cuda.captures++;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphInstantiate(CUgraphExec *made, CUgraph graph, unsigned long long flags) {
-    (void)graph, (void)flags;
+    (void)flags;
     eg_fake_cuda.recordings++;
     if (eg_fake_cuda.record_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.record_result;
-    *made = (CUgraphExec)&thing;
+    fake_graph *copy = calloc(1, sizeof *copy);
+    if (copy == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *copy = *(fake_graph *)graph;
+    *made = (CUgraphExec)copy;
     eg_fake_cuda.graphs++;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-    (void)graph, (void)stream;
+    (void)stream;
+    now_ms += ((fake_graph *)graph)->ms;
     eg_fake_cuda.replays++;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
-    (void)graph;
+    free(graph);
     eg_fake_cuda.graphs--;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGraphDestroy(CUgraph graph) {
-    (void)graph;
+    free(graph);
     eg_fake_cuda.captures--;
     return CUDA_SUCCESS;
 }

@@ -38,11 +38,13 @@ typedef struct fake_cuda {
     unsigned last_blocks, last_cluster; /* its grid, and blocks of a cluster */
     int maps;                           /* made; the first FAKE_MAPS of them: */
     fake_map map[FAKE_MAPS];
+    int watched_captured; /* how often a captured launch was given the watched address */
     int launches; /* of kernels, memory that is set, products of the library; the first FAKE_LAUNCHES of them:
                    */
     char launch[FAKE_LAUNCHES][64];
     uint64_t library_room;  /* bytes of workspace that the library's heuristics were last told of */
-    uint64_t library_parts; /* of the depth, by its algorithm that was taken last */
+    uint64_t library_parts; /* of the depth, by its algorithm that was taken last, */
+    int library_algorithm;  /* and which of its candidates that was */
     /* What to pretend. */
     int library_refuses;  /* fake_lt.c: products of which 1: any, 2: an odd number of rows or columns */
     bool library_splits;  /* a depth into two parts, wherever it has a workspace */
@@ -51,6 +53,11 @@ typedef struct fake_cuda {
     int sync_result;      /* of cuStreamSynchronize: a CUresult */
     int record_result;    /* of cuGraphInstantiate */
     int module_result;    /* of cuModuleLoadData */
+    int memory_result;    /* of cuMemAlloc */
+    uint64_t watched;     /* an address, for watched_captured */
+    char quick[64];       /* a kernel that takes a quarter of the time of others; */
+    int quick_algorithm;  /* a library's, if it is by this one */
+    int algorithms;       /* that the library knows beside its first */
 } fake_cuda;
 
 /* Notes a launch, captured or not. */

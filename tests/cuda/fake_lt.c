@@ -109,13 +109,15 @@ EXPORT cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
                                                      cublasLtMatmulHeuristicResult_t results[], int *found) {
     const layout *x = (const layout *)out;
     const bool odd = ((x->rows | x->cols) & 1) != 0;
-    (void)handle, (void)multiply, (void)left, (void)right, (void)in, (void)wish, (void)wanted;
+    (void)handle, (void)multiply, (void)left, (void)right, (void)in, (void)wish;
     *found = 0;
     if (eg_fake_cuda.library_refuses == 1 || (eg_fake_cuda.library_refuses == 2 && odd))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    results[0] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
-    results[0].algo.data[0] = eg_fake_cuda.library_splits && eg_fake_cuda.library_room > 0 ? 2 : 1;
-    *found = 1;
+    for (; *found <= eg_fake_cuda.algorithms && *found < wanted; ++*found) {
+        results[*found] = (cublasLtMatmulHeuristicResult_t){.state = CUBLAS_STATUS_SUCCESS};
+        results[*found].algo.data[0] = eg_fake_cuda.library_splits && eg_fake_cuda.library_room > 0 ? 2 : 1;
+        results[*found].algo.data[1] = (uint64_t)*found;
+    }
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -131,6 +133,7 @@ EXPORT cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     (void)handle, (void)scale, (void)left, (void)right, (void)of_right, (void)scale_of_in;
     (void)in, (void)of_in, (void)out, (void)of_out, (void)workspace, (void)bytes, (void)stream;
     eg_fake_cuda.library_parts = algorithm->data[0];
+    eg_fake_cuda.library_algorithm = (int)algorithm->data[1];
     fake_launch(type == CUDA_R_16BF  ? (relu ? "cublaslt_relu_bf16" : "cublaslt_bf16")
                 : type == CUDA_R_16F ? (relu ? "cublaslt_relu_f16" : "cublaslt_f16")
                 : type == CUDA_R_64F ? "cublaslt_f64"

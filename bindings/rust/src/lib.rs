@@ -56,6 +56,10 @@ pub type eg_nonfinite = c_int;
 pub const EG_NONFINITE_ZERO: eg_nonfinite = 0;
 pub const EG_NONFINITE_PROPAGATE: eg_nonfinite = 1;
 
+pub type eg_tuning = c_int;
+pub const EG_TUNING_ESTIMATED: eg_tuning = 0;
+pub const EG_TUNING_MEASURED: eg_tuning = 1;
+
 pub type eg_source = c_int;
 pub const EG_SOURCE_RECOMPUTE: eg_source = 0;
 pub const EG_SOURCE_PRE: eg_source = 1;
@@ -120,6 +124,7 @@ pub struct eg_open_info {
     pub native_queue: *mut c_void,
     pub parallel_for: eg_parallel_for,
     pub parallel_user: *mut c_void,
+    pub tuning: eg_tuning,
 }
 
 #[repr(C)]

@@ -41,7 +41,7 @@ fn sizes_and_offsets() {
     let here = layout! {
         eg_allocator { alloc, free, user }
         eg_open_info { size, backend, device, threads, kernel, allocator, native_device, native_queue, parallel_for,
-                       parallel_user }
+                       parallel_user, tuning }
         eg_layer { size, m, k, n, batch, dtype, activation, math, nonfinite, scale, outer_batch, groups }
         eg_forward_outer { a, b, residual, y, pre, b_up, pre_up }
         eg_backward_outer { a, b, grad, pre, y, d_a, d_b, grad_pre, chain_saved, b_up, pre_up, grad_up, d_b_up,
