@@ -454,7 +454,7 @@ static double by_numbers(const eg_cuda_kernel *row, const eg_cuda_costs *costs, 
  * run at once read what is far apart. */
 static double estimate_whole_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                                   const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
-    const int blocks = eg_whole_sums_blocks(x->rows), resident = 3;
+    const int blocks = eg_whole_sums_blocks(x->rows), resident = EG_WHOLE_SUMS_RESIDENT;
     const double all = (double)eg_ceil_div(x->cols, row->tile_cols) * blocks;
     const double rounds = ceil_of(all / (resident * machine->multiprocessors));
     const double turns = (double)eg_ceil_div(x->rows, 2 * EG_WHOLE_SUMS_ROWS * blocks);

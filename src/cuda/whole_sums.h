@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 enum {
-    EG_WHOLE_SUMS_BLOCKS = 8, /* of a cluster, at most */
-    EG_WHOLE_SUMS_ROWS = 32   /* of a block, half of those that its threads have on their way */
+    EG_WHOLE_SUMS_BLOCKS = 8,  /* of a cluster, at most */
+    EG_WHOLE_SUMS_ROWS = 32,   /* of a block, half of those that its threads have on their way */
+    EG_WHOLE_SUMS_RESIDENT = 3 /* blocks a multiprocessor */
 };
 
 /* Blocks of a cluster: a power of two, by which threads have two rows each, or all of them more. */

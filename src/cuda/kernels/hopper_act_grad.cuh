@@ -15,8 +15,6 @@
 #include "act_grad.cuh"
 #include "hopper_ptx.cuh"
 
-enum { RESIDENT = 3 }; /* blocks a multiprocessor */
-
 /* Lanes that have a row's columns. */
 template <typename V> constexpr int lanes_across = V::COUNT > 1 ? 8 : 32;
 
@@ -40,14 +38,18 @@ template <typename V> struct columns_sums {
     uint64_t arrived;
 };
 
-/* The first block expects what the others send. */
-template <typename V> EG_DEVICE void expect(columns_sums<V> &sums, int blocks) {
+/* Before others may send to it. */
+EG_DEVICE void make_barrier(uint64_t &arrived) {
+    if (eg_cluster_rank() != 0 || threadIdx.x != 0) return;
+    eg_barrier_init(eg_shared_address(&arrived), 1);
+    eg_barrier_init_fence();
+}
+
+/* Of the first block, for what the others send. Some of it may have come before it is expected. */
+template <typename V> EG_DEVICE void wait_for_others(columns_sums<V> &sums, int blocks) {
     const uint32_t barrier = eg_shared_address(&sums.arrived);
-    if (eg_cluster_rank() == 0 && threadIdx.x == 0) {
-        eg_barrier_init(barrier, 1);
-        eg_barrier_init_fence();
-        eg_barrier_expect(barrier, (uint32_t)(blocks - 1) * sizeof sums.of_block[0]);
-    }
+    if (threadIdx.x == 0) eg_barrier_expect(barrier, (uint32_t)(blocks - 1) * sizeof sums.of_block[0]);
+    eg_barrier_wait(barrier, 0);
 }
 
 /* Of the lanes that have the same columns: one of them keeps the sum. */
@@ -76,7 +78,7 @@ EG_DEVICE void finish_sums(const eg_cuda_act_grad &p, columns_sums<V> &sums, int
     for (int i = 0; i < WARPS; i++) total += sums.of_warp[i][col];
     if (rank > 0)
         return send(in_first_block(&sums.of_block[rank][col]), in_first_block(&sums.arrived), total);
-    if (blocks > 1) eg_barrier_wait(eg_shared_address(&sums.arrived), 0);
+    if (blocks > 1) wait_for_others(sums, blocks);
     for (int i = 1; i < blocks; i++) total += sums.of_block[i][col];
     if (first_col + col < p.cols) eg_put_column_sum(p, 0, first_col + col, total);
 }
@@ -87,7 +89,7 @@ template <typename V, typename G> EG_DEVICE void run_columns(const eg_cuda_act_g
     const int blocks = (int)p.chunks, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t first_col = (int64_t)(blockIdx.x / (unsigned)blocks) * columns_sums<V>::COLS;
     if (blocks > 1) {
-        expect(shared, blocks);
+        make_barrier(shared.arrived);
         eg_cluster_arrive();
     }
     eg_wait_for_predecessor();
@@ -107,7 +109,7 @@ template <typename V, typename G> EG_DEVICE void run_columns(const eg_cuda_act_g
 }
 
 #define EG_WHOLE_SUMS_ENTRY(name, vector, of_grad)                                                           \
-    extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                       \
+    extern "C" __global__ void __launch_bounds__(32 * WARPS, EG_WHOLE_SUMS_RESIDENT)                         \
         eg_hopper_act_grad_##name(const __grid_constant__ eg_cuda_act_grad p) {                              \
         run_columns<vector, of_grad>(p);                                                                     \
     }
