@@ -142,12 +142,22 @@ static int64_t largest_mc(const eg_cpu_kernel *kernel, const eg_op *x, bool fuse
     return rows > blocking->mc ? rows : blocking->mc;
 }
 
+/* Few rows read a micro-panel of the right operand so often that it had better stay in L1, if the depth is
+ * many passes of that. */
+static bool has_short_passes(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { MANY = 4 };
+    return op->rows > EG_CPU_CHAINED_ROWS && op->cols >= kernel->micro.nr &&
+           op->rows * (int64_t)eg_size_of(kernel->compute) <= EG_CPU_STREAMED_BYTES &&
+           op->depth > MANY * (int64_t)kernel->blocking.kc_few && kernel->blocking.kc_few > 0;
+}
+
 /* The largest KC, which is less with fused packing. The bits depend on where passes end. So with micro-panels
  * it counts that packing could be fused, not that it is: a packed b must not change the bits. AMX tile blocks
  * are summed in runs, and their bits do not depend on passes. */
 static int64_t largest_kc(const eg_cpu_kernel *kernel, const eg_op *x, bool fused) {
     const eg_blocking *blocking = &kernel->blocking;
     const bool could_fuse = eg_cpu_is_amx(kernel) ? fused : has_all_rows(kernel, x) && !x->left.transposed;
+    if (could_fuse && has_short_passes(kernel, x)) return blocking->kc_few;
     if (could_fuse && blocking->kc_fused > 0) return blocking->kc_fused;
     return is_single_pass(x, blocking->kc_single_pass) ? blocking->kc_single_pass : blocking->kc;
 }
@@ -209,11 +219,10 @@ static bool is_streamable(const eg_cpu_kernel *kernel, const eg_op *op, const eg
  * than tiles; but where there are few columns too, whose sums may be in another order, those are the choice.
  */
 static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
-    enum { ROWS_OF_CHAINS = 32 };
     if (eg_cpu_is_amx(kernel) && op->summed <= 1 && op->depth <= EG_AMX_FEW_DEPTH) return EG_AMX_BLOCK;
     if (is_gathered(&op->left)) return eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr);
     const bool has_chains = op->right.space == EG_PACKED_B || op->right.col_stride == 1;
-    return has_chains && !eg_cpu_is_amx(kernel) && op->cols > EG_CPU_FEW_ROWS ? ROWS_OF_CHAINS
+    return has_chains && !eg_cpu_is_amx(kernel) && op->cols > EG_CPU_FEW_ROWS ? EG_CPU_CHAINED_ROWS
                                                                               : EG_CPU_FEW_ROWS;
 }
 

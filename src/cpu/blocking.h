@@ -13,6 +13,13 @@ typedef struct eg_cpu_blocks {
 } eg_cpu_blocks;
 eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, bool fused);
 
+/* Blocks of few rows read the right operand so fast that it is prefetched line by line: those whose columns
+ * have no more bytes. More rows leave no room in L2. */
+enum { EG_CPU_STREAMED_BYTES = 512 };
+
+/* Up to so many rows a product may be made by chains of multiply-adds: few_rows.c. */
+enum { EG_CPU_CHAINED_ROWS = 24 };
+
 /* Parts of a product that threads may share, at most. */
 int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *op);
 

@@ -15,6 +15,12 @@
 
 /* ---- One tile ----------------------------------------------------------------------------------- */
 
+/* A stream's lines: so many rows a group of nr k, lines of each, and bytes from one to the next. */
+typedef struct stream_lines {
+    int64_t rows, of_row, stride;
+    int64_t offsets[EG_CPU_WIDEST];
+} stream_lines;
+
 typedef struct block {
     int64_t item, row, col, rows, cols;
     char *tiles;  /* down each micro-panel and then across; or those that take turns */
@@ -22,15 +28,29 @@ typedef struct block {
     char *panel;  /* the right operand's micro-panel: of fused packing, or a narrow one */
     char *tail;   /* the left operand's last rows, where they are no whole tile */
     eg_side left; /* its rows, where the block packs them */
+    stream_lines *lines;
     eg_deferred_flush *deferred;
     eg_tile_epilogue *epilogue; /* of the tile before */
 } block;
+
+/* Vector units: memory that is read next, as lists of rows of so many bytes. Each of some tiles prefetches a
+ * part of one list. */
+typedef struct upcoming {
+    const char *list;       /* the first row of the list at hand, */
+    int64_t lists, to_next; /* of so many left, and bytes from one to the next */
+    int64_t length, stride; /* of a list: rows, and bytes from one to the next; no rows: nothing */
+    int64_t bytes;          /* of a row */
+    const char *at;         /* the next part begins here, */
+    int64_t left;           /* and the list has so many rows left */
+    int64_t part, rows_a_group;
+} upcoming;
 
 /* k in [k, k + depth) of product number `summand`. */
 typedef struct pass {
     int64_t summand, k, depth;
     int64_t groups; /* of nr k, at least 1 */
     bool first, last;
+    upcoming right; /* vector units: what is read next */
 } pass;
 
 /* The micro-kernel stores to the caller's memory: whole vectors, with no epilogue but a bias and relu. Of
@@ -66,7 +86,7 @@ static bool ends_epilogue(const eg_product *x, const block *b, const eg_tile *ti
 
 /* One tile of one pass. After the last pass comes the epilogue: at once, or in steps during the next tile. */
 static void run_tile(const eg_product *x, const block *b, const pass *pass, const eg_micro_operand *left,
-                     const eg_micro_operand *right, eg_prefetch_plan *plan, const eg_tile *tile) {
+                     const eg_micro_operand *right, eg_prefetch_plan *plan, const eg_tile *tile, char *copy) {
     if (pass->last && x->prefetch_in == NULL) eg_cpu_epilogue_prefetch(x->epilogue, tile, x->prefetch_out);
     plan->rows = !pass->last ? 0 : x->turns ? tile->cols : tile->rows;
     plan->epilogue = b->epilogue;
@@ -77,6 +97,7 @@ static void run_tile(const eg_product *x, const block *b, const pass *pass, cons
                           .out = tile->values,
                           .out_stride = x->nr,
                           .rows = tile->rows,
+                          .copy = copy,
                           .deferred = b->deferred};
     if (direct) store_directly(x, tile, &sums);
     x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
@@ -180,36 +201,44 @@ static void plan_epilogue_rows(eg_prefetch_plan *plan, const eg_product *x, cons
     if (x->prefetch_in != NULL) plan->in = rows_of(x->prefetch_in, tile);
 }
 
-/* Vector units: memory that is read next, as lists of rows that are as long as a micro-panel's. Each of some
- * tiles prefetches a part of one list. */
-typedef struct upcoming {
-    const char *list;       /* the first row of the list at hand, */
-    int64_t lists, to_next; /* of so many left, and bytes from one to the next */
-    int64_t length, stride; /* of a list: rows, and bytes from one to the next; no rows: nothing */
-    const char *at;         /* the next part begins here, */
-    int64_t left;           /* and the list has so many rows left */
-    int64_t part, rows_a_group;
-} upcoming;
+/* Whether what the right operand is read from is prefetched as a stream. */
+static bool has_stream(const eg_product *x, const block *b) {
+    return x->kernel->micro.streams && x->left.micro.index_stride != 1 &&
+           b->rows * (int64_t)x->size <= EG_CPU_STREAMED_BYTES;
+}
 
-/* The micro-panel that comes next; or with fused packing the part of B from which it will be packed: rows of
- * it, or of its transpose pieces of rows. */
+/* And for a whole pass. Rows of B are then long pieces of memory, which come at twice the rate of those of a
+ * micro-panel. */
+static bool reads_passes(const eg_product *x, const block *b) {
+    return has_stream(x, b) && x->fused && x->b.col_stride == 1;
+}
+
+/* What follows the `width` columns at `col`: of micro-panels, or with fused packing of B, from which they
+ * will be packed. In rows of `most` bytes. */
 static upcoming upcoming_right(const eg_product *x, const block *b, const pass *pass, int64_t item,
-                               int64_t col) {
-    const eg_part next = part_after(x, b, pass, &item, col, x->nr);
-    const int64_t line = x->nr * (int64_t)x->size;
-    if (!x->fused)
+                               int64_t col, int64_t width, int64_t most) {
+    enum { LINE = 64 };
+    const eg_part next = part_after(x, b, pass, &item, col, width);
+    const int64_t size = (int64_t)eg_size_of(x->b.dtype), row = x->nr * (int64_t)x->size;
+    if (!x->fused) {
+        const bool dense = x->right.k == row;
         return (upcoming){.list = eg_side_at(&x->right, item, next.col, next.k),
                           .lists = 1,
-                          .length = next.depth,
-                          .stride = x->right.k};
-    const int64_t size = (int64_t)eg_size_of(x->b.dtype);
-    upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col), .lists = 1, .length = next.depth};
-    if (x->b.col_stride != 1) {
-        w.lists = eg_ceil_div(next.depth * size, line);
-        w.to_next = line;
-        w.length = x->b.row_stride == 1 ? next.cols : 0;
+                          .length = dense ? eg_ceil_div(next.depth * row, most) : next.depth,
+                          .stride = dense            ? most
+                                    : next.depth > 1 ? x->right.k
+                                                     : 0,
+                          .bytes = dense ? most : row};
     }
-    if (w.length > 1) w.stride = (x->b.col_stride == 1 ? x->b.row_stride : x->b.col_stride) * size;
+    const bool down = x->b.col_stride == 1;
+    const int64_t bytes = (down ? next.cols : next.depth) * size, lists = eg_ceil_div(bytes, most);
+    upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col),
+                  .lists = lists,
+                  .to_next = eg_ceil_div(bytes, lists * LINE) * LINE,
+                  .length = down ? next.depth : next.cols};
+    if (!down && x->b.row_stride != 1) w.length = 0;
+    w.bytes = w.to_next;
+    if (w.length > 1) w.stride = (down ? x->b.row_stride : x->b.col_stride) * size;
     return w;
 }
 
@@ -246,15 +275,56 @@ static void divide_prefetch(upcoming *w, int64_t tile, int64_t tiles, int64_t gr
     w->left = w->length - row;
 }
 
-static void take_prefetch(eg_prefetch_slice *slice, upcoming *w) {
-    if (w->length == 0) return;
-    slice->at = w->at, slice->stride = w->stride, slice->rows_a_group = w->lists > 0 ? w->rows_a_group : 0;
+/* Goes on by a part. */
+static void advance(upcoming *w) {
     w->at += w->part * w->stride;
     w->left -= w->part;
     if (w->left > 0) return;
     w->lists--;
     w->at = w->list += w->to_next;
     w->left = w->length;
+}
+
+static void take_prefetch(eg_prefetch_slice *slice, upcoming *w) {
+    if (w->length == 0) return;
+    slice->at = w->at, slice->stride = w->stride, slice->rows_a_group = w->lists > 0 ? w->rows_a_group : 0;
+    advance(w);
+}
+
+static void take_stream(eg_prefetch_stream *stream, upcoming *w, const int64_t *offsets) {
+    const bool any = w->length > 0 && w->lists > 0;
+    *stream = (eg_prefetch_stream){any ? w->at : NULL, offsets, w->rows_a_group * w->stride};
+    if (any) advance(w);
+}
+
+/* A stream's lines of a group of nr k: of as many rows as have room, and across them. Most micro-panels have
+ * those of the one before. */
+static void place_lines(upcoming *w, int64_t nr, stream_lines *at) {
+    enum { LINE = 64 };
+    if (w->length == 0) return;
+    const int64_t of_row = eg_ceil_div(w->bytes, LINE);
+    if (w->rows_a_group * of_row > nr) w->rows_a_group = of_row < nr ? eg_div(nr, of_row) : 1;
+    const int64_t rows = w->rows_a_group;
+    if (at->rows == rows && at->of_row == of_row && at->stride == w->stride) return;
+    at->rows = rows, at->of_row = of_row, at->stride = w->stride;
+    int64_t row = 0, offset = 0, due = 0;
+    for (int64_t i = 0; i < nr; i++) {
+        at->offsets[i] = offset;
+        for (due += rows * of_row; due >= nr; due -= nr) {
+            offset += w->stride;
+            if (++row == rows) row = 0, offset += LINE - rows * w->stride;
+        }
+    }
+}
+
+/* What comes after `width` columns, divided among the tiles that multiply with them. */
+static void begin_right(const eg_product *x, const block *b, pass *pass, int64_t col, int64_t width) {
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr;
+    const int64_t tiles = eg_ceil_div(b->rows, x->mr) * eg_ceil_div(width, nr);
+    const bool stream = has_stream(x, b);
+    pass->right = upcoming_right(x, b, pass, item, col, width, stream ? 16 * nr : nr * (int64_t)x->size);
+    divide_prefetch(&pass->right, 0, tiles, pass->groups);
+    if (stream) place_lines(&pass->right, nr, b->lines);
 }
 
 /* ---- One block ---------------------------------------------------------------------------------- */
@@ -283,6 +353,11 @@ static bool is_narrow(const eg_product *x, int64_t cols) {
     return x->right.in_place && (cols & (x->kernel->micro.lanes - 1)) != 0;
 }
 
+/* Fused packing by the first tile, which reads B in place and copies what it reads. */
+static bool copies(const eg_product *x, const block *b, int64_t cols) {
+    return reads_passes(x, b) && x->b.dtype == x->kernel->compute && cols == x->nr && b->rows > x->mr;
+}
+
 /* The right operand's micro-panel at `col`: packed before, or by fused packing now. */
 static void find_right(const eg_product *x, const block *b, const pass *pass, int64_t item, int64_t col,
                        eg_micro_operand *right) {
@@ -294,6 +369,9 @@ static void find_right(const eg_product *x, const block *b, const pass *pass, in
     if (x->widens) {
         x->kernel->pack.load(b->panel, eg_side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
                              pass->depth, x->nr, pass->depth);
+    } else if (copies(x, b, part.cols)) {
+        right->at = eg_cpu_at(&x->b, item, pass->k, col);
+        right->k_stride = x->b.row_stride, right->group_stride = eg_times(x->b.row_stride, x->nr);
     } else if (x->fused || narrow) {
         eg_cpu_pack_part(x->run, x->kernel, &x->b, item, &part, b->panel);
         if (narrow) right->k_stride = x->nr, right->group_stride = x->nr * x->nr;
@@ -317,13 +395,14 @@ static void load_tail(const eg_product *x, const block *b, const pass *pass) {
 }
 
 /* All rows of the block against the micro-panel at `col`. */
-static void run_panel(const eg_product *x, const block *b, const pass *pass, int64_t col) {
+static void run_panel(const eg_product *x, const block *b, pass *pass, int64_t col) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr, mr = x->mr;
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
     const bool tail = has_tail(x, b);
     eg_micro_operand left = x->left.micro, right;
     find_right(x, b, pass, item, col, &right);
+    char *copy = copies(x, b, eg_least(nr, x->cols - col)) ? b->panel : NULL;
     walk rows = {.side = &x->left, .item = item, .k = pass->k};
     if (x->packs_left) {
         rows.side = &b->left;
@@ -338,13 +417,13 @@ static void run_panel(const eg_product *x, const block *b, const pass *pass, int
                     .cols = eg_least(nr, x->cols - col),
                     .spare = b->spare};
     eg_prefetch_plan plan = {.right_blocks = right.at};
-    upcoming next_right = {.length = 0}, next_left = next_right;
+    const bool stream = has_stream(x, b);
+    upcoming next_left = {.length = 0};
     if (eg_cpu_is_amx(x->kernel)) {
         plan_blocks(&plan, x, b, pass, item, col);
     } else {
-        next_right = upcoming_right(x, b, pass, item, col);
         next_left = upcoming_left(x, b, pass, item);
-        divide_prefetch(&next_right, 0, tiles_down, pass->groups);
+        if (!reads_passes(x, b)) begin_right(x, b, pass, col, nr);
         divide_prefetch(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->groups);
     }
     if (pass->last) plan_epilogue_rows(&plan, x, pass, &tile);
@@ -357,7 +436,11 @@ static void run_panel(const eg_product *x, const block *b, const pass *pass, int
         tile.values = b->tiles + (size_t)(x->single_pass ? place & in_turn : place) * tile_bytes;
         place++;
         plan.left_blocks = rows.at + to_next_pass + panel * (int64_t)plan.left_bytes;
-        take_prefetch(&plan.next_right, &next_right);
+        if (stream) {
+            take_stream(&plan.right_stream, &pass->right, b->lines->offsets);
+        } else {
+            take_prefetch(&plan.next_right, &pass->right);
+        }
         take_prefetch(&plan.next_left, &next_left);
         left.at = rows.at;
         if (tail && tile.rows < mr)
@@ -365,7 +448,8 @@ static void run_panel(const eg_product *x, const block *b, const pass *pass, int
                 (eg_micro_operand){.at = b->tail, .index_stride = nr, .k_stride = 1, .group_stride = mr * nr};
         if (x->left.in_place && x->left.micro.index_stride != 1 && col == b->col)
             plan_left_rows(&plan, x, pass, rows.at, b->row + b->rows - tile.row - mr);
-        run_tile(x, b, pass, &left, &right, &plan, &tile);
+        run_tile(x, b, pass, &left, &right, &plan, &tile, copy);
+        if (copy != NULL) right = x->right.micro, right.at = copy, copy = NULL;
         plan.right_blocks += plan.right_bytes;
         if (plan.source.at != NULL) plan.source.at += plan.source_rows * plan.source.stride;
         if (plan.out.at != NULL) plan.out.at += to_next_out;
@@ -391,6 +475,7 @@ static void run_pass(const eg_product *x, block *b, pass *pass) {
     pass->groups = pass->depth > 0 ? eg_ceil_div(pass->depth, x->nr) : 1;
     if (x->packs_left) pack_left(x, b, pass);
     if (has_tail(x, b)) load_tail(x, b, pass);
+    if (reads_passes(x, b)) begin_right(x, b, pass, b->col, b->cols);
     for (int64_t col = b->col; col < b->col + b->cols; col += x->nr) run_panel(x, b, pass, col);
 }
 
@@ -401,6 +486,8 @@ static void run_block(void *arg, int64_t index, int thread) {
     const size_t tile = (size_t)(x->mr * x->nr) * x->size;
     eg_tile_epilogue epilogue;
     eg_deferred_flush deferred;
+    stream_lines lines;
+    lines.rows = 0;
     epilogue.of = NULL;
     deferred.to = NULL, deferred.row = EG_AMX_BLOCK;
     const int64_t down = eg_div(index, x->col_blocks), item = eg_div(down, x->row_blocks);
@@ -408,6 +495,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                .row = x->first + (down - item * x->row_blocks) * x->mc,
                .col = (index - down * x->col_blocks) * x->nc,
                .spare = eg_cpu_scratch(x->run, thread),
+               .lines = &lines,
                .deferred = &deferred,
                .epilogue = &epilogue};
     b.rows = eg_least(x->mc, x->rows - b.row);

@@ -39,6 +39,14 @@ typedef struct eg_prefetch_slice {
     int64_t stride, rows_a_group;
 } eg_prefetch_slice;
 
+/* Memory that is prefetched evenly, as many lines at once wait for each other: with each k of a group of nr a
+ * line at one of nr offsets. */
+typedef struct eg_prefetch_stream {
+    const char *at;         /* NULL: nothing */
+    const int64_t *offsets; /* bytes */
+    int64_t a_group;        /* bytes from one group's lines to the next */
+} eg_prefetch_stream;
+
 /* What a micro-kernel does beside its multiply-adds. It prefetches, in slices, what the next products read
  * and what the epilogue of this tile touches. And it runs steps of the epilogue of the tile before: the
  * matrix unit leaves the vector units free for them. */
@@ -46,6 +54,7 @@ typedef struct eg_prefetch_plan {
     const char *right_blocks, *left_blocks; /* AMX: of the next micro-panels, */
     size_t right_bytes, left_bytes;         /* so many bytes */
     eg_prefetch_slice next_right;           /* micro-panels: of the next one of the right operand, */
+    eg_prefetch_stream right_stream;        /* the same evenly, in few tiles, */
     eg_prefetch_slice next_left;            /* and of the left operand in the next pass */
     int64_t rows;                           /* of `out`, and for micro-panels of `in` too */
     int64_t rows_a_group;                   /* micro-panels: of these rows, with every nr k */
@@ -86,6 +95,7 @@ typedef struct eg_micro_tile {
     bool non_temporal;   /* stores bypass the caches; whole cache lines only */
     const void *bias;    /* vector units: added to every row, for whole vectors of columns; NULL: none */
     bool relu;           /* and then the larger of that and 0 */
+    void *copy; /* vector units: the right operand is copied here, as a micro-panel; NULL: it is not */
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;
 
@@ -170,12 +180,13 @@ typedef struct eg_act_rows {
 typedef struct eg_micro_kernel {
     int mr, nr;
     int lanes;         /* numbers of a vector; 0: it reads AMX tile blocks */
-    int rows_at_once;  /* what of mr rows is multiplied even where there are fewer, */
+    int rows_at_once;  /* what of mr rows is counted even where there are fewer, */
     int depth_at_once; /* and what of k */
+    bool streams;      /* it takes prefetch streams, and copies the right operand */
 
     /* tile = initial + left · right over `depth` k, for the first `cols` columns. All mr rows are read and
-     * written, and whole vectors of columns. Rows of the left operand or its k, and columns of the right one,
-     * are neighbours. */
+     * written, or half of them where there are no more, and whole vectors of columns. Rows of the left
+     * operand or its k, and columns of the right one, are neighbours. */
     void (*multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth, int64_t cols,
                      const eg_micro_tile *tile, const eg_prefetch_plan *plan);
 
@@ -224,7 +235,8 @@ typedef struct eg_blocking {
     int mc, nc;         /* of a block, at most */
     int kc;             /* k of a pass, which are summed in registers before they are added to the tile; */
     int kc_single_pass; /* the same where the whole depth is no more, */
-    int kc_fused;       /* and with fused packing; 0: as without */
+    int kc_fused;       /* and with fused packing; 0: as without; */
+    int kc_few;         /* of those, with some tiles' rows: the micro-panel stays in L1 */
     int kc_multiple;    /* a pass ends at a multiple of this */
     int max_left;       /* MC * depth of a single pass, which needs no room for accumulators */
     int fused_max_rows; /* fused packing: products of so many rows are one block high; 0: never fused */

@@ -15,6 +15,7 @@
 #define EG_KC             384
 #define EG_KC_SINGLE_PASS 576
 #define EG_KC_FUSED       288
+#define EG_KC_FEW         96
 #include "kernel_template.h"
 
 /* Four rows read a micro-panel twice as often as eight. But 64 columns are whole cache lines of 16-bit
@@ -28,6 +29,7 @@
 #define EG_KC             384
 #define EG_KC_SINGLE_PASS 576
 #define EG_KC_FUSED       288
+#define EG_KC_FEW         96
 #include "kernel_template.h"
 
 #define EG_KERNEL         avx512_f64_8x24
@@ -37,4 +39,5 @@
 #define EG_KC             384
 #define EG_KC_SINGLE_PASS 576
 #define EG_KC_FUSED       288
+#define EG_KC_FEW         96
 #include "kernel_template.h"

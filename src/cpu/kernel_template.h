@@ -5,6 +5,7 @@
  *   EG_KC               k of a pass: blocking.kc
  *   EG_KC_SINGLE_PASS   where the whole depth is no more; EG_KC if left out
  *   EG_KC_FUSED         with fused packing; EG_KC if left out
+ *   EG_KC_FEW           with fused packing and few rows; EG_KC_FUSED if left out or 0
  *   EG_NEEDS            instruction-set bits
  *
  * The accumulators take EG_MR * EG_NV registers, a row of the right operand EG_NV, and a number of the left
@@ -18,26 +19,34 @@
 #ifndef EG_KC_FUSED
 #define EG_KC_FUSED EG_KC
 #endif
+#ifndef EG_KC_FEW
+#define EG_KC_FEW 0
+#endif
 
 /* ---- multiply ----------------------------------------------------------------------------------- */
 
 #ifdef EG_USE_NEON
 #include "multiply_neon.h"
 #else
-/* `depth` k of a tile of `nv` vectors a row. nv, `transposed`, and either index_stride or k_stride, are
- * constants where this is inlined. */
+/* `depth` k of a tile of `mr` rows and `nv` vectors a row. mr, nv, `transposed`, `copies` and either
+ * index_stride or k_stride are constants where this is inlined. */
 EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index_stride,
                                     const int64_t k_stride, const EG_R *right, const int64_t right_k_stride,
-                                    int64_t depth, const int nv, const bool transposed) {
+                                    int64_t depth, const eg_prefetch_stream *next, EG_R *copy, const int mr,
+                                    const int nv, const bool transposed, const bool streams,
+                                    const bool copies) {
     enum { SOON = 12 }; /* k: a transposed left operand touches another distant line with each k */
     EG_PARTS(4)
     for (int64_t k = 0; k < depth; k++) {
         EG_T b[EG_NV];
         if (transposed) __builtin_prefetch(left + (k + SOON) * k_stride, 0, 3);
+        if (streams) __builtin_prefetch(next->at + next->offsets[k], 0, 2);
         EG_UNROLL(8)
         for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + k * right_k_stride + j * EG_LANES);
+        EG_UNROLL(8)
+        for (int j = 0; copies && j < nv; j++) EG_V(store)(copy + k * EG_NR + j * EG_LANES, b[j]);
         EG_UNROLL(16)
-        for (int i = 0; i < EG_MR; i++) {
+        for (int i = 0; i < mr; i++) {
             const EG_T a = EG_V(splat)(left[i * index_stride + k * k_stride]);
             EG_UNROLL(8)
             for (int j = 0; j < nv; j++) sum[i][j] = EG_V(fma)(a, b[j], sum[i][j]);
@@ -73,35 +82,36 @@ EG_INLINE EG_T EG_V(finish_sum)(EG_T sum, EG_T bias, const bool relu) {
 }
 
 EG_INLINE void EG_V(finish_accumulators)(EG_T sum[EG_MR][EG_NV], const EG_R *bias, const bool relu,
-                                         const int nv) {
+                                         const int mr, const int nv) {
     EG_UNROLL(8)
     for (int j = 0; j < nv; j++) {
         const EG_T b = bias != NULL ? EG_V(load)(bias + j * EG_LANES) : EG_V(splat)((EG_R)-0.0);
         EG_UNROLL(16)
-        for (int i = 0; i < EG_MR; i++) sum[i][j] = EG_V(finish_sum)(sum[i][j], b, relu);
+        for (int i = 0; i < mr; i++) sum[i][j] = EG_V(finish_sum)(sum[i][j], b, relu);
     }
 }
 
 /* Adds the tile's initial values to the accumulators, finishes and stores them. */
-EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_tile *tile, const int nv) {
+EG_INLINE void EG_V(store_accumulators)(EG_T sum[EG_MR][EG_NV], const eg_micro_tile *tile, const int mr,
+                                        const int nv) {
     const EG_R *initial = tile->initial;
     const int64_t stride = tile->out_stride;
     EG_R *out = tile->out;
     if (initial != NULL) {
         EG_UNROLL(16)
-        for (int i = 0; i < EG_MR; i++) {
+        for (int i = 0; i < mr; i++) {
             EG_UNROLL(8)
             for (int j = 0; j < nv; j++) sum[i][j] += EG_V(load)(initial + i * EG_NR + j * EG_LANES);
         }
     }
     if (tile->relu) {
-        EG_V(finish_accumulators)(sum, tile->bias, true, nv);
+        EG_V(finish_accumulators)(sum, tile->bias, true, mr, nv);
     } else if (tile->bias != NULL) {
-        EG_V(finish_accumulators)(sum, tile->bias, false, nv);
+        EG_V(finish_accumulators)(sum, tile->bias, false, mr, nv);
     }
 #define EG_PUT(store)                                                                                        \
     EG_UNROLL(16)                                                                                            \
-    for (int i = 0; i < EG_MR; i++, out += stride) {                                                         \
+    for (int i = 0; i < mr; i++, out += stride) {                                                            \
         EG_UNROLL(8)                                                                                         \
         for (int j = 0; j < nv; j++) EG_V(store)(out + j * EG_LANES, sum[i][j]);                             \
     }
@@ -124,14 +134,19 @@ EG_INLINE const char *EG_V(prefetch_left)(const eg_prefetch_rows *of, const char
     return at + GROUP;
 }
 
+/* mr, nv, `transposed`, `streams` and `copies` are constants where this is inlined. */
 EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
-                                 const eg_micro_tile *tile, const eg_prefetch_plan *plan, const int nv,
-                                 const bool transposed) {
+                                 const eg_micro_tile *tile, const eg_prefetch_plan *plan, const int mr,
+                                 const int nv, const bool transposed, const bool streams, const bool copies) {
+    static const int64_t nothing[EG_NR];
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left->at, *b = right->at;
     const char *out = plan->out.at, *in = plan->in.at;
     const char *next_right = plan->next_right.at, *next_left = plan->next_left.at;
     const char *next_rows = plan->left_rows > 0 ? plan->left.at : NULL;
+    EG_R *copy = tile->copy;
+    eg_prefetch_stream stream = plan->right_stream;
+    if (stream.at == NULL) stream = (eg_prefetch_stream){.at = right->at, .offsets = nothing};
     int64_t rows = plan->rows;
     for (; depth > 0; depth -= EG_NR, a += left->group_stride, b += right->group_stride) {
         next_right = EG_V(prefetch_slice)(&plan->next_right, next_right);
@@ -143,37 +158,82 @@ EG_INLINE void EG_V(multiply_nv)(const eg_micro_operand *left, const eg_micro_op
         rows -= some;
         const int64_t count = depth < EG_NR ? depth : EG_NR;
         if (transposed) {
-            EG_V(multiply_group)(sum, a, 1, left->k_stride, b, right->k_stride, count, nv, true);
+            EG_V(multiply_group)
+            (sum, a, 1, left->k_stride, b, right->k_stride, count, &stream, copy, mr, nv, true, streams,
+             copies);
         } else {
-            EG_V(multiply_group)(sum, a, left->index_stride, 1, b, right->k_stride, count, nv, false);
+            EG_V(multiply_group)
+            (sum, a, left->index_stride, 1, b, right->k_stride, count, &stream, copy, mr, nv, false, streams,
+             copies);
         }
+        if (streams) stream.at += stream.a_group;
+        if (copies) copy += EG_NR * EG_NR;
     }
-    EG_V(store_accumulators)(sum, tile, nv);
+    EG_V(store_accumulators)(sum, tile, mr, nv);
 }
 
+/* Each a function of its own, as together they would not have enough registers. */
+#define EG_VARIANT(name, ...)                                                                                \
+    static __attribute__((noinline)) void EG_V(name)(                                                        \
+        const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,                          \
+        const eg_micro_tile *tile, const eg_prefetch_plan *plan) {                                           \
+        EG_V(multiply_nv)(left, right, depth, tile, plan, __VA_ARGS__);                                      \
+    }
+EG_VARIANT(multiply_all, EG_MR, EG_NV, false, false, false)
+EG_VARIANT(multiply_turned, EG_MR, EG_NV, true, false, false)
+EG_VARIANT(multiply_half, EG_MR / 2, EG_NV, false, EG_VECTOR_BYTES == 64, false)
+#if EG_VECTOR_BYTES == 64
+EG_VARIANT(multiply_streaming, EG_MR, EG_NV, false, true, false)
+EG_VARIANT(multiply_copying, EG_MR, EG_NV, false, true, true)
+#endif
+#undef EG_VARIANT
+
 /* A narrow last micro-panel takes no more vectors than it has columns for. */
-static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
-                           int64_t cols, const eg_micro_tile *tile, const eg_prefetch_plan *plan) {
+static void EG_V(multiply_narrow)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
+                                  int64_t cols, const eg_micro_tile *tile, const eg_prefetch_plan *plan) {
 #define EG_WIDTH(nv)                                                                                         \
     if (left->index_stride == 1) {                                                                           \
-        EG_V(multiply_nv)(left, right, depth, tile, plan, nv, true);                                         \
+        EG_V(multiply_nv)(left, right, depth, tile, plan, EG_MR, nv, true, false, false);                    \
     } else {                                                                                                 \
-        EG_V(multiply_nv)(left, right, depth, tile, plan, nv, false);                                        \
+        EG_V(multiply_nv)(left, right, depth, tile, plan, EG_MR, nv, false, false, false);                   \
     }
-    if (cols <= EG_LANES) {
-        EG_WIDTH(1)
-#if EG_NV > 2
-    } else if (cols <= 2 * EG_LANES) {
-        EG_WIDTH(2)
-#endif
 #if EG_NV > 3
-    } else if (cols <= 3 * EG_LANES) {
+    if (cols > 2 * EG_LANES) {
         EG_WIDTH(3)
+        return;
+    }
+#endif
+#if EG_NV > 2
+    if (cols > EG_LANES) {
+        EG_WIDTH(2)
+        return;
+    }
+#endif
+    (void)cols;
+    EG_WIDTH(1)
+#undef EG_WIDTH
+}
+
+/* The last rows take no more than half a tile where that is enough. */
+static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
+                           int64_t cols, const eg_micro_tile *tile, const eg_prefetch_plan *plan) {
+    if (cols <= (EG_NV - 1) * EG_LANES) {
+        EG_V(multiply_narrow)(left, right, depth, cols, tile, plan);
+    } else if (left->index_stride == 1) {
+        EG_V(multiply_turned)(left, right, depth, tile, plan);
+#if EG_VECTOR_BYTES == 64
+    } else if (tile->copy != NULL) {
+        EG_V(multiply_copying)(left, right, depth, tile, plan);
+#endif
+    } else if (tile->rows <= EG_MR / 2) {
+        EG_V(multiply_half)(left, right, depth, tile, plan);
+#if EG_VECTOR_BYTES == 64
+    } else if (plan->right_stream.at != NULL) {
+        EG_V(multiply_streaming)(left, right, depth, tile, plan);
 #endif
     } else {
-        EG_WIDTH(EG_NV)
+        EG_V(multiply_all)(left, right, depth, tile, plan);
     }
-#undef EG_WIDTH
 }
 
 #include "few_rows_template.h"
@@ -208,6 +268,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
               .nr = EG_NR,
               .lanes = EG_LANES,
               .rows_at_once = EG_MR,
+              .streams = EG_VECTOR_BYTES == 64,
               .depth_at_once = 1,
               .multiply = EG_V(multiply),
               .few_rows = EG_V(few_rows),
@@ -220,6 +281,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
                  .kc = EG_KC,
                  .kc_single_pass = EG_KC_SINGLE_PASS,
                  .kc_fused = EG_KC_FUSED,
+                 .kc_few = EG_KC_FEW,
                  .kc_multiple = EG_NR,
                  .fused_max_rows = 256,
                  .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0,
@@ -230,4 +292,5 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
 #undef EG_KC
 #undef EG_KC_SINGLE_PASS
 #undef EG_KC_FUSED
+#undef EG_KC_FEW
 #include "template_end.h"
