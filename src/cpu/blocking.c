@@ -317,11 +317,15 @@ bool eg_cpu_is_whole_lines(const eg_view *x) {
     return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
 }
 
-/* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. */
-enum { MOST_DEPTH = 48 };
+/* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. The tile loop is
+ * as fast beyond 48, but for large results of a transposed left operand: there it waits for each line. */
+static int64_t most_depth(const eg_op *op) {
+    enum { LARGE = 1 << 16 };
+    return op->left.transposed && op->cols > 0 && op->rows >= eg_ceil_div(LARGE, op->cols) ? 64 : 48;
+}
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= MOST_DEPTH && op->summed <= 1 &&
+    return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= most_depth(op) && op->summed <= 1 &&
            !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
 }
 
