@@ -246,14 +246,18 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
 /* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
  * where columns are neighbours, a block has a LONG piece of each row, as far as the sums of all rows stay in
  * L2; those of one row stay in L1. Where they are not, it is one micro-panel, whose columns are read from end
- * to end; from a pack some, as a core reads several streams of memory faster than one. */
+ * to end, or some of SHORT columns; from a pack some, as a core reads several streams of memory faster than
+ * one. */
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 16384, LONG = 4096, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
+    enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
     const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
     const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
     if (eg_cpu_is_amx(kernel)) return nr * eg_least(AMX_PANELS, even);
     if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
-    if (op->right.col_stride != 1) return nr;
+    if (op->right.col_stride != 1) {
+        const int64_t bytes = nr * op->depth * (int64_t)eg_size_of(op->right.dtype);
+        return nr * eg_least(at_least_one(SHORT / bytes), even);
+    }
     return nr * eg_least(at_least_one(eg_least(LONG, SUMS / op->rows) / nr), even);
 }
 
