@@ -276,14 +276,23 @@ static const eg_cuda_kernel *sums_row(const eg_cuda_compiler *c) {
     return row;
 }
 
-/* A product alone, and a map that finishes it. */
+/* A product alone, by any row, and the best map that finishes it; then the best product with other maps. */
 static void add_finished(const eg_cuda_compiler *c, int index, ways *to) {
-    ways maps;
-    maps.count = 0;
+    ways maps, products;
+    maps.count = products.count = 0;
     if (!may_be_split(c, &c->list->op[index])) return;
     add_ways(c, index, EG_CUDA_FINISH, NULL, 0, 0, &maps);
     const way *map = way_of_rank(&maps, 0);
-    if (map != NULL) add_ways(c, index, EG_CUDA_PRODUCT, map->row, map->time, place_of_parts(c, EG_MAP), to);
+    if (map == NULL) return;
+    add_ways(c, index, EG_CUDA_PRODUCT, map->row, map->time, place_of_parts(c, EG_MAP), &products);
+    const way *best = way_of_rank(&products, 0);
+    for (int i = 0; i < products.count && to->count < MOST_WAYS; i++) to->at[to->count++] = products.at[i];
+    for (int i = 0; i < maps.count && best != NULL && to->count < MOST_WAYS; i++) {
+        way other = *best;
+        if (maps.at[i].row == map->row) continue;
+        other.row = maps.at[i].row, other.time += maps.at[i].time - map->time;
+        to->at[to->count++] = other;
+    }
 }
 
 /* A product of each chunk of the depth, and their sum: where the depth is long and the result small. */

@@ -80,8 +80,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
     case EG_CUDA_GATED:
         if ((row->takes & EG_CUDA_WHOLE_SUMS) != 0)
             return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_WHOLE_SUMS_ODD : EG_CUDA_KIND_WHOLE_SUMS;
-        if ((row->takes & EG_CUDA_PRODUCTS) != 0) return EG_CUDA_KIND_MAP_PRODUCT;
-        return (row->takes & EG_CUDA_ODD) != 0 ? EG_CUDA_KIND_ACT_GRAD_ODD : EG_CUDA_KIND_MAP;
+        if ((row->takes & EG_CUDA_ODD) != 0) return EG_CUDA_KIND_ACT_GRAD_ODD;
+        return (row->takes & EG_CUDA_PRODUCTS) != 0 ? EG_CUDA_KIND_MAP_PRODUCT : EG_CUDA_KIND_MAP;
     case EG_CUDA_SUMS:
         return EG_CUDA_KIND_SUMS;
     case EG_CUDA_SPLIT:

@@ -503,6 +503,12 @@ static const eg_cuda_kernel rows[] = {
     MAP(act_grad_odd, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, ROWS_ANYWHERE, 32, 32, 256),
     MAP(act_grad_odd, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, ROWS_ANYWHERE, 32, 32, 256),
     MAP(act_grad_odd, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, ROWS_ANYWHERE, 32, 32, 256),
+    MAP(act_grad_odd_product, bf16, EG_CUDA_VECTORS, EG_BF16, EG_F32, ROWS_ANYWHERE | EG_CUDA_PRODUCTS, 32,
+        32, 256),
+    MAP(act_grad_odd_product, f16, EG_CUDA_VECTORS, EG_F16, EG_F32, ROWS_ANYWHERE | EG_CUDA_PRODUCTS, 32, 32,
+        256),
+    MAP(act_grad_odd_product, f32, EG_CUDA_VECTORS, EG_F32, EG_F32, ROWS_ANYWHERE | EG_CUDA_PRODUCTS, 32, 32,
+        256),
     /* Both gradients of a gated unit, likewise: three maps. */
     MAP(gated_grad, bf16, EG_CUDA_GATED, EG_BF16, EG_F32, 0, 32, 256, 256),
     MAP(gated_grad, f16, EG_CUDA_GATED, EG_F16, EG_F32, 0, 32, 256, 256),
