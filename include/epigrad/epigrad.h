@@ -189,13 +189,15 @@ typedef struct eg_open_info {
     eg_parallel_for parallel_for;
     void *parallel_user;
     /* EG_TUNING_MEASURED: the first call of a kind (the same sizes, types, strides, alignments and options)
-     * runs some tens of candidates several times: 5 to 50 ms, longer where the call itself is, and it waits
-     * for the device. Trials write to memory of their own, of the size of the outputs, which is given back;
-     * where there is none, and of calls over processes, the estimates choose. A stream that is being captured
-     * is left in peace: let a call run before it is captured. Another run may take other kernels, whose sums
-     * differ in their last bits. The workspace of a call is then larger: it has room for every candidate.
-     * Other backends: as EG_TUNING_ESTIMATED. The environment variable EPIGRAD_TUNING=measured says the same
-     * for every context that leaves this at 0. Not with a `kernel`, which leaves no choice. */
+     * tries some tens of candidates, several times each. That takes some 60 ms, up to half a second where the
+     * call itself takes milliseconds, and waits for the device. Trials write nothing of the caller's. They
+     * take device memory for copies of the operands, three times as much as L2 holds, or the outputs where
+     * these are more, and give it back; where there is none, the estimates choose, as for calls over
+     * processes. Nothing is tried while the stream is captured: let a call run before. Another run may take
+     * other kernels, whose sums differ in their last bits. The workspace of a call is larger, as it has room
+     * for every candidate. The CPU and WebGPU: as EG_TUNING_ESTIMATED, and so with a `kernel`, which leaves
+     * no choice. The environment variable EPIGRAD_TUNING=measured says the same for every context that leaves
+     * this at 0. */
     eg_tuning tuning;
 } eg_open_info;
 

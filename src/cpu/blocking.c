@@ -256,7 +256,7 @@ static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int t
     if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
     if (op->right.col_stride != 1) {
         const int64_t bytes = nr * op->depth * (int64_t)eg_size_of(op->right.dtype);
-        return nr * eg_least(at_least_one(SHORT / bytes), even);
+        return nr * eg_least(at_least_one(SHORT / at_least_one(bytes)), even);
     }
     return nr * eg_least(at_least_one(eg_least(LONG, SUMS / op->rows) / nr), even);
 }
