@@ -43,8 +43,8 @@ typedef struct eg_backend_ops {
     bool (*may_time)(const eg_context *context);
     /* Copies bytes from memory to memory, after the calls made before. */
     eg_status (*copy)(eg_context *context, void *to, const void *from, size_t bytes);
-    /* A program's calls one after the other, to be timed. *recording is NULL where its products are refused.
-     */
+    /* A program's calls one after the other, to be timed. *recording is NULL where its products are refused,
+     * or where they cannot be recorded. */
     eg_status (*record)(eg_context *context, const eg_program *program, const eg_call *calls, int count,
                         void **recording);
     /* Microseconds of a call of a recording, which it runs several times, and waits for. */

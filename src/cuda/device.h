@@ -71,6 +71,10 @@ eg_status eg_cuda_graphs_open(const eg_context *context, eg_cuda_device *device)
 void eg_cuda_graphs_close(const eg_context *context, eg_cuda_device *device);
 eg_status eg_cuda_replay(eg_cuda_device *device, const eg_program *program, const eg_call *call, bool *done,
                          bool *refused);
+/* Calls one after the other as a graph, captured on a stream that may be; NULL where something of them cannot
+ * be captured. */
+CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
+                            int count, CUstream stream);
 
 /* peak.c: GFLOP/s of multiply-adds in registers; `out` is device memory of EG_CUDA_PEAK_BYTES. */
 enum { EG_CUDA_PEAK_BYTES = 1 << 25 };

@@ -118,14 +118,15 @@ static record *make_room(eg_cuda_device *device, uint64_t hash) {
 
 /* ---- Recording and replaying -------------------------------------------------------------------------- */
 
-/* NULL where something of the call cannot be captured: it then goes kernel by kernel. */
-static CUgraphExec capture(eg_cuda_device *device, const eg_program *program, const eg_call *call) {
+CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
+                            int count, CUstream stream) {
     const eg_cuda_driver *driver = device->driver;
-    CUstream stream = device->graphs->stream;
     CUgraph graph = NULL;
     CUgraphExec made = NULL;
+    eg_status status = EG_OK;
     if (driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) return NULL;
-    const eg_status status = eg_cuda_enqueue(device, program, call, stream);
+    for (int i = 0; i < count && status == EG_OK; i++)
+        status = eg_cuda_enqueue(device, program, &calls[i], stream);
     const CUresult result = driver->cuStreamEndCapture(stream, &graph);
     if (status != EG_OK || result != CUDA_SUCCESS || driver->cuGraphInstantiate(&made, graph, 0) != 0)
         made = NULL;
@@ -142,7 +143,7 @@ static record *make_record(eg_cuda_device *device, const eg_program *program, co
     if (entry == NULL) return NULL;
     entry->hash = hash;
     entry->key = *key;
-    entry->graph = capture(device, program, call);
+    entry->graph = eg_cuda_capture(device, program, call, 1, device->graphs->stream);
     return entry;
 }
 

@@ -16,24 +16,6 @@ bool eg_cuda_may_time(const eg_cuda_device *device) {
            capturing == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static eg_status capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls, int count,
-                         CUstream stream, CUgraphExec *made) {
-    const eg_cuda_driver *driver = device->driver;
-    CUgraph graph = NULL;
-    EG_TRY(eg_cuda_check(device, driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED),
-                         "cuStreamBeginCapture"));
-    eg_status status = EG_OK;
-    for (int i = 0; i < count && status == EG_OK; i++)
-        status = eg_cuda_enqueue(device, program, &calls[i], stream);
-    const eg_status ended =
-        eg_cuda_check(device, driver->cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
-    if (status == EG_OK) status = ended;
-    if (status == EG_OK)
-        status = eg_cuda_check(device, driver->cuGraphInstantiate(made, graph, 0), "cuGraphInstantiate");
-    if (graph != NULL) driver->cuGraphDestroy(graph);
-    return status;
-}
-
 static eg_status make_recording(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
                                 int count, recording *to) {
     const eg_cuda_driver *driver = device->driver;
@@ -42,9 +24,9 @@ static eg_status make_recording(eg_cuda_device *device, const eg_program *progra
     EG_TRY(eg_cuda_check(device, driver->cuEventCreate(&to->begin, CU_EVENT_DEFAULT), "cuEventCreate"));
     EG_TRY(eg_cuda_check(device, driver->cuEventCreate(&to->end, CU_EVENT_DEFAULT), "cuEventCreate"));
     EG_TRY(eg_cuda_check(device, driver->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
-    const eg_status status = capture(device, program, calls, count, stream, &to->graph);
+    to->graph = eg_cuda_capture(device, program, calls, count, stream);
     driver->cuStreamDestroy(stream);
-    return status;
+    return EG_OK;
 }
 
 void eg_cuda_forget_recording(const eg_context *context, eg_cuda_device *device, void *made) {
@@ -63,7 +45,7 @@ eg_status eg_cuda_record(const eg_context *context, eg_cuda_device *device, cons
     recording *x = eg_host_alloc(context, sizeof *x);
     if (x == NULL) return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a recording of %zu bytes", sizeof *x);
     const eg_status status = make_recording(device, program, calls, count, x);
-    if (status == EG_OK) {
+    if (status == EG_OK && x->graph != NULL) {
         *made = x;
     } else {
         eg_cuda_forget_recording(context, device, x);

@@ -224,6 +224,18 @@ static void test_no_memory(void **state) {
     close_session(&s);
 }
 
+/* As where there is no memory for them. */
+static void test_no_graphs(void **state) {
+    (void)state;
+    session s;
+    open_measured(&s);
+    driver->record_result = 2; /* CUDA_ERROR_OUT_OF_MEMORY */
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    driver->record_result = 0;
+    close_session(&s);
+}
+
 static void test_a_captured_stream(void **state) {
     (void)state;
     session s;
@@ -284,12 +296,19 @@ static void test_who_asks_for_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_quick_one_is_taken), cmocka_unit_test(test_each_operation_has_its_own),
-        cmocka_unit_test(test_estimates_try_nothing),  cmocka_unit_test(test_algorithms_of_the_library),
-        cmocka_unit_test(test_the_library_refuses),    cmocka_unit_test(test_a_call_is_tried_once),
-        cmocka_unit_test(test_memory_is_given_back),   cmocka_unit_test(test_room_for_every_candidate),
-        cmocka_unit_test(test_nothing_is_written),     cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_a_captured_stream),      cmocka_unit_test(test_a_name_leaves_no_choice),
+        cmocka_unit_test(test_no_graphs),
+        cmocka_unit_test(test_the_quick_one_is_taken),
+        cmocka_unit_test(test_each_operation_has_its_own),
+        cmocka_unit_test(test_estimates_try_nothing),
+        cmocka_unit_test(test_algorithms_of_the_library),
+        cmocka_unit_test(test_the_library_refuses),
+        cmocka_unit_test(test_a_call_is_tried_once),
+        cmocka_unit_test(test_memory_is_given_back),
+        cmocka_unit_test(test_room_for_every_candidate),
+        cmocka_unit_test(test_nothing_is_written),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_a_captured_stream),
+        cmocka_unit_test(test_a_name_leaves_no_choice),
         cmocka_unit_test(test_who_asks_for_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
