@@ -148,7 +148,22 @@ static eg_status make_set(const trials *t, const eg_problem *theirs, bool all, c
     return EG_OK;
 }
 
-/* Trials leave what the caller has as it is, also where a call adds to it. The first set reads his inputs. */
+/* The first set has the caller's inputs. Others have copies: fewer where the bytes between the elements of
+ * one are no memory, as where a batch stride leads from one allocation to another. */
+static eg_status fill_sets(trials *t, const eg_problem *problem) {
+    const eg_message message = eg_message_get();
+    const int most = t->sets;
+    char *to = t->memory;
+    EG_TRY(make_set(t, problem, false, &to, &t->set[0]));
+    for (t->sets = 1; t->sets < most; t->sets++) {
+        if (make_set(t, problem, true, &to, &t->set[t->sets]) == EG_OK) continue;
+        eg_message_put(&message);
+        break;
+    }
+    return EG_OK;
+}
+
+/* Trials leave what the caller has as it is, also where a call adds to it. */
 static eg_status make_sets(trials *t, const eg_problem *problem) {
     const size_t caches = 3 * t->context->caps.caches;
     size_t all = 0, written = 0;
@@ -161,9 +176,7 @@ static eg_status make_sets(trials *t, const eg_problem *problem) {
     t->sets = 1;
     while (t->sets < SETS && (size_t)t->sets * all < caches) t->sets++;
     EG_TRY(t->context->ops->alloc(t->context, written + (size_t)(t->sets - 1) * all, &t->memory));
-    char *to = t->memory;
-    for (int i = 0; i < t->sets; i++) EG_TRY(make_set(t, problem, i > 0, &to, &t->set[i]));
-    return EG_OK;
+    return fill_sets(t, problem);
 }
 
 /* ---- Trials --------------------------------------------------------------------------------------- */

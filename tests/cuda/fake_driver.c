@@ -235,6 +235,7 @@ EXPORT CUresult cuMemFreeHost(void *memory) {
 
 EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
     (void)stream;
+    if (eg_fake_cuda.copy_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.copy_result;
     memcpy((void *)to, (const void *)from, bytes);
     return CUDA_SUCCESS;
 }

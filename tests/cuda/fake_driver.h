@@ -54,6 +54,7 @@ typedef struct fake_cuda {
     int record_result;    /* of cuGraphInstantiate */
     int module_result;    /* of cuModuleLoadData */
     int memory_result;    /* of cuMemAlloc */
+    int copy_result;      /* from device memory to device memory */
     uint64_t watched;     /* an address, for watched_captured */
     char quick[64];       /* a kernel that takes a quarter of the time of others; */
     int quick_algorithm;  /* a library's, if it is by this one */

@@ -224,6 +224,24 @@ static void test_no_memory(void **state) {
     close_session(&s);
 }
 
+/* As where what lies between the elements of an operand is no memory. */
+static void test_no_copies(void **state) {
+    (void)state;
+    session s;
+    open_measured(&s);
+    char before[256];
+    snprintf(before, sizeof before, "%s", eg_last_error());
+    driver->copy_result = 1; /* CUDA_ERROR_INVALID_VALUE */
+    s.layer.m = 64;
+    pretend("cublaslt_bf16");
+    s.layer.activation = EG_ACT_NONE;
+    assert_ok(eg_forward(s.context, &s.layer, &s.forward));
+    assert_true(driver->recordings > 0);
+    assert_string_equal(eg_last_error(), before);
+    driver->copy_result = 0;
+    close_session(&s);
+}
+
 /* As where there is no memory for them. */
 static void test_no_graphs(void **state) {
     (void)state;
@@ -297,6 +315,7 @@ static void test_who_asks_for_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_graphs),
+        cmocka_unit_test(test_no_copies),
         cmocka_unit_test(test_the_quick_one_is_taken),
         cmocka_unit_test(test_each_operation_has_its_own),
         cmocka_unit_test(test_estimates_try_nothing),
