@@ -2,7 +2,7 @@
 # The sources of the library that need no particular machine, from src/: what every build has in common, the page's in
 # a browser included. Kernels of an instruction set, threads and devices are added where they are known.
 set(EPIGRAD_SOURCES
-    core/api.c core/backends.c core/cache.c core/convert.c core/error.c core/fold.c core/groups.c
+    core/api.c core/backends.c core/cache.c core/choice.c core/convert.c core/error.c core/fold.c core/groups.c
     core/low_memory_chunk.c core/low_memory_fit.c core/low_memory_layout.c core/low_memory_run.c core/lower.c
     core/lower_exchange.c core/lower_layer.c core/lower_ops.c core/lower_tensor.c core/memory.c core/names.c
     core/overlap.c core/program.c core/tune.c core/validate.c core/validate_comm.c core/validate_open.c

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
+#include "choice.h"
 #include "distributed/collectives.h"
 #include "error.h"
 #include "groups.h"
-#include "tune.h"
 
 /* A layer of a network makes some five kinds of calls, and equal layers share them. */
 enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
@@ -296,7 +296,7 @@ static eg_status compile_tuned(eg_context *context, eg_caps *caps, const eg_prob
     EG_TRY(eg_compile(caps, program));
     program->measured = !tries || caps->choice != NULL;
     if (!tries) return EG_OK;
-    const size_t room = eg_tune_room(context, program);
+    const size_t room = eg_room_of_choices(&context->caps, &program->list);
     if (room > program->workspace) program->workspace = room;
     return EG_OK;
 }

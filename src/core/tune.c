@@ -8,12 +8,13 @@
 #include <string.h>
 
 #include "cache.h"
+#include "choice.h"
 #include "error.h"
 #include "overlap.h"
 
 /* ---- Candidates ----------------------------------------------------------------------------------- */
 
-enum { RANKS = 10, ALGORITHMS = 16, CANDIDATES = 40, TURNS = 5 };
+enum { ALGORITHMS = 16, CANDIDATES = 40, TURNS = 5 };
 
 typedef struct candidate {
     eg_choice choice;
@@ -24,51 +25,12 @@ typedef struct candidate {
     bool is_out;
 } candidate;
 
-/* Decisions of a choice, of those that a program's operations leave open: the copies, whether products are
- * made apart, then the way of each operation, with the algorithm of a library that makes its product. */
-typedef struct decision {
-    uint8_t *rank, *algorithm; /* NULL: it has none */
-} decision;
-
-static int decisions_of(const eg_op_list *list) { return 2 + list->ops; }
-
-static decision decision_of(eg_choice *choice, int index) {
-    if (index == 0) return (decision){&choice->copies, NULL};
-    if (index == 1) return (decision){&choice->apart, NULL};
-    return (decision){&choice->way[index - 2], &choice->algorithm[index - 2]};
-}
-
-/* The program of `list` by a choice; false where there is none. */
-static bool compile(const eg_context *context, const eg_op_list *list, const eg_choice *choice,
-                    eg_program *program) {
-    eg_caps caps = context->caps;
-    caps.choice = choice;
-    program->list = *list;
-    return eg_compile(&caps, program) == EG_OK && !program->lacks;
-}
-
 static bool is_same(const eg_program *a, const eg_program *b) {
     if (a->steps != b->steps || memcmp(a->detail, b->detail, sizeof a->detail) != 0) return false;
     for (int i = 0; i < a->steps; i++) {
         if (memcmp(a->step[i].detail, b->step[i].detail, sizeof a->step[i].detail) != 0) return false;
     }
     return true;
-}
-
-/* No algorithm asks for more than the first. */
-size_t eg_tune_room(const eg_context *context, const eg_program *program) {
-    const eg_message message = eg_message_get();
-    size_t most = 0;
-    for (int i = 0; i < decisions_of(&program->list); i++) {
-        eg_choice choice = {0};
-        uint8_t *rank = decision_of(&choice, i).rank;
-        eg_program other;
-        for (*rank = 1; *rank < RANKS && compile(context, &program->list, &choice, &other); ++*rank) {
-            if (other.workspace > most) most = other.workspace;
-        }
-    }
-    eg_message_put(&message);
-    return most;
 }
 
 /* ---- Operands of trials ---------------------------------------------------------------------------- */
@@ -259,16 +221,16 @@ static bool add_candidate(trials *t, const eg_choice *choice) {
     if (t->candidates == CANDIDATES) return false;
     candidate *x = &t->candidate[t->candidates];
     x->choice = *choice, x->recording = NULL, x->times = 0, x->is_out = false, x->least = HUGE_VAL;
-    if (!compile(t->context, &t->program->list, choice, &x->program)) return false;
+    if (!eg_compile_choice(&t->context->caps, &t->program->list, choice, &x->program)) return false;
     t->candidates += is_new(t, x);
     return true;
 }
 
 /* The first is that of the choice so far. */
 static void add_candidates(trials *t, eg_choice choice, int index) {
-    const decision open = decision_of(&choice, index);
+    const eg_decision open = eg_decision_of(&choice, index);
     t->candidates = 0;
-    for (*open.rank = 0; *open.rank < RANKS && add_candidate(t, &choice); ++*open.rank) {
+    for (*open.rank = 0; *open.rank < EG_RANKS && add_candidate(t, &choice); ++*open.rank) {
         if (open.algorithm == NULL) continue;
         for (*open.algorithm = 1; *open.algorithm < ALGORITHMS && add_candidate(t, &choice);)
             ++*open.algorithm;
@@ -277,7 +239,7 @@ static void add_candidates(trials *t, eg_choice choice, int index) {
 }
 
 static eg_status decide(trials *t, eg_choice *choice) {
-    for (int i = 0; i < decisions_of(&t->program->list); i++) {
+    for (int i = 0; i < eg_decisions_of(&t->program->list); i++) {
         int best = 0;
         add_candidates(t, *choice, i);
         if (t->candidates < 2) continue;

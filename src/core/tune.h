@@ -10,8 +10,4 @@
 eg_status eg_tune(eg_context *context, const eg_problem *problem, eg_address workspace,
                   const eg_program **program);
 
-/* Bytes of workspace that a candidate for a program may ask for: a workspace is asked for before trials, and
- * then has to do. */
-size_t eg_tune_room(const eg_context *context, const eg_program *program);
-
 #endif
