@@ -142,7 +142,8 @@ EG_API int eg_activation_from_y(eg_activation activation);       /* 1 if act' is
 /* How a context chooses among the kernels that can make a call. */
 typedef enum eg_tuning {
     EG_TUNING_ESTIMATED = 0, /* those of the least estimated time: the same at every run, at no cost */
-    EG_TUNING_MEASURED = 1 /* CUDA: those that took the least time when the context first made such a call */
+    EG_TUNING_MEASURED = 1   /* CUDA: those that took the least time when the context first made such a call;
+                                other backends: as EG_TUNING_ESTIMATED */
 } eg_tuning;
 
 /* ---- Contexts ----------------------------------------------------------------------------------- */
@@ -189,15 +190,11 @@ typedef struct eg_open_info {
     eg_parallel_for parallel_for;
     void *parallel_user;
     /* EG_TUNING_MEASURED: the first call of a kind (the same sizes, types, strides, alignments and options)
-     * tries some tens of candidates, several times each. That takes some 60 ms, up to half a second where the
-     * call itself takes milliseconds, and waits for the device. Trials write nothing of the caller's. They
-     * take device memory for copies of the operands, three times as much as L2 holds, or the outputs where
-     * these are more, and give it back; where there is none, the estimates choose, as for calls over
-     * processes. Nothing is tried while the stream is captured: let a call run before. Another run may take
-     * other kernels, whose sums differ in their last bits. The workspace of a call is larger, as it has room
-     * for every candidate. The CPU and WebGPU: as EG_TUNING_ESTIMATED, and so with a `kernel`, which leaves
-     * no choice. The environment variable EPIGRAD_TUNING=measured says the same for every context that leaves
-     * this at 0. */
+     * tries some tens of candidates and waits for the device; not while the stream is captured. Trials write
+     * to memory of their own, of three times L2 or of the outputs, whichever is more, and give it back.
+     * Without that memory, of calls over processes or in chunks, and with a `kernel`, estimates choose. Every
+     * workspace then has room for any candidate. Another run may take other kernels, whose sums differ in
+     * their last bits. EPIGRAD_TUNING=measured says the same where this is 0. docs/howto/tune.md */
     eg_tuning tuning;
 } eg_open_info;
 

@@ -230,15 +230,24 @@ static bool same(const signature *x, const signature *y) {
 
 /* ---- Programs ----------------------------------------------------------------------------------- */
 
-/* The entry of a signature, or the one that it takes the place of, which is then free. */
+/* The entry of a signature; NULL: there is none. */
+static entry *find_seen(const eg_context *context, const signature *key) {
+    entry *set = context->cache->entries[key->hash / 2 % SETS];
+    for (int i = 0; i < WAYS; i++) {
+        if (set[i].used != 0 && same(&set[i].key, key)) return &set[i];
+    }
+    return NULL;
+}
+
+/* The same, or the one that it takes the place of, which is then free. */
 static entry *find(const eg_context *context, const signature *key) {
     eg_cache *cache = context->cache;
-    entry *set = cache->entries[key->hash / 2 % SETS], *oldest = set;
+    entry *set = cache->entries[key->hash / 2 % SETS], *oldest = set, *seen = find_seen(context, key);
+    if (seen != NULL) {
+        seen->used = ++cache->clock;
+        return seen;
+    }
     for (int i = 0; i < WAYS; i++) {
-        if (set[i].used != 0 && same(&set[i].key, key)) {
-            set[i].used = ++cache->clock;
-            return &set[i];
-        }
         if (set[i].used < oldest->used) oldest = &set[i];
     }
     oldest->used = 0;
@@ -330,7 +339,8 @@ eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool ref
 static void forget(eg_context *context, const eg_problem *problem) {
     signature key;
     sign_call(&key, context, problem, RUN, 0);
-    find(context, &key)->used = 0;
+    entry *seen = find_seen(context, &key);
+    if (seen != NULL) seen->used = 0;
 }
 
 eg_status eg_cache_keep_choice(eg_context *context, const eg_problem *problem, const eg_choice *choice,

@@ -61,7 +61,7 @@ static eg_status choose_with(eg_cuda_compiler *c, const eg_cuda_program *padded)
 }
 
 /* Which of the ways to pad is that of a rank, by their times; below 0: none. */
-static int way_of_rank(const double *time, int ways, int rank) {
+static int pads_of_rank(const double *time, int ways, int rank) {
     for (int i = 0; i < ways; i++) {
         int before = 0;
         for (int j = 0; j < ways; j++) before += time[j] < time[i] || (time[j] == time[i] && j < i);
@@ -89,8 +89,8 @@ static eg_status choose_pads(eg_cuda_compiler *c) {
         if (chosen == EG_OK) time[i] = c->microseconds;
     }
     c->choice = choice;
-    const int rank = choice != NULL ? choice->copies : 0, first = way_of_rank(time, WAYS, 0),
-              other = way_of_rank(time, WAYS, rank);
+    const int rank = choice != NULL ? choice->copies : 0, first = pads_of_rank(time, WAYS, 0),
+              other = pads_of_rank(time, WAYS, rank);
     if (first < 0) return status;
     c->lacks_copies = other < 0 || !eg_cuda_is_worth_a_trial(time[other], time[first]);
     return choose_with(c, &padded[c->lacks_copies ? first : other]);

@@ -19,6 +19,13 @@ static void pretend(const char *kernel) { snprintf(driver->quick, sizeof driver-
 /* What a call takes that is made anew: none of a kind seen before. */
 static void forget(session *s) { s->layer.m--; }
 
+/* Memory for a workspace of just what the session's context asks for. */
+static eg_workspace workspace_of(session *s, size_t bytes) {
+    eg_workspace workspace = {.bytes = bytes};
+    assert_ok(eg_alloc(s->context, bytes, &workspace.data));
+    return workspace;
+}
+
 /* The next row for the type of the session's layer; false: there are no more. */
 static bool next_row(session *s, int *index, eg_kernel_info *row) {
     row->size = sizeof *row;
@@ -138,9 +145,7 @@ static void test_memory_is_given_back(void **state) {
     open_measured(&s);
     size_t bytes;
     assert_ok(eg_backward_workspace(s.context, &s.layer, &s.backward, &bytes));
-    void *memory = NULL;
-    assert_ok(eg_alloc(s.context, bytes, &memory));
-    s.backward.workspace = (eg_workspace){memory, 0, bytes};
+    s.backward.workspace = workspace_of(&s, bytes);
     const int pieces = driver->pieces, events = driver->events, streams = driver->streams;
     assert_ok(eg_backward(s.context, &s.layer, &s.backward));
     assert_true(driver->recordings > 0);
@@ -149,7 +154,7 @@ static void test_memory_is_given_back(void **state) {
     assert_int_equal(driver->streams, streams);
     assert_int_equal(driver->graphs, 0);
     assert_int_equal(driver->captures, 0);
-    eg_free(s.context, memory);
+    eg_free(s.context, s.backward.workspace.data);
     close_session(&s);
 }
 
@@ -190,13 +195,11 @@ static void test_room_for_every_candidate(void **state) {
         assert_ok(eg_backward_workspace(estimated, &s.layer, &s.backward, &least));
         assert_ok(eg_backward_workspace(s.context, &s.layer, &s.backward, &bytes));
         assert_true(bytes >= least);
-        void *memory = NULL;
-        assert_ok(eg_alloc(s.context, bytes, &memory));
-        s.backward.workspace = (eg_workspace){memory, 0, bytes};
+        s.backward.workspace = workspace_of(&s, bytes);
         assert_ok(eg_backward(s.context, &s.layer, &s.backward));
         assert_ok(eg_backward_workspace(s.context, &s.layer, &s.backward, &after));
         assert_int_equal(after, bytes);
-        eg_free(s.context, memory);
+        eg_free(s.context, s.backward.workspace.data);
     }
     eg_close(estimated);
     close_session(&s);
@@ -210,15 +213,13 @@ static void test_no_memory(void **state) {
     open_measured(&s);
     size_t bytes;
     assert_ok(eg_forward_workspace(s.context, &s.layer, &s.forward, &bytes));
-    void *memory = NULL;
-    assert_ok(eg_alloc(s.context, bytes, &memory));
-    s.forward.workspace = (eg_workspace){memory, 0, bytes};
+    s.forward.workspace = workspace_of(&s, bytes);
     char before[256];
     snprintf(before, sizeof before, "%s", eg_last_error());
     driver->memory_result = 2; /* CUDA_ERROR_OUT_OF_MEMORY */
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
     driver->memory_result = 0;
-    eg_free(s.context, memory);
+    eg_free(s.context, s.forward.workspace.data);
     assert_string_equal(eg_last_error(), before); /* of this call nothing failed */
     assert_int_equal(driver->recordings, 0);
     close_session(&s);
