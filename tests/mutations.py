@@ -483,7 +483,7 @@ MUTATIONS = [
      "if (cols <= (EG_NV - 1) * EG_LANES) {", "if (cols <= 0) {"),
     ("half a tile has a row more", "src/cpu/kernel_template.h",
      "tile->rows <= EG_MR / 2)", "tile->rows <= EG_MR / 2 + 1)"),
-    ("the first tile copies nothing for those below", "src/cpu/gemm.c", ".copy = copy,", ".copy = NULL,"),
+    ("the first tile copies nothing for those below", "src/cpu/gemm.c", ".copy = copy,", ".copy = copy != NULL ? NULL : copy,"),
     ("a pack of b has the long passes of many rows", "src/cpu/blocking.c",
      "if (could_fuse && has_short_passes", "if (fused && has_short_passes"),
     ("threads are taken for work that is shorter than their fork", "src/cpu/estimate.c",
