@@ -19,7 +19,8 @@ import sys
 
 LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(.*)$")
-KERNEL = re.compile(r"(multiply|few_by_rows|few_rows|few_by_columns|outer)_(neon_(f32|f64)_\w+?)(\.\w+)*")
+KERNEL = re.compile(r"(multiply|few_by_rows|few_rows|few_by_columns|outer)(_all|_turned|_half|_narrow)?_"
+                    r"(neon_(f32|f64)_\w+?)(\.\w+)*")
 TARGET = re.compile(r"\b([0-9a-f]+) <")
 BRANCHES = re.compile(r"b|b\..*|t?cbn?z|tbn?z|cbn?z")
 MR, FULL, COPIES = 4, 16, 2  # rows of a tile, its registers of sums, and how many may change their names
@@ -75,11 +76,14 @@ def describe(loop):
     match = KERNEL.fullmatch(loop.function)
     if not match or loop.fmla == 0:
         return None
-    what, kernel, lanes = match[1], match[2], 4 if match[3] == "f32" else 2
+    what, part, kernel, lanes = match[1], match[2], match[3], 4 if match[4] == "f32" else 2
     if what == "multiply" and FULL <= loop.sums <= FULL + COPIES and loop.fmla % FULL == 0:
         words = "tile, left operand transposed" if loop.prefetches else "tile, left operand by rows"
         turns = loop.fmla // FULL
         return kernel, words, f"{turns} k", loop.fmla + turns * (FULL // MR) + turns * MR // lanes
+    if part == "_half" and loop.sums >= FULL // 2 and loop.fmla % (FULL // 2) == 0:
+        turns = loop.fmla // (FULL // 2)
+        return kernel, "half a tile", f"{turns} k", loop.fmla + turns * (FULL // MR) + turns * (MR // 2) // lanes
     if what == "outer" and loop.sums == FULL:
         turns = loop.fmla // FULL
         return kernel, "outer products", f"{turns} k", loop.fmla + turns * (FULL // MR) + turns * MR // lanes
@@ -87,7 +91,7 @@ def describe(loop):
         if loop.loads == 1 + 8 // lanes and not loop.prefetches:  # of a row's sums and its numbers
             return kernel, "few rows, a row", "8 k", 8 + 8 // lanes + 2
     if what == "few_by_columns" and loop.prefetches and loop.fmla in (16, 32):
-        dtype = "16-bit" if loop.converts else match[3]
+        dtype = "16-bit" if loop.converts else match[4]
         rows = loop.fmla // 16
         return (kernel, f"dots of {rows} row{'s' * (rows > 1)}, {dtype}", "4 vectors",
                 loop.fmla + 16 + 4 * rows + loop.converts)
@@ -95,9 +99,10 @@ def describe(loop):
 
 
 # Instructions for a multiply-add that each may have.
-LIMITS = {"tile, left operand by rows": 1.65, "tile, left operand transposed": 1.65, "outer products": 1.65,
-          "few rows, a row": 2.8, "dots of 1 row, f32": 3.6, "dots of 2 rows, f32": 2.4, "dots of 1 row, f64": 3.6,
-          "dots of 2 rows, f64": 2.6, "dots of 1 row, 16-bit": 4.8, "dots of 2 rows, 16-bit": 3.0}
+LIMITS = {"tile, left operand by rows": 1.65, "tile, left operand transposed": 1.65, "half a tile": 1.75,
+          "outer products": 1.65, "few rows, a row": 2.8, "dots of 1 row, f32": 3.6, "dots of 2 rows, f32": 2.4,
+          "dots of 1 row, f64": 3.6, "dots of 2 rows, f64": 2.6, "dots of 1 row, 16-bit": 4.8,
+          "dots of 2 rows, 16-bit": 3.0}
 
 
 def main():

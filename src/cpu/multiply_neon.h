@@ -6,12 +6,12 @@
 /* One k of a tile, whose numbers of the left operand are `lane` of a[i], or where rows are neighbours, all
  * lanes of a[0] and so on. */
 EG_INLINE void EG_V(multiply_k)(EG_T sum[EG_MR][EG_NV], const EG_T a[EG_MR], const int lane,
-                                const bool rows_are_lanes, const EG_R *right, const int nv) {
+                                const bool rows_are_lanes, const EG_R *right, const int mr, const int nv) {
     EG_T b[EG_NV];
     EG_UNROLL(8)
     for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + j * EG_LANES);
     EG_UNROLL(16)
-    for (int i = 0; i < EG_MR; i++) {
+    for (int i = 0; i < mr; i++) {
         const EG_R x = rows_are_lanes ? a[i / EG_LANES][i % EG_LANES] : a[i][lane];
         EG_UNROLL(8)
         for (int j = 0; j < nv; j++) sum[i][j] = EG_V(fma)(EG_V(splat)(x), b[j], sum[i][j]);
@@ -20,19 +20,20 @@ EG_INLINE void EG_V(multiply_k)(EG_T sum[EG_MR][EG_NV], const EG_T a[EG_MR], con
 
 /* Packed rows, or the left operand in place: the k of a row are neighbours. */
 EG_INLINE void EG_V(multiply_rows)(EG_T sum[EG_MR][EG_NV], const EG_R *left, int64_t index_stride,
-                                   const EG_R *right, int64_t right_k_stride, int64_t depth, const int nv) {
+                                   const EG_R *right, int64_t right_k_stride, int64_t depth, const int mr,
+                                   const int nv) {
     EG_T a[EG_MR];
     for (; depth >= EG_LANES; depth -= EG_LANES, left += EG_LANES) {
         EG_UNROLL(16)
-        for (int i = 0; i < EG_MR; i++) a[i] = EG_V(load)(left + i * index_stride);
+        for (int i = 0; i < mr; i++) a[i] = EG_V(load)(left + i * index_stride);
         EG_UNROLL(4)
         for (int k = 0; k < EG_LANES; k++, right += right_k_stride)
-            EG_V(multiply_k)(sum, a, k, false, right, nv);
+            EG_V(multiply_k)(sum, a, k, false, right, mr, nv);
     }
     for (; depth > 0; depth--, left++, right += right_k_stride) {
         EG_UNROLL(16)
-        for (int i = 0; i < EG_MR; i++) a[i] = EG_V(splat)(left[i * index_stride]);
-        EG_V(multiply_k)(sum, a, 0, false, right, nv);
+        for (int i = 0; i < mr; i++) a[i] = EG_V(splat)(left[i * index_stride]);
+        EG_V(multiply_k)(sum, a, 0, false, right, mr, nv);
     }
 }
 
@@ -48,17 +49,21 @@ EG_INLINE void EG_V(multiply_columns)(EG_T sum[EG_MR][EG_NV], const EG_R *left, 
         __builtin_prefetch(left + SOON * k_stride, 0, 3);
         EG_UNROLL(16)
         for (int i = 0; i < EG_MR / EG_LANES; i++) a[i] = EG_V(load)(left + i * EG_LANES);
-        EG_V(multiply_k)(sum, a, 0, true, right, nv);
+        EG_V(multiply_k)(sum, a, 0, true, right, EG_MR, nv);
     }
 }
 
+/* Here the right operand is neither prefetched evenly nor copied: rows of 64-byte vectors do that. */
 EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const int64_t index_stride,
                                     const int64_t k_stride, const EG_R *right, const int64_t right_k_stride,
-                                    int64_t depth, const int nv, const bool transposed) {
+                                    int64_t depth, const eg_prefetch_stream *next, EG_R *copy, const int mr,
+                                    const int nv, const bool transposed, const bool streams,
+                                    const bool copies) {
+    (void)next, (void)copy, (void)streams, (void)copies;
     if (transposed) {
         EG_V(multiply_columns)(sum, left, k_stride, right, right_k_stride, depth, nv);
     } else {
-        EG_V(multiply_rows)(sum, left, index_stride, right, right_k_stride, depth, nv);
+        EG_V(multiply_rows)(sum, left, index_stride, right, right_k_stride, depth, mr, nv);
     }
 }
 
