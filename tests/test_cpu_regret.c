@@ -21,6 +21,7 @@ typedef struct level {
 #define XEON         "cpu-xeon-amx.txt"
 #define BUSY         "cpu-xeon-amx-busy.txt" /* with other cores at work */
 #define CASCADE_LAKE "cpu-xeon-avx512.txt"
+#define BOTH         "cpu-xeon-avx2.txt" /* with blocks that pack both operands */
 #define EPYC         "cpu-epyc-avx512.txt"
 #define ZEN5         "cpu-epyc-zen5.txt"
 #if defined(__x86_64__)
@@ -39,6 +40,7 @@ static const level levels[] = {
     {CASCADE_LAKE, "portable", 0, 2.9, 14, 3.3},
     {CASCADE_LAKE, "avx2", AVX2, 1.6, 9.5, 1.4},
     {CASCADE_LAKE, "avx512", AVX512, 3.7, 19.5, 3.4},
+    {BOTH, "avx2", AVX2, 1.7, 9.8, 1.4},
     {EPYC, "portable", 0, 2.3, 8.7, 2.5},
     {EPYC, "avx2", AVX2, 1.3, 6.5, 1.1},
     {EPYC, "avx512", AVX512, 2.7, 14, 2.1},

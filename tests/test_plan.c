@@ -265,7 +265,8 @@ static void check_ways(fixture *f, const char *row) {
  */
 static void no_way_changes_a_bit(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = {{64, 64, 64}, {96, 640, 192}, {320, 704, 64}, {100, 300, 70}};
+    static const int64_t sizes[][3] = {
+        {64, 64, 64}, {96, 640, 192}, {320, 704, 64}, {100, 300, 70}, {800, 500, 90}};
     static const eg_dtype dtypes[] = {EG_F32, EG_BF16, EG_F16};
     eg_context *table = open_cpu(1);
     for (size_t i = 0; i < LENGTH(dtypes) * LENGTH(sizes); i++) {

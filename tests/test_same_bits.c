@@ -238,7 +238,7 @@ static void so_it_is_with_many_threads(void **state) {
     layer.dtype = EG_BF16, layer.m = 512, layer.k = layer.n = 500;
     fixture_make(&f, layer);
     assert_ok(eg_forward_plan(context, &layer, &f.forward, plan, sizeof plan));
-    assert_non_null(strstr(plan, "fused packing"));
+    assert_true(strstr(plan, "fused packing") != NULL || strstr(plan, "packs both operands") != NULL);
     assert_non_null(strstr(plan, "threads"));
     fixture_free(&f);
     eg_close(context);

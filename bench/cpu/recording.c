@@ -149,6 +149,7 @@ void recorded_way(const eg_program *program, char way[3]) {
         const int streams = eg_cpu_detail(step)->streams;
         way[0] = streams == EG_CPU_STREAMS_LEFT     ? 's'
                  : streams == EG_CPU_STREAMS_RESULT ? 'o'
+                 : eg_cpu_detail(step)->packs_both  ? 'f'
                                                     : letter_of(eg_cpu_detail(step)->left);
         way[1] = streams == EG_CPU_STREAMS_RIGHT    ? 's'
                  : streams == EG_CPU_STREAMS_LEFT   ? 'f'

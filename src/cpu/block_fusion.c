@@ -51,7 +51,7 @@ static bool is_tiled_product(const eg_step *step) {
  */
 static bool fits_blocks(const eg_step *step, const eg_step *first) {
     const bool same = step->tile_rows == first->tile_rows && step->tile_cols == first->tile_cols;
-    const bool packs_left = eg_cpu_detail(step)->left == EG_CPU_FUSED;
+    const bool packs_left = eg_cpu_detail(step)->left == EG_CPU_FUSED || eg_cpu_detail(step)->packs_both;
     return step->kind == EG_MAP || (eg_cpu_detail(step)->single_pass && !packs_left) || same;
 }
 

@@ -65,6 +65,14 @@ bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_may_refuse(kernel) || (!op->accumulate && eg_term_of(op, EG_TERM_ADD) == NULL);
 }
 
+/* A block may pack both operands of a product with lines of numbers, or what has been packed before. Few rows
+ * or little depth do not pay for it, and the smallest chunks of a call in little memory have no room. */
+bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op) {
+    const bool in_lines = op->left.col_stride == 1 || op->left.row_stride == 1;
+    return kernel->micro.multiply_packed != NULL && op->rows > EG_CPU_CHUNK && op->depth > EG_CPU_CHUNK &&
+           !op->ragged && (op->left.space == EG_TEMPORARY || (op->left.space == EG_OPERAND && in_lines));
+}
+
 /* Then no other block reads the micro-panel. */
 static bool has_all_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
     return op->rows >= 1 && op->rows <= kernel->blocking.fused_max_rows;
@@ -184,6 +192,22 @@ eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const e
     if (blocks < threads) out.threads = blocks > 1 ? (int)blocks : 1;
     out.kc = even_kc(kernel, x, largest_kc(kernel, x, fused));
     out.single_pass = is_single_pass(x, out.kc);
+    return out;
+}
+
+/* Higher and wider than others: to pack a line takes as long as to multiply with some ten. */
+eg_cpu_blocks eg_cpu_packed_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *x) {
+    enum { BAND = EG_CPU_PACKED_ROWS, BANDS = 4, PANELS = 18 };
+    const int64_t nr = kernel->micro.nr, panels = at_least_one(eg_ceil_div(x->cols, nr)),
+                  chunks = at_least_one(eg_ceil_div(x->rows, EG_CPU_CHUNK));
+    const int64_t col_blocks = eg_ceil_div(panels, PANELS),
+                  row_blocks = eg_ceil_div(chunks * EG_CPU_CHUNK, BANDS * (int64_t)BAND);
+    block_grid grid =
+        grid_of(x, eg_ceil_div(chunks, row_blocks) * EG_CPU_CHUNK, eg_ceil_div(panels, col_blocks) * nr);
+    eg_cpu_blocks out = eg_cpu_blocks_of(kernel, 1, x, false);
+    if (threads > 1) grid = even_grid(kernel, x, threads, grid);
+    out.mc = grid.mc, out.nc = grid.nc, out.threads = threads;
+    if (blocks_of(x, &grid) < threads) out.threads = (int)blocks_of(x, &grid);
     return out;
 }
 

@@ -246,7 +246,8 @@ static void add_product(eg_cpu_compiler *c, int index) {
     } else if (detail->streams != EG_CPU_STREAMS_NONE) {
         eg_cpu_count_few(c->calibration, c->kernel, op, detail->streams, blocks, &detail->packs, &counts);
     } else {
-        eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks, detail->left, detail->right, &detail->packs,
+        eg_cpu_count_gemm(c->calibration, c->kernel, op, blocks,
+                          detail->packs_both ? EG_CPU_FUSED : detail->left, detail->right, &detail->packs,
                           &counts);
     }
     eg_step *step = add_step(c, index, detail, &counts, 0, eg_cpu_count_blocks(op, blocks), blocks->threads);
@@ -256,6 +257,7 @@ static void add_product(eg_cpu_compiler *c, int index) {
     if (detail->left == EG_CPU_FUSED) step->note = "fused packing";
     if (detail->right == EG_CPU_FUSED)
         step->note = op->right.space == EG_PACKED_B ? "converts packed b" : "fused packing";
+    if (detail->packs_both) step->note = "packs both operands";
     if (detail->streams != EG_CPU_STREAMS_NONE) step->note = notes[detail->streams];
 }
 
@@ -352,6 +354,10 @@ static int64_t packed_by_block(const eg_cpu_kernel *kernel, const eg_step *step)
         return (detail->right == EG_CPU_FUSED ? panel * kernel->pack.bf16_terms / 2 : 0) +
                (detail->left == EG_CPU_FUSED ? eg_cpu_left_numbers(kernel, step->tile_rows, step->k_block)
                                              : 0);
+    if (detail->packs_both)
+        return (detail->right == EG_CPU_FUSED ? step->k_block * step->tile_cols : 0) +
+               eg_ceil_div(eg_least(EG_CPU_PACKED_ROWS, step->tile_rows), mr) * mr *
+                   eg_ceil_div(step->k_block, nr) * nr;
     return (detail->right == EG_CPU_FUSED || detail->right == EG_CPU_IN_PLACE ? panel : 0) +
            (detail->left == EG_CPU_IN_PLACE ? mr * eg_ceil_div(step->k_block, nr) * nr : 0);
 }

@@ -161,12 +161,17 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_BLOCK] += passes * row_blocks * col_blocks;
     counts->of[EG_CPU_COST_TILE] += passes * tiles_down * (double)eg_ceil_div(op->cols, nr);
-    counts->of[EG_CPU_COST_K] += k;
+    const bool packs_both = left == EG_CPU_FUSED && !eg_cpu_is_amx(row);
+    counts->of[packs_both ? EG_CPU_COST_PACKED_K : EG_CPU_COST_K] += k;
     if (left == EG_CPU_IN_PLACE)
         counts->of[eg_cpu_is_near(&op->left, false) ? EG_CPU_COST_LEFT_NEAR : EG_CPU_COST_LEFT_FAR] += k;
     if (right == EG_CPU_IN_PLACE)
         counts->of[eg_cpu_is_near(&op->right, true) ? EG_CPU_COST_RIGHT_NEAR : EG_CPU_COST_RIGHT_FAR] += k;
-    if (left == EG_CPU_FUSED) {
+    if (packs_both) {
+        counts->of[EG_CPU_COST_PACKED_LEFT] += products * col_blocks * (double)op->rows * (double)op->depth;
+        counts->of[EG_CPU_COST_WIDEN] +=
+            widened(row, &op->left, products * col_blocks * (double)op->rows * (double)op->depth);
+    } else if (left == EG_CPU_FUSED) {
         const double packed = products * col_blocks * (double)op->rows * (double)op->depth;
         counts->of[EG_CPU_COST_READ] += packed;
         counts->of[is_turned(&op->left) ? EG_CPU_COST_PACK_TURNED : EG_CPU_COST_PACK] += packed;
@@ -184,8 +189,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
                  of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
     const double of_result = count_result(row, op, packs, counts);
     const double far = far_part(calibration, of_left + of_right + of_result);
-    const bool is_scattered =
-        (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) && !eg_cpu_is_near(&op->right, true);
+    const bool is_scattered = (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) && !packs_both &&
+                              !eg_cpu_is_near(&op->right, true);
     const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
     counts->of[is_scattered ? EG_CPU_COST_SCATTERED : EG_CPU_COST_FAR] +=
         of_right * of_lines * row_blocks * far;

@@ -49,7 +49,9 @@
     X(WIDEN, widen)               /* a number of 16 bits that vector units convert, */                       \
     X(NARROW, narrow)             /* and of a result that the tile loop converts back */                     \
     X(OUTER_STORE, outer_store)   /* outer products without an epilogue: a number of the result, */          \
-    X(OUTER_FAR, outer_far)       /* and a byte of it that is stored through the caches */
+    X(OUTER_FAR, outer_far)       /* and a byte of it that is stored through the caches; */                  \
+    X(PACKED_K, packed_k)         /* one k of a whole tile whose block has packed both operands, */          \
+    X(PACKED_LEFT, packed_left)   /* and a number of the left one that it packs */
 
 #define EG_CPU_COST(NAME, name) EG_CPU_COST_##NAME,
 typedef enum eg_cpu_cost { EG_CPU_COST_TABLE(EG_CPU_COST) EG_CPU_COSTS } eg_cpu_cost;

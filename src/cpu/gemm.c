@@ -11,47 +11,9 @@
  */
 #include <string.h>
 
-#include "product.h"
+#include "gemm.h"
 
 /* ---- One tile ----------------------------------------------------------------------------------- */
-
-/* A stream's lines: so many rows a group of nr k, lines of each, and bytes from one to the next. */
-typedef struct stream_lines {
-    int64_t rows, of_row, stride;
-    int64_t offsets[EG_CPU_WIDEST];
-} stream_lines;
-
-typedef struct block {
-    int64_t item, row, col, rows, cols;
-    char *tiles;  /* down each micro-panel and then across; or those that take turns */
-    char *spare;  /* scratch for the epilogue */
-    char *panel;  /* the right operand's micro-panel: of fused packing, or a narrow one */
-    char *tail;   /* the left operand's last rows, where they are no whole tile */
-    eg_side left; /* its rows, where the block packs them */
-    stream_lines *lines;
-    eg_deferred_flush *deferred;
-    eg_tile_epilogue *epilogue; /* of the tile before */
-} block;
-
-/* Vector units: memory that is read next, as lists of rows of so many bytes. Each of some tiles prefetches a
- * part of one list. */
-typedef struct upcoming {
-    const char *list;       /* the first row of the list at hand, */
-    int64_t lists, to_next; /* of so many left, and bytes from one to the next */
-    int64_t length, stride; /* of a list: rows, and bytes from one to the next; no rows: nothing */
-    int64_t bytes;          /* of a row */
-    const char *at;         /* the next part begins here, */
-    int64_t left;           /* and the list has so many rows left */
-    int64_t part, rows_a_group;
-} upcoming;
-
-/* k in [k, k + depth) of product number `summand`. */
-typedef struct pass {
-    int64_t summand, k, depth;
-    int64_t groups; /* of nr k, at least 1 */
-    bool first, last;
-    upcoming right; /* vector units: what is read next */
-} pass;
 
 /* The micro-kernel stores to the caller's memory: whole vectors, with no epilogue but a bias and relu. Of
  * their tiles those that lack rows have an epilogue of their own. */
@@ -59,11 +21,11 @@ static bool has_direct_tiles(const eg_product *x, const eg_tile *tile) {
     return x->stores_result && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
 }
 
-static bool is_stored_directly(const eg_product *x, const eg_tile *tile) {
+bool eg_cpu_stores_tile(const eg_product *x, const eg_tile *tile) {
     return has_direct_tiles(x, tile) && tile->rows == x->mr;
 }
 
-static void store_directly(const eg_product *x, const eg_tile *tile, eg_micro_tile *sums) {
+void eg_cpu_place_result(const eg_product *x, const eg_tile *tile, eg_micro_tile *sums) {
     const eg_operand *bias = x->epilogue->bias;
     sums->out = eg_cpu_at(x->out, tile->item, tile->row, tile->col);
     sums->out_stride = x->out->row_stride;
@@ -73,7 +35,8 @@ static void store_directly(const eg_product *x, const eg_tile *tile, eg_micro_ti
 }
 
 /* Whether the tile is the last one of an epilogue, which has all of `finished`. */
-static bool ends_epilogue(const eg_product *x, const block *b, const eg_tile *tile, eg_tile *finished) {
+static bool ends_epilogue(const eg_product *x, const eg_gemm_block *b, const eg_tile *tile,
+                          eg_tile *finished) {
     const int64_t end = tile->row + tile->rows, above = tile->row & (x->epilogue_rows - 1);
     const bool alone = has_direct_tiles(x, tile);
     if ((end & (x->epilogue_rows - 1)) != 0 && end < b->row + b->rows && !alone) return false;
@@ -84,24 +47,7 @@ static bool ends_epilogue(const eg_product *x, const block *b, const eg_tile *ti
     return true;
 }
 
-/* One tile of one pass. After the last pass comes the epilogue: at once, or in steps during the next tile. */
-static void run_tile(const eg_product *x, const block *b, const pass *pass, const eg_micro_operand *left,
-                     const eg_micro_operand *right, eg_prefetch_plan *plan, const eg_tile *tile, char *copy) {
-    if (pass->last && x->prefetch_in == NULL) eg_cpu_epilogue_prefetch(x->epilogue, tile, x->prefetch_out);
-    plan->rows = !pass->last ? 0 : x->turns ? tile->cols : tile->rows;
-    plan->epilogue = b->epilogue;
-    plan->epilogue_step = eg_cpu_epilogue_step;
-    plan->epilogue_steps = b->epilogue->of != NULL ? b->epilogue->steps - b->epilogue->step : 0;
-    const bool direct = pass->last && is_stored_directly(x, tile);
-    eg_micro_tile sums = {.initial = pass->first ? NULL : tile->values,
-                          .out = tile->values,
-                          .out_stride = x->nr,
-                          .rows = tile->rows,
-                          .copy = copy,
-                          .deferred = b->deferred};
-    if (direct) store_directly(x, tile, &sums);
-    x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
-    if (!pass->last || direct) return;
+void eg_cpu_finish_tile(const eg_product *x, const eg_gemm_block *b, const eg_tile *tile) {
     eg_tile finished;
     if (!ends_epilogue(x, b, tile, &finished)) return;
     eg_cpu_epilogue_finish(b->epilogue);
@@ -109,12 +55,33 @@ static void run_tile(const eg_product *x, const block *b, const pass *pass, cons
     if (!eg_cpu_has_tiles(x->kernel)) eg_cpu_epilogue_finish(b->epilogue);
 }
 
+/* One tile of one pass. After the last pass comes the epilogue: at once, or in steps during the next tile. */
+static void run_tile(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass,
+                     const eg_micro_operand *left, const eg_micro_operand *right, eg_prefetch_plan *plan,
+                     const eg_tile *tile, char *copy) {
+    if (pass->last && x->prefetch_in == NULL) eg_cpu_epilogue_prefetch(x->epilogue, tile, x->prefetch_out);
+    plan->rows = !pass->last ? 0 : x->turns ? tile->cols : tile->rows;
+    plan->epilogue = b->epilogue;
+    plan->epilogue_step = eg_cpu_epilogue_step;
+    plan->epilogue_steps = b->epilogue->of != NULL ? b->epilogue->steps - b->epilogue->step : 0;
+    const bool direct = pass->last && eg_cpu_stores_tile(x, tile);
+    eg_micro_tile sums = {.initial = pass->first ? NULL : tile->values,
+                          .out = tile->values,
+                          .out_stride = x->nr,
+                          .rows = tile->rows,
+                          .copy = copy,
+                          .deferred = b->deferred};
+    if (direct) eg_cpu_place_result(x, tile, &sums);
+    x->kernel->micro.multiply(left, right, pass->depth, tile->cols, &sums, plan);
+    if (pass->last && !direct) eg_cpu_finish_tile(x, b, tile);
+}
+
 /* ---- The prefetch plan -------------------------------------------------------------------------- */
 
 /* What the product reads of the right operand after the `width` columns at `col`: as many further columns, or
  * the first of the next pass, summand or block. */
-static eg_part part_after(const eg_product *x, const block *b, const pass *pass, int64_t *item, int64_t col,
-                          int64_t width) {
+static eg_part part_after(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass,
+                          int64_t *item, int64_t col, int64_t width) {
     eg_part next = {.k = pass->k, .depth = pass->depth, .col = col + width};
     if (next.col >= b->col + b->cols && !pass->last) {
         next.col = b->col;
@@ -132,8 +99,8 @@ static eg_part part_after(const eg_product *x, const block *b, const pass *pass,
 /* AMX with fused packing: the rows of B from which the next micro-panel will be packed, some with each tile.
  * Distant lines come at half the speed. So where a row of it is one line, the plan takes the next pass
  * instead, with all columns of the block. */
-static void plan_source_rows(eg_prefetch_plan *plan, const eg_product *x, const block *b, const pass *pass,
-                             int64_t item, int64_t col) {
+static void plan_source_rows(eg_prefetch_plan *plan, const eg_product *x, const eg_gemm_block *b,
+                             const eg_gemm_pass *pass, int64_t item, int64_t col) {
     enum { LINE = 64 };
     const bool down = x->b.col_stride == 1;
     if (!down && x->b.row_stride != 1) return;
@@ -152,8 +119,8 @@ static void plan_source_rows(eg_prefetch_plan *plan, const eg_product *x, const 
 
 /* AMX: the next micro-panel of the right operand, and the left operand's for the next pass or block. No
  * hardware prefetcher follows tile loads. */
-static void plan_blocks(eg_prefetch_plan *plan, const eg_product *x, const block *b, const pass *pass,
-                        int64_t item, int64_t col) {
+static void plan_blocks(eg_prefetch_plan *plan, const eg_product *x, const eg_gemm_block *b,
+                        const eg_gemm_pass *pass, int64_t item, int64_t col) {
     if (x->fused) {
         plan_source_rows(plan, x, b, pass, item, col);
     } else {
@@ -167,8 +134,8 @@ static void plan_blocks(eg_prefetch_plan *plan, const eg_product *x, const block
 
 /* With the left operand in place: the next tile's rows, of which so many are left, while the first
  * micro-panel of a block meets this one's. */
-static void plan_left_rows(eg_prefetch_plan *plan, const eg_product *x, const pass *pass, const char *at,
-                           int64_t left) {
+static void plan_left_rows(eg_prefetch_plan *plan, const eg_product *x, const eg_gemm_pass *pass,
+                           const char *at, int64_t left) {
     plan->left_rows = left > 0 ? x->mr : 0;
     plan->left = (eg_prefetch_rows){at + x->mr * x->left.index, x->left.index, pass->depth * x->left.k};
 }
@@ -188,8 +155,8 @@ static eg_prefetch_rows rows_of_turned(const eg_operand *x, const eg_tile *tile)
 
 /* The rows that the epilogue of the first tile touches. They are for the last pass: prefetched earlier, they
  * would be evicted again, or evict what the passes read. */
-static void plan_epilogue_rows(eg_prefetch_plan *plan, const eg_product *x, const pass *pass,
-                               const eg_tile *tile) {
+void eg_cpu_plan_epilogue(eg_prefetch_plan *plan, const eg_product *x, const eg_gemm_pass *pass,
+                          const eg_tile *tile) {
     plan->rows_a_group = eg_ceil_div(x->mr, pass->groups);
     if (x->prefetch_out != NULL) {
         plan->out = x->turns ? rows_of_turned(x->prefetch_out, tile) : rows_of(x->prefetch_out, tile);
@@ -202,40 +169,40 @@ static void plan_epilogue_rows(eg_prefetch_plan *plan, const eg_product *x, cons
 }
 
 /* Whether what the right operand is read from is prefetched as a stream. */
-static bool has_stream(const eg_product *x, const block *b) {
+static bool has_stream(const eg_product *x, const eg_gemm_block *b) {
     return x->kernel->micro.streams && x->left.micro.index_stride != 1 &&
            b->rows * (int64_t)x->size <= EG_CPU_STREAMED_BYTES;
 }
 
 /* And for a whole pass. Rows of B are then long pieces of memory, which come at twice the rate of those of a
  * micro-panel. */
-static bool reads_passes(const eg_product *x, const block *b) {
+static bool reads_passes(const eg_product *x, const eg_gemm_block *b) {
     return has_stream(x, b) && x->fused && x->b.col_stride == 1;
 }
 
 /* What follows the `width` columns at `col`: of micro-panels, or with fused packing of B, from which they
  * will be packed. In rows of `most` bytes. */
-static upcoming upcoming_right(const eg_product *x, const block *b, const pass *pass, int64_t item,
-                               int64_t col, int64_t width, int64_t most) {
+static eg_upcoming upcoming_right(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass,
+                                  int64_t item, int64_t col, int64_t width, int64_t most) {
     enum { LINE = 64 };
     const eg_part next = part_after(x, b, pass, &item, col, width);
     const int64_t size = (int64_t)eg_size_of(x->b.dtype), row = x->nr * (int64_t)x->size;
     if (!x->fused) {
         const bool dense = x->right.k == row;
-        return (upcoming){.list = eg_side_at(&x->right, item, next.col, next.k),
-                          .lists = 1,
-                          .length = dense ? eg_ceil_div(next.depth * row, most) : next.depth,
-                          .stride = dense            ? most
-                                    : next.depth > 1 ? x->right.k
-                                                     : 0,
-                          .bytes = dense ? most : row};
+        return (eg_upcoming){.list = eg_side_at(&x->right, item, next.col, next.k),
+                             .lists = 1,
+                             .length = dense ? eg_ceil_div(next.depth * row, most) : next.depth,
+                             .stride = dense            ? most
+                                       : next.depth > 1 ? x->right.k
+                                                        : 0,
+                             .bytes = dense ? most : row};
     }
     const bool down = x->b.col_stride == 1;
     const int64_t bytes = (down ? next.cols : next.depth) * size, lists = eg_ceil_div(bytes, most);
-    upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col),
-                  .lists = lists,
-                  .to_next = eg_ceil_div(bytes, lists * LINE) * LINE,
-                  .length = down ? next.depth : next.cols};
+    eg_upcoming w = {.list = eg_cpu_at(&x->b, item, next.k, next.col),
+                     .lists = lists,
+                     .to_next = eg_ceil_div(bytes, lists * LINE) * LINE,
+                     .length = down ? next.depth : next.cols};
     if (!down && x->b.row_stride != 1) w.length = 0;
     w.bytes = w.to_next;
     if (w.length > 1) w.stride = (down ? x->b.row_stride : x->b.col_stride) * size;
@@ -244,15 +211,16 @@ static upcoming upcoming_right(const eg_product *x, const block *b, const pass *
 
 /* The left operand of the next pass, of the next summand's first one, or of the next block's. A single pass
  * reads the same again. The hardware prefetcher sees only a few lines in a row. */
-static upcoming upcoming_left(const eg_product *x, const block *b, const pass *pass, int64_t item) {
+static eg_upcoming upcoming_left(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass,
+                                 int64_t item) {
     const eg_side *left = &x->left;
-    if (left->in_place || x->depth <= x->kc) return (upcoming){.length = 0};
+    if (left->in_place || x->depth <= x->kc) return (eg_upcoming){.length = 0};
     const int64_t nr = x->nr, after = pass->k + pass->depth, k = after < x->depth ? after : 0;
     const int64_t depth = eg_least(x->kc, x->depth - k);
     const bool transposed = left->panel_width == nr;
     const int64_t skipped =
         transposed ? b->row - eg_div(b->row, nr) * nr : 0; /* columns of the micro-panel */
-    return (upcoming){
+    return (eg_upcoming){
         .list = eg_side_at(left, k == 0 && !pass->last ? item + 1 : item, b->row - skipped, k),
         .lists = eg_ceil_div(transposed ? skipped + b->rows : depth, nr),
         .to_next = transposed ? left->panel : nr * left->k,
@@ -263,7 +231,7 @@ static upcoming upcoming_left(const eg_product *x, const block *b, const pass *p
 
 /* Divides the lists among `tiles` tiles, of which those before `tile` have had their parts. Every group of k
  * prefetches as many rows: some beyond the part cost less than a mispredicted branch. */
-static void divide_prefetch(upcoming *w, int64_t tile, int64_t tiles, int64_t groups) {
+static void divide_prefetch(eg_upcoming *w, int64_t tile, int64_t tiles, int64_t groups) {
     if (w->length == 0) return;
     const int64_t a_list = tiles > w->lists ? eg_div(tiles, w->lists) : 1, before = eg_div(tile, a_list);
     w->part = eg_ceil_div(w->length, a_list);
@@ -276,7 +244,7 @@ static void divide_prefetch(upcoming *w, int64_t tile, int64_t tiles, int64_t gr
 }
 
 /* Goes on by a part. */
-static void advance(upcoming *w) {
+static void advance(eg_upcoming *w) {
     w->at += w->part * w->stride;
     w->left -= w->part;
     if (w->left > 0) return;
@@ -285,13 +253,13 @@ static void advance(upcoming *w) {
     w->left = w->length;
 }
 
-static void take_prefetch(eg_prefetch_slice *slice, upcoming *w) {
+static void take_prefetch(eg_prefetch_slice *slice, eg_upcoming *w) {
     if (w->length == 0) return;
     slice->at = w->at, slice->stride = w->stride, slice->rows_a_group = w->lists > 0 ? w->rows_a_group : 0;
     advance(w);
 }
 
-static void take_stream(eg_prefetch_stream *stream, upcoming *w, const int64_t *offsets) {
+static void take_stream(eg_prefetch_stream *stream, eg_upcoming *w, const int64_t *offsets) {
     const bool any = w->length > 0 && w->lists > 0;
     *stream = (eg_prefetch_stream){any ? w->at : NULL, offsets, w->rows_a_group * w->stride};
     if (any) advance(w);
@@ -299,7 +267,7 @@ static void take_stream(eg_prefetch_stream *stream, upcoming *w, const int64_t *
 
 /* A stream's lines of a group of nr k: of as many rows as have room, and across them. Most micro-panels have
  * those of the one before. */
-static void place_lines(upcoming *w, int64_t nr, stream_lines *at) {
+static void place_lines(eg_upcoming *w, int64_t nr, eg_stream_lines *at) {
     enum { LINE = 64 };
     if (w->length == 0) return;
     const int64_t of_row = eg_ceil_div(w->bytes, LINE);
@@ -318,7 +286,8 @@ static void place_lines(upcoming *w, int64_t nr, stream_lines *at) {
 }
 
 /* What comes after `width` columns, divided among the tiles that multiply with them. */
-static void begin_right(const eg_product *x, const block *b, pass *pass, int64_t col, int64_t width) {
+static void begin_right(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass *pass, int64_t col,
+                        int64_t width) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr;
     const int64_t tiles = eg_ceil_div(b->rows, x->mr) * eg_ceil_div(width, nr);
     const bool stream = has_stream(x, b);
@@ -354,13 +323,13 @@ static bool is_narrow(const eg_product *x, int64_t cols) {
 }
 
 /* Fused packing by the first tile, which reads B in place and copies what it reads. */
-static bool copies(const eg_product *x, const block *b, int64_t cols) {
+static bool copies(const eg_product *x, const eg_gemm_block *b, int64_t cols) {
     return reads_passes(x, b) && x->b.dtype == x->kernel->compute && cols == x->nr && b->rows > x->mr;
 }
 
 /* The right operand's micro-panel at `col`: packed before, or by fused packing now. */
-static void find_right(const eg_product *x, const block *b, const pass *pass, int64_t item, int64_t col,
-                       eg_micro_operand *right) {
+static void find_right(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass, int64_t item,
+                       int64_t col, eg_micro_operand *right) {
     const eg_part part = {
         .k = pass->k, .depth = pass->depth, .col = col, .cols = eg_least(x->nr, x->cols - col)};
     const bool narrow = is_narrow(x, part.cols);
@@ -381,11 +350,11 @@ static void find_right(const eg_product *x, const block *b, const pass *pass, in
 }
 
 /* And whole tiles of rows: the last ones are copied, once for all micro-panels of a pass. */
-static bool has_tail(const eg_product *x, const block *b) {
+static bool has_tail(const eg_product *x, const eg_gemm_block *b) {
     return x->left.in_place && !eg_cpu_is_amx(x->kernel) && b->rows % x->mr != 0;
 }
 
-static void load_tail(const eg_product *x, const block *b, const pass *pass) {
+static void load_tail(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr;
     const int64_t rows = b->rows % x->mr, first = b->row + b->rows - rows;
     char *to = b->tail;
@@ -395,7 +364,7 @@ static void load_tail(const eg_product *x, const block *b, const pass *pass) {
 }
 
 /* All rows of the block against the micro-panel at `col`. */
-static void run_panel(const eg_product *x, const block *b, pass *pass, int64_t col) {
+static void run_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass *pass, int64_t col) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr, mr = x->mr;
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
@@ -418,7 +387,7 @@ static void run_panel(const eg_product *x, const block *b, pass *pass, int64_t c
                     .spare = b->spare};
     eg_prefetch_plan plan = {.right_blocks = right.at};
     const bool stream = has_stream(x, b);
-    upcoming next_left = {.length = 0};
+    eg_upcoming next_left = {.length = 0};
     if (eg_cpu_is_amx(x->kernel)) {
         plan_blocks(&plan, x, b, pass, item, col);
     } else {
@@ -426,7 +395,7 @@ static void run_panel(const eg_product *x, const block *b, pass *pass, int64_t c
         if (!reads_passes(x, b)) begin_right(x, b, pass, col, nr);
         divide_prefetch(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->groups);
     }
-    if (pass->last) plan_epilogue_rows(&plan, x, pass, &tile);
+    if (pass->last) eg_cpu_plan_epilogue(&plan, x, pass, &tile);
     const int64_t to_next_pass = (pass->last ? -pass->k : pass->depth) * x->left.k;
     const int64_t to_next_out = x->turns ? mr * (int64_t)eg_size_of(x->result.dtype) : mr * plan.out.stride;
     const int64_t in_turn = eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1;
@@ -460,7 +429,7 @@ static void run_panel(const eg_product *x, const block *b, pass *pass, int64_t c
 
 /* AMX: the block's rows of the left operand for this pass. They stay in L2 for all micro-panels, and no other
  * core reads them. */
-static void pack_left(const eg_product *x, block *b, const pass *pass) {
+static void pack_left(const eg_product *x, eg_gemm_block *b, const eg_gemm_pass *pass) {
     const eg_amx_grid grid = eg_amx_grid_of(x->kernel->pack.bf16_terms, b->rows, pass->depth);
     const eg_part part = {.k = pass->k, .depth = pass->depth, .col = b->row, .cols = b->rows};
     const eg_operand transposed = eg_cpu_transpose(x->a);
@@ -471,8 +440,12 @@ static void pack_left(const eg_product *x, block *b, const pass *pass) {
                           b->tail);
 }
 
-static void run_pass(const eg_product *x, block *b, pass *pass) {
+static void run_pass(const eg_product *x, eg_gemm_block *b, eg_gemm_pass *pass) {
     pass->groups = pass->depth > 0 ? eg_ceil_div(pass->depth, x->nr) : 1;
+    if (x->packs_both) {
+        eg_cpu_run_packed_pass(x, b, pass);
+        return;
+    }
     if (x->packs_left) pack_left(x, b, pass);
     if (has_tail(x, b)) load_tail(x, b, pass);
     if (reads_passes(x, b)) begin_right(x, b, pass, b->col, b->cols);
@@ -486,18 +459,21 @@ static void run_block(void *arg, int64_t index, int thread) {
     const size_t tile = (size_t)(x->mr * x->nr) * x->size;
     eg_tile_epilogue epilogue;
     eg_deferred_flush deferred;
-    stream_lines lines;
+    eg_stream_lines lines;
+    eg_packed_slots slots;
     lines.rows = 0;
+    slots.steps = 0;
     epilogue.of = NULL;
     deferred.to = NULL, deferred.row = EG_AMX_BLOCK;
     const int64_t down = eg_div(index, x->col_blocks), item = eg_div(down, x->row_blocks);
-    block b = {.item = item,
-               .row = x->first + (down - item * x->row_blocks) * x->mc,
-               .col = (index - down * x->col_blocks) * x->nc,
-               .spare = eg_cpu_scratch(x->run, thread),
-               .lines = &lines,
-               .deferred = &deferred,
-               .epilogue = &epilogue};
+    eg_gemm_block b = {.item = item,
+                       .row = x->first + (down - item * x->row_blocks) * x->mc,
+                       .col = (index - down * x->col_blocks) * x->nc,
+                       .spare = eg_cpu_scratch(x->run, thread),
+                       .lines = &lines,
+                       .slots = &slots,
+                       .deferred = &deferred,
+                       .epilogue = &epilogue};
     b.rows = eg_least(x->mc, x->rows - b.row);
     b.cols = eg_least(x->nc, x->cols - b.col);
     b.tiles = b.spare + (size_t)eg_cpu_spare_numbers(kernel) * x->size;
@@ -505,19 +481,20 @@ static void run_block(void *arg, int64_t index, int thread) {
     const int64_t terms = kernel->pack.bf16_terms;
     const size_t number = terms > 0 ? 2 * (size_t)terms : x->size; /* of a micro-panel */
     b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * number : 0);
+    if (x->packs_both) b.tail = b.panel + (x->fused || x->widens ? (size_t)(x->kc * x->nc) * number : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);
     if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < x->summed; summand++) {
         for (int64_t i = 0; i < passes; i++) {
             run_pass(x, &b,
-                     &(pass){.summand = summand,
-                             .k = i * kc,
-                             .depth = eg_least(kc, x->depth - i * kc),
-                             .first = summand == 0 && i == 0,
-                             .last = summand == x->summed - 1 && i == passes - 1});
+                     &(eg_gemm_pass){.summand = summand,
+                                     .k = i * kc,
+                                     .depth = eg_least(kc, x->depth - i * kc),
+                                     .first = summand == 0 && i == 0,
+                                     .last = summand == x->summed - 1 && i == passes - 1});
         }
     }
-    if (x->summed == 0 || passes == 0) run_pass(x, &b, &(pass){.first = true, .last = true});
+    if (x->summed == 0 || passes == 0) run_pass(x, &b, &(eg_gemm_pass){.first = true, .last = true});
     if (kernel->micro.flush != NULL) kernel->micro.flush(&deferred);
     eg_cpu_epilogue_finish(&epilogue);
     if (x->epilogue->non_temporal) eg_cpu_order_stores();

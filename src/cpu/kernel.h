@@ -68,6 +68,27 @@ typedef struct eg_prefetch_plan {
     int64_t epilogue_steps; /* that are left */
 } eg_prefetch_plan;
 
+/* The same where both operands are packed for their tiles: with every `step` k a line of what the next pass
+ * packs of the right and of the left operand, and with every four k one of what the epilogue of the tile
+ * touches. A slot says how far from where the tile's begin. */
+enum { EG_CPU_PART = 4, EG_CPU_PARTS = 3, EG_CPU_MOST_STEPS = 32 }; /* k; of a step; and of a pass */
+typedef struct eg_prefetch_slot {
+    int64_t right, left, out[EG_CPU_PARTS], in[EG_CPU_PARTS]; /* bytes */
+} eg_prefetch_slot;
+
+typedef struct eg_prefetch_slots {
+    const eg_prefetch_slot *slot;        /* one for each step */
+    const char *right, *left, *out, *in; /* from here on; never NULL */
+    bool ends;                           /* with `out` and `in` */
+} eg_prefetch_slots;
+
+/* Rows of a left operand that a block packs: strides are in elements. */
+typedef struct eg_left_source {
+    int64_t row_stride, k_stride; /* one of them is 1 */
+    int64_t group_stride;         /* from one group of nr k to the next, where k_stride is 1 */
+    int64_t rows, depth;
+} eg_left_source;
+
 /* An operand as a micro-kernel reads it, packed in micro-panels or where its caller has it. Strides are in
  * elements. AMX tile blocks follow each other and need none: 0. */
 typedef struct eg_micro_operand {
@@ -190,6 +211,12 @@ typedef struct eg_micro_kernel {
     void (*multiply)(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth, int64_t cols,
                      const eg_micro_tile *tile, const eg_prefetch_plan *plan);
 
+    /* The same where a block has packed its rows of the left operand (packing.left), and the right one is a
+     * micro-panel. NULL: the row has no such kernel. */
+    void (*multiply_packed)(const void *left, bool by_rows, const void *right, int64_t depth, int64_t cols,
+                            const eg_micro_tile *tile, const eg_prefetch_slots *slots);
+    int step; /* k that are neighbours in a row packed so */
+
     /* sums += left · right. NULL: the row has no such kernel. */
     void (*few_rows)(const eg_few_rows *of);
     int rows_along_k; /* AMX tile blocks: so few rows lie as a left operand even for a right one in place */
@@ -216,6 +243,11 @@ typedef struct eg_packing {
      * nr columns and `padded` rows. */
     void (*load)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride, int64_t col_stride,
                  int64_t rows, int64_t cols, int64_t padded);
+
+    /* For multiply_packed: rows of the left operand, mr at a time, in the order in which a tile reads them.
+     * Of rows whose k are neighbours (by_rows) each has `step` k, and the next `step` k follow all mr rows;
+     * else the mr numbers of each k follow each other. Zeros up to whole tiles and steps. */
+    void (*left)(void *to, const void *from, eg_dtype dtype, const eg_left_source *source);
 
     /* AMX tile blocks: splits rows [first, first + count) and the rows 16 below them into bf16 terms, for the
      * layouts that are wanted. The block has rows x cols numbers, f32 or of the layer's type, and zeros

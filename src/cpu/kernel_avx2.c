@@ -13,6 +13,7 @@
 #define EG_MR        4
 #define EG_NV        3
 #define EG_KC        192
+#define EG_PACKS_BOTH
 #include "kernel_template.h"
 
 #define EG_KERNEL    avx2_f64_4x12
@@ -20,4 +21,5 @@
 #define EG_MR        4
 #define EG_NV        3
 #define EG_KC        192
+#define EG_PACKS_BOTH
 #include "kernel_template.h"

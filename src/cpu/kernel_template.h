@@ -7,6 +7,7 @@
  *   EG_KC_FUSED         with fused packing; EG_KC if left out
  *   EG_KC_FEW           with fused packing and few rows; EG_KC_FUSED if left out or 0
  *   EG_NEEDS            instruction-set bits
+ *   EG_PACKS_BOTH       if defined, blocks may pack both operands: packed_template.h
  *
  * The accumulators take EG_MR * EG_NV registers, a row of the right operand EG_NV, and a number of the left
  * operand one: 28 of 32 for 8x48 on AVX-512, all 16 for 4x24 on AVX2. Each k costs EG_NV loads and EG_MR
@@ -236,6 +237,9 @@ static void EG_V(multiply)(const eg_micro_operand *left, const eg_micro_operand 
     }
 }
 
+#ifdef EG_PACKS_BOTH
+#include "packed_template.h"
+#endif
 #include "few_rows_template.h"
 #include "outer_template.h"
 
@@ -271,11 +275,22 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
               .streams = EG_VECTOR_BYTES == 64,
               .depth_at_once = 1,
               .multiply = EG_V(multiply),
+#ifdef EG_PACKS_BOTH
+              .multiply_packed = EG_V(multiply_packed),
+              .step = EG_V(step),
+#endif
               .few_rows = EG_V(few_rows),
               .outer = EG_V(outer),
               .stream_row = EG_V(stream_row),
               .peak = EG_V(peak)},
-    .pack = {.unscale = 1, .load = EG_V(load_tile)},
+    .pack =
+        {
+            .unscale = 1,
+            .load = EG_V(load_tile),
+#ifdef EG_PACKS_BOTH
+            .left = EG_V(pack_left),
+#endif
+        },
     .blocking = {.mc = EG_REAL_BITS == 64 ? 128 : 192,
                  .nc = 240,
                  .kc = EG_KC,
@@ -289,6 +304,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
 };
 
+#undef EG_PACKS_BOTH
 #undef EG_KC
 #undef EG_KC_SINGLE_PASS
 #undef EG_KC_FUSED

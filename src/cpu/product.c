@@ -53,6 +53,9 @@ static void find_side(eg_side *s, const eg_product *x, const eg_view *view, int 
     if (where == EG_CPU_NOWHERE) return;
     if (where == EG_CPU_FUSED && role != RIGHT) return; /* of each block: pack_left */
     if (where == EG_CPU_FUSED && !is_pack) {
+        const eg_operand operand = eg_cpu_bind(x->run->call, view);
+        place_side(s, &operand, role == RIGHT, x->nr); /* from where a block packs it */
+        s->in_place = x->packs_both;
         s->micro = (eg_micro_operand){.index_stride = 1, .k_stride = x->nr, .group_stride = x->nr * x->nr};
     } else if (where == EG_CPU_IN_PLACE) {
         const eg_operand operand = eg_cpu_bind(x->run->call, view);
@@ -95,6 +98,7 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->widens = eg_cpu_widens_pack(kernel, &op->right);
     x->fused = detail->right == EG_CPU_FUSED && !x->widens;
     x->single_pass = detail->single_pass;
+    x->packs_both = detail->packs_both;
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
     if (x->fused || x->right.in_place) x->b = eg_cpu_bind(run->call, &op->right);

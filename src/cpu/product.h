@@ -32,6 +32,7 @@ typedef struct eg_product {
     bool packs_left;                  /* each block packs its rows of the left operand for itself, */
     bool fused;                       /* and the right operand, */
     bool widens;                      /* or converts micro-panels of a pack */
+    bool packs_both;                  /* vector units: or both for its tiles: gemm_packed.c */
     bool single_pass;                 /* the whole depth is summed in registers */
     bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue, */
     bool relu;                        /* or this after the epilogue's bias */

@@ -56,6 +56,12 @@ EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_
             _mm256_storeu_ps(to + j,
                              _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)from + j))));
         }
+        for (; stride == 1 && j + 4 <= count; j += 4) {
+            __m128i four = {0};
+            memcpy(&four, (const uint16_t *)from + j, 4 * sizeof(uint16_t));
+            const __m256 numbers = _mm256_cvtph_ps(four);
+            memcpy(to + j, &numbers, 4 * sizeof(float));
+        }
 #elif defined(EG_USE_NEON)
         for (; stride == 1 && j + 4 <= count; j += 4)
             vst1q_f32(to + j, vcvt_f32_f16((float16x4_t)vld1_u16((const uint16_t *)from + j)));

@@ -122,10 +122,18 @@ static double product_time(const eg_cpu_compiler *c, const eg_op *op, const way 
     return eg_cpu_estimate(c->costs, &counts);
 }
 
+/* A left operand that a block of vector units packs: then it packs the right one too. */
+static bool packs_both(const eg_cpu_compiler *c, int left) {
+    return left == EG_CPU_FUSED && !eg_cpu_is_amx(c->kernel);
+}
+
+static eg_cpu_blocks blocks_of(const eg_cpu_compiler *c, const eg_op *op, int left, int right, int threads) {
+    return packs_both(c, left) ? eg_cpu_packed_blocks(c->kernel, threads, op)
+                               : eg_cpu_blocks_of(c->kernel, threads, op, right == EG_CPU_FUSED);
+}
+
 static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right, int threads, way *best) {
-    way x = {.left = left,
-             .right = right,
-             .blocks = eg_cpu_blocks_of(c->kernel, threads, op, right == EG_CPU_FUSED)};
+    way x = {.left = left, .right = right, .blocks = blocks_of(c, op, left, right, threads)};
     x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, product_time(c, op, &x),
                             eg_cpu_count_blocks(op, &x.blocks));
     const int64_t down = eg_ceil_div(op->rows, x.blocks.mc), across = eg_ceil_div(op->cols, x.blocks.nc);
@@ -137,8 +145,7 @@ static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right,
 /* On as many threads as pay by the blocks of one. Those of several may be smaller, and cost more than the
  * threads save. */
 static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
-    const way one = {
-        .left = left, .right = right, .blocks = eg_cpu_blocks_of(c->kernel, 1, op, right == EG_CPU_FUSED)};
+    const way one = {.left = left, .right = right, .blocks = blocks_of(c, op, left, right, 1)};
     const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, product_time(c, op, &one),
                                                 eg_cpu_units(c->kernel, op));
     try_way_on(c, op, left, right, 1, best);
@@ -175,6 +182,17 @@ static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3])
     if (!refuses_too_late(c) && eg_cpu_may_fuse(c->kernel, op) &&
         (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
+    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
+    return count;
+}
+
+/* The same where each block packs both. */
+static int packed_ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) {
+    const eg_cpu_way only = c->calibration->right;
+    int count = 0;
+    if (op->right.space == EG_PACKED_B)
+        return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
+    if (op->right.space == EG_OPERAND && only != EG_CPU_PACKED) ways[count++] = EG_CPU_FUSED;
     if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
     return count;
 }
@@ -247,6 +265,11 @@ static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way 
         try_outer(c, op, threads, best);
         if (only == EG_CPU_OUTER) return;
     }
+    if (eg_cpu_may_pack_both(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES)) {
+        rights = packed_ways_of_right(c, op, right);
+        for (int i = 0; i < rights; i++) try_way(c, op, EG_CPU_FUSED, right[i], threads, best);
+        if (only == EG_CPU_FUSES) return;
+    }
     if (op->depth > 0) lefts = ways_of_left(c, op, left), rights = ways_of_right(c, op, right);
     for (int i = 0; i < lefts * rights; i++)
         try_way(c, op, left[i / rights], right[i % rights], threads, best);
@@ -277,6 +300,9 @@ static void choose_way(eg_cpu_compiler *c, int index, int threads) {
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
     c->detail[index].streams = (uint8_t)best.streams;
+    c->detail[index].packs_both = packs_both(c, best.left);
+    if (c->detail[index].packs_both)
+        best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }
