@@ -460,9 +460,9 @@ static void run_block(void *arg, int64_t index, int thread) {
     eg_tile_epilogue epilogue;
     eg_deferred_flush deferred;
     eg_stream_lines lines;
-    eg_packed_slots slots;
+    eg_packed_lines packed;
     lines.rows = 0;
-    slots.steps = 0;
+    packed.steps = 0;
     epilogue.of = NULL;
     deferred.to = NULL, deferred.row = EG_AMX_BLOCK;
     const int64_t down = eg_div(index, x->col_blocks), item = eg_div(down, x->row_blocks);
@@ -471,7 +471,7 @@ static void run_block(void *arg, int64_t index, int thread) {
                        .col = (index - down * x->col_blocks) * x->nc,
                        .spare = eg_cpu_scratch(x->run, thread),
                        .lines = &lines,
-                       .slots = &slots,
+                       .packed = &packed,
                        .deferred = &deferred,
                        .epilogue = &epilogue};
     b.rows = eg_least(x->mc, x->rows - b.row);

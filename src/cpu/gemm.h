@@ -12,15 +12,15 @@ typedef struct eg_stream_lines {
     int64_t offsets[EG_CPU_WIDEST];
 } eg_stream_lines;
 
-/* The prefetch slots of a pass, and for what rows of memory each of their fields was filled in last. */
-typedef struct eg_slot_rows {
+/* The lines that the tiles of a pass prefetch, and for what rows of memory each field was filled in last. */
+typedef struct eg_line_rows {
     int64_t rows, lines, stride;
-} eg_slot_rows;
-typedef struct eg_packed_slots {
-    eg_prefetch_slot slot[EG_CPU_MOST_STEPS];
+} eg_line_rows;
+typedef struct eg_packed_lines {
+    eg_prefetch_step step[EG_CPU_MOST_STEPS];
     int64_t steps; /* of the pass */
-    eg_slot_rows right, left, out, in;
-} eg_packed_slots;
+    eg_line_rows right, left, out, in;
+} eg_packed_lines;
 
 typedef struct eg_gemm_block {
     int64_t item, row, col, rows, cols;
@@ -30,7 +30,7 @@ typedef struct eg_gemm_block {
     char *tail;  /* the left operand's last rows, where they are no whole tile; or the rows that are packed */
     eg_side left; /* its rows, where the block packs them */
     eg_stream_lines *lines;
-    eg_packed_slots *slots; /* of gemm_packed.c */
+    eg_packed_lines *packed; /* of gemm_packed.c */
     eg_deferred_flush *deferred;
     eg_tile_epilogue *epilogue; /* of the tile before */
 } eg_gemm_block;

@@ -66,11 +66,11 @@ static void pack_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
 static eg_upcoming divide_rows(const char *at, int64_t rows, int64_t stride, int64_t bytes, int64_t tiles) {
     eg_upcoming w = {.list = at, .at = at, .lists = 1, .length = rows, .left = rows, .stride = stride};
     if (rows < 1 || bytes < 1) return (eg_upcoming){.lists = 0};
-    const int64_t lines = eg_ceil_div(bytes, LINE);
+    const int64_t lines = (bytes - 1) / LINE + 1;
     if (tiles > rows) w.lists = eg_least(eg_div(tiles, rows), lines);
-    w.to_next = eg_ceil_div(lines, w.lists) * LINE;
-    w.lists = eg_ceil_div(lines * LINE, w.to_next);
-    w.bytes = w.to_next;
+    const int64_t each = (lines - 1) / w.lists + 1;
+    w.lists = (lines - 1) / each + 1;
+    w.bytes = w.to_next = each * LINE;
     w.part = eg_ceil_div(rows, tiles > w.lists ? eg_div(tiles, w.lists) : 1);
     return w;
 }
@@ -108,16 +108,16 @@ static next_pass after(const eg_product *x, const eg_gemm_block *b, const eg_gem
     return next;
 }
 
-/* Fills in a field of the slots, or `parts` of each: the lines of so many rows, row by row. */
-static void place_slots(eg_packed_slots *of, size_t field, int64_t parts, eg_slot_rows *made, int64_t rows,
+/* Fills in a field of the steps, or `parts` of each: the lines of so many rows, row by row. */
+static void place_lines(eg_packed_lines *of, size_t field, int64_t parts, eg_line_rows *made, int64_t rows,
                         int64_t bytes, int64_t stride) {
     const int64_t across = eg_ceil_div(bytes, LINE), lines = rows * across, count = of->steps * parts;
     if (made->rows == rows && made->lines == across && made->stride == stride) return;
-    *made = (eg_slot_rows){rows, across, stride};
+    *made = (eg_line_rows){rows, across, stride};
     int64_t row = 0, line = 0, due = 0;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = row * stride + line * LINE, slot = eg_div(i, parts);
-        memcpy((char *)&of->slot[slot] + field + (size_t)(i - slot * parts) * sizeof at, &at, sizeof at);
+        const int64_t at = row * stride + line * LINE, step = eg_div(i, parts);
+        memcpy((char *)&of->step[step] + field + (size_t)(i - step * parts) * sizeof at, &at, sizeof at);
         for (due += lines; due >= count; due -= count) {
             if (++line == across) line = 0, row++;
         }
@@ -125,13 +125,13 @@ static void place_slots(eg_packed_slots *of, size_t field, int64_t parts, eg_slo
 }
 
 /* The rows of a tile that its epilogue touches. */
-static void place_rows(eg_packed_slots *of, size_t field, eg_slot_rows *made, const eg_prefetch_rows *rows,
+static void place_rows(eg_packed_lines *of, size_t field, eg_line_rows *made, const eg_prefetch_rows *rows,
                        int64_t count) {
-    place_slots(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, rows->bytes, rows->stride);
+    place_lines(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, rows->bytes, rows->stride);
 }
 
-static void place_part(eg_packed_slots *of, size_t field, eg_slot_rows *made, const eg_upcoming *w) {
-    place_slots(of, field, 1, made, w->part, w->bytes, w->stride);
+static void place_part(eg_packed_lines *of, size_t field, eg_line_rows *made, const eg_upcoming *w) {
+    place_lines(of, field, 1, made, w->part, w->bytes, w->stride);
 }
 
 static void advance(eg_upcoming *w) {
@@ -182,19 +182,19 @@ static void run_panel(const eg_product *x, const eg_gemm_block *b, const eg_gemm
                     .cols = eg_least(nr, x->cols - col),
                     .spare = b->spare};
     eg_prefetch_plan plan = {0};
-    eg_prefetch_slots slots = {.slot = b->slots->slot, .ends = pass->last};
+    eg_prefetch_lines lines = {.step = b->packed->step, .ends = pass->last};
     if (pass->last) {
         eg_cpu_plan_epilogue(&plan, x, pass, &tile);
         next_tile(&plan, mr); /* a pass may be shorter than the way from memory */
-        place_rows(b->slots, offsetof(eg_prefetch_slot, out), &b->slots->out, &plan.out, tile.rows);
-        place_rows(b->slots, offsetof(eg_prefetch_slot, in), &b->slots->in, &plan.in, tile.rows);
+        place_rows(b->packed, offsetof(eg_prefetch_step, out), &b->packed->out, &plan.out, tile.rows);
+        place_rows(b->packed, offsetof(eg_prefetch_step, in), &b->packed->in, &plan.in, tile.rows);
     }
     for (; tile.row < end; tile.row += mr, left += to_next_left, place++) {
         tile.rows = eg_least(mr, end - tile.row);
         tile.values = b->tiles + (size_t)(x->single_pass ? place & in_turn : place) * tile_bytes;
-        slots.right = take(next_right, right), slots.left = take(next_left, right);
-        slots.out = plan.out.at != NULL ? plan.out.at : right;
-        slots.in = plan.in.at != NULL ? plan.in.at : right;
+        lines.right = take(next_right, right), lines.left = take(next_left, right);
+        lines.out = plan.out.at != NULL ? plan.out.at : right;
+        lines.in = plan.in.at != NULL ? plan.in.at : right;
         eg_micro_tile sums = {.initial = pass->first ? NULL : tile.values,
                               .out = tile.values,
                               .out_stride = nr,
@@ -203,7 +203,7 @@ static void run_panel(const eg_product *x, const eg_gemm_block *b, const eg_gemm
         if (direct) eg_cpu_place_result(x, &tile, &sums);
         if (pass->last && x->prefetch_in == NULL)
             eg_cpu_epilogue_prefetch(x->epilogue, &tile, x->prefetch_out);
-        x->kernel->micro.multiply_packed(left, by_rows, right, pass->depth, tile.cols, &sums, &slots);
+        x->kernel->micro.multiply_packed(left, by_rows, right, pass->depth, tile.cols, &sums, &lines);
         if (pass->last && !direct) eg_cpu_finish_tile(x, b, &tile);
         next_tile(&plan, mr);
     }
@@ -224,7 +224,7 @@ void eg_cpu_run_packed_pass(const eg_product *x, eg_gemm_block *b, eg_gemm_pass 
     const int64_t steps = eg_ceil_div(pass->depth, x->kernel->micro.step);
     const int64_t tiles_down = eg_ceil_div(b->rows, x->mr), panels = eg_ceil_div(b->cols, x->nr);
     const next_pass next = after(x, b, pass);
-    eg_packed_slots *s = b->slots;
+    eg_packed_lines *s = b->packed;
     eg_upcoming right = divide_side(x, &x->right, x->fused || x->widens ? x->b_dtype : x->kernel->compute,
                                     next.item, next.col, next.cols, next.k, next.depth, tiles_down * panels);
     if (x->fused || x->widens) pack_right(x, b, pass);
@@ -232,11 +232,11 @@ void eg_cpu_run_packed_pass(const eg_product *x, eg_gemm_block *b, eg_gemm_pass 
         memset(s, 0, sizeof *s);
         s->steps = steps;
     }
-    place_part(s, offsetof(eg_prefetch_slot, right), &s->right, &right);
+    place_part(s, offsetof(eg_prefetch_step, right), &s->right, &right);
     for (int64_t row = b->row, end; row < b->row + b->rows; row = end) {
         end = eg_least(row + EG_CPU_PACKED_ROWS, b->row + b->rows);
         eg_upcoming left = next_rows(x, b, pass, &next, end, eg_ceil_div(end - row, x->mr) * panels);
-        place_part(s, offsetof(eg_prefetch_slot, left), &s->left, &left);
+        place_part(s, offsetof(eg_prefetch_step, left), &s->left, &left);
         pack_left(x, b, pass, row, end);
         for (int64_t col = b->col; col < b->col + b->cols; col += x->nr)
             run_panel(x, b, pass, row, end, col, &right, &left);

@@ -70,17 +70,17 @@ typedef struct eg_prefetch_plan {
 
 /* The same where both operands are packed for their tiles: with every `step` k a line of what the next pass
  * packs of the right and of the left operand, and with every four k one of what the epilogue of the tile
- * touches. A slot says how far from where the tile's begin. */
+ * touches. */
 enum { EG_CPU_PART = 4, EG_CPU_PARTS = 3, EG_CPU_MOST_STEPS = 32 }; /* k; of a step; and of a pass */
-typedef struct eg_prefetch_slot {
+typedef struct eg_prefetch_step {
     int64_t right, left, out[EG_CPU_PARTS], in[EG_CPU_PARTS]; /* bytes */
-} eg_prefetch_slot;
+} eg_prefetch_step;
 
-typedef struct eg_prefetch_slots {
-    const eg_prefetch_slot *slot;        /* one for each step */
+typedef struct eg_prefetch_lines {
+    const eg_prefetch_step *step;        /* how far on, for each step */
     const char *right, *left, *out, *in; /* from here on; never NULL */
     bool ends;                           /* with `out` and `in` */
-} eg_prefetch_slots;
+} eg_prefetch_lines;
 
 /* Rows of a left operand that a block packs: strides are in elements. */
 typedef struct eg_left_source {
@@ -214,7 +214,7 @@ typedef struct eg_micro_kernel {
     /* The same where a block has packed its rows of the left operand (packing.left), and the right one is a
      * micro-panel. NULL: the row has no such kernel. */
     void (*multiply_packed)(const void *left, bool by_rows, const void *right, int64_t depth, int64_t cols,
-                            const eg_micro_tile *tile, const eg_prefetch_slots *slots);
+                            const eg_micro_tile *tile, const eg_prefetch_lines *lines);
     int step; /* k that are neighbours in a row packed so */
 
     /* sums += left · right. NULL: the row has no such kernel. */

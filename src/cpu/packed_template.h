@@ -10,7 +10,7 @@ enum { EG_V(step) = 12 };
 _Static_assert(EG_NR % EG_STEP == 0 && EG_STEP == EG_CPU_PARTS * EG_CPU_PART, "a pass is whole steps");
 _Static_assert(EG_KC <= EG_CPU_MOST_STEPS * EG_STEP && EG_KC_SINGLE_PASS <= EG_CPU_MOST_STEPS * EG_STEP &&
                    EG_KC_FUSED <= EG_CPU_MOST_STEPS * EG_STEP,
-               "there is a slot for each step");
+               "there are lines for each step");
 
 /* ---- The left operand ----------------------------------------------------------------------------- */
 
@@ -109,13 +109,13 @@ EG_INLINE void EG_V(multiply_some)(EG_T sum[EG_MR][EG_NV], const EG_R *left, con
 
 /* Pointers go on by four k: gcc would make one part of twelve, and load every vector of b four times. */
 EG_INLINE void EG_V(multiply_packed_nv)(const void *left, const void *right, int64_t depth,
-                                        const eg_micro_tile *tile, const eg_prefetch_slots *slots,
+                                        const eg_micro_tile *tile, const eg_prefetch_lines *lines,
                                         const int nv, const bool by_rows, const bool ends) {
     const int a_k = by_rows ? 1 : EG_MR;
     EG_T sum[EG_MR][EG_NV] = {{{0}}};
     const EG_R *a = left, *b = right;
-    const char *next_right = slots->right, *next_left = slots->left, *out = slots->out, *in = slots->in;
-    const eg_prefetch_slot *slot = slots->slot;
+    const char *next_right = lines->right, *next_left = lines->left, *out = lines->out, *in = lines->in;
+    const eg_prefetch_step *ahead = lines->step;
     if (tile->initial != NULL) {
         EG_UNROLL(32)
         for (int i = 0; i < EG_MR * EG_NR * (int)sizeof(EG_R); i += 64)
@@ -123,13 +123,13 @@ EG_INLINE void EG_V(multiply_packed_nv)(const void *left, const void *right, int
     }
     for (; depth >= EG_STEP; depth -= EG_STEP) {
         EG_UNROLL(1) /* of one turn: without it gcc 12 orders the loads so that they are 3% slower */
-        for (int step = 0; step < EG_STEP; step += EG_STEP, slot++) {
-            __builtin_prefetch(next_right + slot->right, 0, 2);
-            __builtin_prefetch(next_left + slot->left, 0, 2);
+        for (int step = 0; step < EG_STEP; step += EG_STEP, ahead++) {
+            __builtin_prefetch(next_right + ahead->right, 0, 2);
+            __builtin_prefetch(next_left + ahead->left, 0, 2);
             EG_UNROLL(4)
             for (int part = 0; part < EG_CPU_PARTS; part++) {
-                if (ends) __builtin_prefetch(out + slot->out[part], 0, 2);
-                if (ends) __builtin_prefetch(in + slot->in[part], 0, 2);
+                if (ends) __builtin_prefetch(out + ahead->out[part], 0, 2);
+                if (ends) __builtin_prefetch(in + ahead->in[part], 0, 2);
                 EG_V(multiply_some)(sum, a, b, EG_CPU_PART, nv, by_rows);
                 a += EG_CPU_PART * a_k, b += EG_CPU_PART * EG_NR;
             }
@@ -144,8 +144,8 @@ EG_INLINE void EG_V(multiply_packed_nv)(const void *left, const void *right, int
 #define EG_VARIANT(name, ...)                                                                                \
     static __attribute__((noinline)) void EG_V(name)(const void *left, const void *right, int64_t depth,     \
                                                      const eg_micro_tile *tile,                              \
-                                                     const eg_prefetch_slots *slots) {                       \
-        EG_V(multiply_packed_nv)(left, right, depth, tile, slots, __VA_ARGS__);                              \
+                                                     const eg_prefetch_lines *lines) {                       \
+        EG_V(multiply_packed_nv)(left, right, depth, tile, lines, __VA_ARGS__);                              \
     }
 EG_VARIANT(packed_rows, EG_NV, true, false)
 EG_VARIANT(packed_columns, EG_NV, false, false)
@@ -164,9 +164,9 @@ EG_VARIANT(packed_columns_3, 3, false, true)
 #undef EG_VARIANT
 
 static void EG_V(multiply_packed)(const void *left, bool by_rows, const void *right, int64_t depth,
-                                  int64_t cols, const eg_micro_tile *tile, const eg_prefetch_slots *slots) {
+                                  int64_t cols, const eg_micro_tile *tile, const eg_prefetch_lines *lines) {
 #define EG_RUN(name)                                                                                         \
-    (by_rows ? EG_V(packed_rows##name) : EG_V(packed_columns##name))(left, right, depth, tile, slots)
+    (by_rows ? EG_V(packed_rows##name) : EG_V(packed_columns##name))(left, right, depth, tile, lines)
     if (cols <= EG_LANES) {
         EG_RUN(_1);
 #if EG_NV > 2
@@ -177,7 +177,7 @@ static void EG_V(multiply_packed)(const void *left, bool by_rows, const void *ri
     } else if (cols <= 3 * EG_LANES) {
         EG_RUN(_3);
 #endif
-    } else if (slots->ends) {
+    } else if (lines->ends) {
         EG_RUN(_end);
     } else {
         EG_RUN();
