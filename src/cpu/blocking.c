@@ -47,11 +47,13 @@ bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
 
 /* Whether a block may pack the right operand itself, one micro-panel at a time just before it multiplies with
  * it. AMX tile blocks: where the call can run again if they do not take a number; y may lie in the residual's
- * memory. Not where the left operand is transposed: its micro-panels belong to several blocks. */
+ * memory. Not where a transposed left operand's belong to several blocks, nor beside one of few k, such as
+ * the smallest chunk of a call in little memory: its d_b is summed where it is then. */
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
-    const bool shared = batch_of(op) > 1 && !eg_is_batched(right);
-    if (op->depth == 0 || op->left.transposed || right->space != EG_OPERAND || shared ||
+    const bool shared = batch_of(op) > 1 && !eg_is_batched(right),
+               transposed = op->left.transposed && (eg_cpu_is_amx(kernel) || op->depth <= EG_CPU_CHUNK);
+    if (op->depth == 0 || transposed || right->space != EG_OPERAND || shared ||
         kernel->blocking.fused_max_rows == 0)
         return false;
     return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
