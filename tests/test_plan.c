@@ -237,19 +237,30 @@ static void small_operands_need_no_copy(void **state) {
     eg_close(context);
 }
 
+/* Where a row's blocks may pack both operands, the way of that name is the one that runs. */
+static void check_packs_both(eg_context *context, const fixture *f, const eg_cpu_kernel *kernel,
+                             const eg_cpu_calibration *only) {
+    char text[ROOM];
+    const bool is_large = f->layer.m > EG_CPU_CHUNK && f->layer.k > EG_CPU_CHUNK;
+    assert_ok(eg_forward_plan(context, &f->layer, &f->forward, text, sizeof text));
+    const bool packs_both = only->left == EG_CPU_FUSES && kernel->micro.multiply_packed != NULL && is_large;
+    assert_int_equal(strstr(text, "packs both operands") != NULL, packs_both);
+}
+
 /* By each way of a row, forward and backward. */
-static void check_ways(fixture *f, const char *row) {
+static void check_ways(fixture *f, const eg_cpu_kernel *kernel) {
     static const eg_cpu_way left[] = {EG_CPU_PACKED, EG_CPU_PLACED, EG_CPU_FUSES},
                             right[] = {EG_CPU_PACKED, EG_CPU_PLACED, EG_CPU_FUSES};
     unsigned char *const expected = malloc(f->output_bytes);
     assert_non_null(expected);
     for (size_t way = 0; way < LENGTH(left) * LENGTH(right); way++) {
         eg_context *context;
-        assert_ok(
-            eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .threads = 2, .kernel = row}, &context));
+        assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .threads = 2, .kernel = kernel->name},
+                          &context));
         eg_cpu_calibration only = *eg_cpu_calibration_of(&context->caps);
         only.left = left[way / LENGTH(right)], only.right = right[way % LENGTH(right)];
         context->caps.detail = &only;
+        check_packs_both(context, f, kernel, &only);
         fixture_poison(f);
         assert_ok(eg_forward(context, &f->layer, &f->forward));
         assert_ok(eg_backward(context, &f->layer, &f->backward));
@@ -282,7 +293,7 @@ static void no_way_changes_a_bit(void **state) {
             const bool is_default = (kernel->maths & EG_CPU_MATH(EG_MATH_DEFAULT)) != 0,
                        is_for_it = kernel->dtype == layer.dtype || (kernel->dtype == EG_DTYPE_DEFAULT &&
                                                                     (layer.dtype == EG_F32 || !short_run()));
-            if (row.usable && row.compute == EG_F32 && is_default && is_for_it) check_ways(&f, row.name);
+            if (row.usable && row.compute == EG_F32 && is_default && is_for_it) check_ways(&f, kernel);
         }
         fixture_free(&f);
     }

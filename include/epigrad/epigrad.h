@@ -194,7 +194,7 @@ typedef struct eg_open_info {
      * to memory of their own, of three times L2 or of the outputs, whichever is more, and give it back.
      * Without that memory, of calls over processes or in chunks, and with a `kernel`, estimates choose. Every
      * workspace then has room for any candidate. Another run may take other kernels, whose sums differ in
-     * their last bits. Where this is 0, EPIGRAD_TUNING says the same by "measured". docs/howto/tune.md */
+     * their last bits. Where this is 0, EPIGRAD_TUNING set to "measured" does the same. docs/howto/tune.md */
     eg_tuning tuning;
 } eg_open_info;
 

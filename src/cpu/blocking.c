@@ -46,9 +46,10 @@ bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
 /* ---- Fused packing -------------------------------------------------------------------------------- */
 
 /* Whether a block may pack the right operand itself, one micro-panel at a time just before it multiplies with
- * it. AMX tile blocks: where the call can run again if they do not take a number; y may lie in the residual's
- * memory. Not where a transposed left operand's belong to several blocks, nor beside one of few k, such as
- * the smallest chunk of a call in little memory: its d_b is summed where it is then. */
+ * it. AMX tile blocks: where the call can run again if they do not take a number (y may lie in the residual's
+ * memory), and the left operand is not transposed, whose micro-panels belong to several blocks. Micro-panels:
+ * not beside a transposed left operand of few k. The smallest chunk of a call in little memory makes such a
+ * d_b, and sums it in its own memory. */
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
     const bool shared = batch_of(op) > 1 && !eg_is_batched(right),
@@ -197,7 +198,8 @@ eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const e
     return out;
 }
 
-/* Higher and wider than others: to pack a line takes as long as to multiply with some ten. */
+/* Higher and wider than others, so that many tiles read what is packed: to copy a line from L2 to L2 took 10
+ * to 13 cycles, in which the units make 160 to 200 multiply-adds of f32. */
 eg_cpu_blocks eg_cpu_packed_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *x) {
     enum { BAND = EG_CPU_PACKED_ROWS, BANDS = 4, PANELS = 18 };
     const int64_t nr = kernel->micro.nr, panels = at_least_one(eg_ceil_div(x->cols, nr)),

@@ -13,11 +13,15 @@ typedef struct eg_cpu_blocks {
 } eg_cpu_blocks;
 eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, bool fused);
 
-/* The same for blocks that pack both operands for their tiles, in the same passes. */
+/* The same for blocks that pack both operands for their tiles, in the same passes: those of vector units that
+ * pack the left one. */
+static inline bool eg_cpu_packs_both(const eg_cpu_kernel *kernel, int left) {
+    return left == EG_CPU_FUSED && !eg_cpu_is_amx(kernel);
+}
 bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_packed_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
-/* Rows of the left operand that such a block packs at once, and a multiple of them: 147 KB of f32 in passes
- * of 192 k, which stay in L2 beside the right operand's. */
+/* Rows of the left operand that such a block packs at once: 147 KB of f32 in passes of 192 k, which stay in
+ * L2 beside the right operand's. */
 enum { EG_CPU_PACKED_ROWS = 192 };
 
 /* Blocks of few rows read the right operand so fast that it is prefetched line by line: those whose columns

@@ -161,7 +161,7 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     counts->of[EG_CPU_COST_STEP] += 1;
     counts->of[EG_CPU_COST_BLOCK] += passes * row_blocks * col_blocks;
     counts->of[EG_CPU_COST_TILE] += passes * tiles_down * (double)eg_ceil_div(op->cols, nr);
-    const bool packs_both = left == EG_CPU_FUSED && !eg_cpu_is_amx(row);
+    const bool packs_both = eg_cpu_packs_both(row, left);
     counts->of[packs_both ? EG_CPU_COST_PACKED_K : EG_CPU_COST_K] += k;
     if (left == EG_CPU_IN_PLACE)
         counts->of[eg_cpu_is_near(&op->left, false) ? EG_CPU_COST_LEFT_NEAR : EG_CPU_COST_LEFT_FAR] += k;

@@ -243,26 +243,16 @@ static void divide_prefetch(eg_upcoming *w, int64_t tile, int64_t tiles, int64_t
     w->left = w->length - row;
 }
 
-/* Goes on by a part. */
-static void advance(eg_upcoming *w) {
-    w->at += w->part * w->stride;
-    w->left -= w->part;
-    if (w->left > 0) return;
-    w->lists--;
-    w->at = w->list += w->to_next;
-    w->left = w->length;
-}
-
 static void take_prefetch(eg_prefetch_slice *slice, eg_upcoming *w) {
     if (w->length == 0) return;
     slice->at = w->at, slice->stride = w->stride, slice->rows_a_group = w->lists > 0 ? w->rows_a_group : 0;
-    advance(w);
+    eg_go_on(w);
 }
 
 static void take_stream(eg_prefetch_stream *stream, eg_upcoming *w, const int64_t *offsets) {
     const bool any = w->length > 0 && w->lists > 0;
     *stream = (eg_prefetch_stream){any ? w->at : NULL, offsets, w->rows_a_group * w->stride};
-    if (any) advance(w);
+    if (any) eg_go_on(w);
 }
 
 /* A stream's lines of a group of nr k: of as many rows as have room, and across them. Most micro-panels have

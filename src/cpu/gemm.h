@@ -47,6 +47,16 @@ typedef struct eg_upcoming {
     int64_t part, rows_a_group;
 } eg_upcoming;
 
+/* Goes on by a part. */
+static inline void eg_go_on(eg_upcoming *w) {
+    w->at += w->part * w->stride;
+    w->left -= w->part;
+    if (w->left > 0) return;
+    w->lists--;
+    w->at = w->list += w->to_next;
+    w->left = w->length;
+}
+
 /* k in [k, k + depth) of product number `summand`. */
 typedef struct eg_gemm_pass {
     int64_t summand, k, depth;

@@ -134,19 +134,10 @@ static void place_part(eg_packed_lines *of, size_t field, eg_line_rows *made, co
     place_lines(of, field, 1, made, w->part, w->bytes, w->stride);
 }
 
-static void advance(eg_upcoming *w) {
-    w->at += w->part * w->stride;
-    w->left -= w->part;
-    if (w->left > 0) return;
-    w->lists--;
-    w->at = w->list += w->to_next;
-    w->left = w->length;
-}
-
 static const char *take(eg_upcoming *w, const char *otherwise) {
     if (w->lists <= 0) return otherwise;
     const char *at = w->at;
-    advance(w);
+    eg_go_on(w);
     return at;
 }
 

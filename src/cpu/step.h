@@ -41,14 +41,13 @@ typedef struct eg_cpu_step {
     int8_t source;        /* packing: the operation that reads the matrix, */
     bool source_is_right; /* as its right operand */
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
-    bool packs_both;  /* GEMM, vector units: each block packs both operands for its tiles, from where they are
-                       */
-    bool single_pass; /* GEMM: the whole depth is summed in registers */
-    bool non_temporal; /* GEMM: stores of the result bypass the caches */
-    bool same_blocks;  /* GEMM and MAP: each block follows that of the step before at once */
-    bool same_fork;    /* needs nothing of the step before: one fork and join for both, */
-    int fork_threads;  /* for which the first of such steps says how many threads there are */
-    uint8_t streams;   /* GEMM: eg_cpu_streams */
+    bool packs_both;      /* GEMM, vector units: each block packs both operands */
+    bool single_pass;     /* GEMM: the whole depth is summed in registers */
+    bool non_temporal;    /* GEMM: stores of the result bypass the caches */
+    bool same_blocks;     /* GEMM and MAP: each block follows that of the step before at once */
+    bool same_fork;       /* needs nothing of the step before: one fork and join for both, */
+    int fork_threads;     /* for which the first of such steps says how many threads there are */
+    uint8_t streams;      /* GEMM: eg_cpu_streams */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 

@@ -122,14 +122,10 @@ static double product_time(const eg_cpu_compiler *c, const eg_op *op, const way 
     return eg_cpu_estimate(c->costs, &counts);
 }
 
-/* A left operand that a block of vector units packs: then it packs the right one too. */
-static bool packs_both(const eg_cpu_compiler *c, int left) {
-    return left == EG_CPU_FUSED && !eg_cpu_is_amx(c->kernel);
-}
-
 static eg_cpu_blocks blocks_of(const eg_cpu_compiler *c, const eg_op *op, int left, int right, int threads) {
-    return packs_both(c, left) ? eg_cpu_packed_blocks(c->kernel, threads, op)
-                               : eg_cpu_blocks_of(c->kernel, threads, op, right == EG_CPU_FUSED);
+    return eg_cpu_packs_both(c->kernel, left)
+               ? eg_cpu_packed_blocks(c->kernel, threads, op)
+               : eg_cpu_blocks_of(c->kernel, threads, op, right == EG_CPU_FUSED);
 }
 
 static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right, int threads, way *best) {
@@ -300,7 +296,7 @@ static void choose_way(eg_cpu_compiler *c, int index, int threads) {
     c->blocks[index] = best.blocks;
     if (op->depth == 0) return;
     c->detail[index].streams = (uint8_t)best.streams;
-    c->detail[index].packs_both = packs_both(c, best.left);
+    c->detail[index].packs_both = eg_cpu_packs_both(c->kernel, best.left);
     if (c->detail[index].packs_both)
         best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
