@@ -29,7 +29,7 @@ KINDS = ("LIBRARY_16 LIBRARY_F32 LIBRARY_F64 TMA_256 TMA_128 STREAM_K PINGPONG G
          "TMA_F64 STREAMED_8 STREAMED_16 STREAMED_NN STREAMED_F32_1 STREAMED_F32_4 STREAMED_F32_8 "
          "STREAMED_F32_16 STREAMED_F64_1 STREAMED_F64_8 ODD_8 ODD_16 TALL OUTER OUTER_ADD OUTER_ADD_F64 "
          "FEW_16 FEW_F32 FEW_F64 SMALL_16 SMALL_F32 MMA_16 FMA_F32 MMA_F64 ANY_F32 ANY_F64 MAP MAP_PRODUCT "
-         "WHOLE_SUMS WHOLE_SUMS_ODD MAP_ROWS MAP_Y MAP_ODD ACT_GRAD_ODD PAD MAP_ANY SUMS").split()
+         "WHOLE_SUMS WHOLE_SUMS_ODD MAP_ROWS MAP_Y MAP_Y_GAPS MAP_ODD ACT_GRAD_ODD PAD MAP_ANY SUMS").split()
 STORE, FORWARD, ACT_GRAD, CHAIN = range(4)
 GELU = 4  # any activation
 WITH_TERMS = ("y", "y+pre", "recompute", "chain")  # products with an epilogue
@@ -203,7 +203,8 @@ class Model:
         odd = finish.cols * DTYPES[dtype][1] % 16 != 0
         of_rows = "act_grad_product_" if finish.epilogue == CHAIN and dtype != "f64" else "map_"
         by = "map_any_" + ("f64" if dtype == "f64" else "f32") if odd else of_rows + dtype
-        map_row, kind = self.rows["map_y_" + dtype if finish.epilogue == FORWARD else by]
+        of_y = ("map_y_gaps_" if odd else "map_y_") + dtype
+        map_row, kind = self.rows[of_y if finish.epilogue == FORWARD else by]
         address, row = c.addressof(self.machine), self.rows[name][0]
         return kind, lambda keep=(alone, finish): (
             self.lib.eg_cuda_estimate(address, row, c.addressof(keep[0]), -1.0) +

@@ -3,7 +3,7 @@
 """Records how long every usable kernel row takes for every operation of a seeded list of layers.
 
     record.py LIBEPIGRAD [--out FILE] [--layers 250] [--seed 1] [--seconds 370]
-    record.py LIBEPIGRAD --add RECORDING [--out FILE] [--again cublaslt_f32] [--seconds 370]
+    record.py LIBEPIGRAD --add RECORDING [--out FILE] [--again cublaslt_f32] [--operations y,y+pre] [--seconds 370]
 
 Each operation is one call (bias: y without an activation; accumulate: d_b added
 to one of the compute type), and each row is named to eg_open. Inputs are rotated over sets that exceed the L2
@@ -13,8 +13,8 @@ cache; each row is one CUDA graph over all sets; rows take turns, and the median
     DTYPE MxKxN WEIGHT ACTIVATION OPERATION ROW:MICROSECONDS ...
 
 --add times what a recording lacks, rows that are newer than it or take more than they did, and writes it with
-both; --again names a row that has changed. Rows that are no more are left out. Lines are taken in a random order:
-those that there is no time for stay as they were.
+both; --again names a row that has changed, --operations what is timed of it. Rows that are no more are left out.
+Lines are taken in a random order: those that there is no time for stay as they were.
 
 WEIGHT is kn (row-major b) or nk (column-major). tests/cuda/test_regret.c judges the choice of rows by the
 recording, and tools/calibrate.py fits the constants of the estimate to it."""
@@ -201,13 +201,15 @@ class Recording:
                       *(f"{number}:{us:.4g}" for number, us in by_number), file=out)
 
 
-def fill(recording, libraries, again, seconds):
+def fill(recording, libraries, again, operations, seconds):
     """Times what is lacking; returns how many lines it came to."""
     begin, done = time.monotonic(), 0
     pool, scratch = Pool(), torch.empty(3 << 30, dtype=torch.uint8, device="cuda")
     for (layer, operation), times in sorted(recording.lines.items(), key=lambda _: random.random()):
         if time.monotonic() - begin > seconds:
             break
+        if operation not in operations:
+            continue
         wanted = {name: library for name, library in libraries.items() if name not in times or name in again}
         times.update(measure(wanted, pool, scratch, layer, operation))
         done += 1
@@ -223,6 +225,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=370)
     parser.add_argument("--add")
     parser.add_argument("--again", default="")
+    parser.add_argument("--operations", default=",".join(OPERATIONS))
     options = parser.parse_args()
     stream = torch.cuda.Stream()
     random.seed(options.seed)
@@ -238,7 +241,8 @@ def main():
             recording = Recording(names)
             for layer in draw_layers(options.seed, options.layers, ACTIVATIONS):
                 recording.lines.update({(tuple(layer), operation): {} for operation in OPERATIONS})
-        done = fill(recording, libraries, options.again.split(","), options.seconds)
+        done = fill(recording, libraries, options.again.split(","), options.operations.split(","),
+                    options.seconds)
         recording.lines = {line: times for line, times in recording.lines.items() if times}
         driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
                                 capture_output=True, text=True, check=False).stdout.strip()

@@ -93,6 +93,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_WHOLE_SUMS_ODD, /* of rows that begin anywhere */
     EG_CUDA_KIND_MAP_ROWS,
     EG_CUDA_KIND_MAP_Y,        /* y of values alone, */
+    EG_CUDA_KIND_MAP_Y_GAPS,   /* in rows with gaps between them, or that are no whole vectors; */
     EG_CUDA_KIND_MAP_ODD,      /* of rows that begin anywhere: any, */
     EG_CUDA_KIND_ACT_GRAD_ODD, /* a gradient */
     EG_CUDA_KIND_PAD,

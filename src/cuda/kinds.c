@@ -97,7 +97,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         return (row->takes & EG_CUDA_NO_ADD) != 0
                    ? EG_CUDA_KIND_OUTER
                    : by_type(row, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD, EG_CUDA_KIND_OUTER_ADD_F64);
-    if (row->kind == EG_MAP && row->epilogues != 0) return EG_CUDA_KIND_MAP_Y;
+    if (row->kind == EG_MAP && row->epilogues != 0)
+        return (row->takes & EG_CUDA_NO_GAPS) != 0 ? EG_CUDA_KIND_MAP_Y : EG_CUDA_KIND_MAP_Y_GAPS;
     if (row->kind == EG_MAP && (row->takes & EG_CUDA_ODD) != 0) return EG_CUDA_KIND_MAP_ODD;
     if (row->kind == EG_MAP)
         return (row->takes & EG_CUDA_ROW_STORES) != 0 ? EG_CUDA_KIND_MAP_ROWS : EG_CUDA_KIND_MAP_ANY;

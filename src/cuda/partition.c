@@ -97,8 +97,10 @@ int64_t eg_cuda_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     if (row->kind != EG_MAP || (row->takes & (rows_of_vectors | odd)) != rows_of_vectors || x->sums != 0 ||
         x->ragged != EG_CUDA_DENSE)
         return x->tiles;
-    const int64_t each = row->threads * (16 / (int64_t)eg_dtype_size(row->dtype));
-    return eg_ceil_div(x->items * x->rows * x->cols, each);
+    const int64_t block =
+                      row->threads * (16 / (int64_t)eg_dtype_size(row->dtype)), /* numbers, a vector each */
+        lines = row->tile_rows * row->tile_cols / block; /* that a thread has a vector of */
+    return eg_ceil_div(x->items * eg_ceil_div(x->rows, lines) * x->cols, block);
 }
 
 /* ---- Stream-K tails (kernels/hopper_scheduler.cuh) ------------------------------------------------- */

@@ -256,19 +256,22 @@
      .k_block = 16,                                                                                          \
      .threads = EG_TALL_THREADS},
 
-/* y of values that lie in memory: kernels/map_y.cu. */
-#define MAP_Y(type, layer, accumulated, vector)                                                              \
-    {.name = "map_y_" #type,                                                                                 \
+/* y of values that lie in memory: kernels/map_y.cu, map_y_gaps.cu. A thread has `each` vectors. */
+#define MAP_Y_ROW(label, layer, accumulated, vector, each, also)                                             \
+    {.name = label,                                                                                          \
      .kind = EG_MAP,                                                                                         \
      .family = EG_CUDA_STRIDED,                                                                              \
      .compute = accumulated,                                                                                 \
      .dtype = layer,                                                                                         \
      .epilogues = 1U << EG_CUDA_FORWARD,                                                                     \
-     .takes = EG_CUDA_ROW_STORES,                                                                            \
-     .tile_rows = 8,                                                                                         \
-     .tile_cols = 32 * vector,                                                                               \
+     .takes = EG_CUDA_ROW_STORES | (also),                                                                   \
+     .tile_rows = 8 * (each),                                                                                \
+     .tile_cols = 32 * (vector),                                                                             \
      .threads = EG_MAP_Y_THREADS,                                                                            \
      .sum_rows = 32},
+#define MAP_Y(type, layer, accumulated, vector, each)                                                        \
+    MAP_Y_ROW("map_y_" #type, layer, accumulated, vector, each, EG_CUDA_NO_GAPS)                             \
+    MAP_Y_ROW("map_y_gaps_" #type, layer, accumulated, vector, 1, 0)
 
 /* A map by rows, of which a warp reads `cols` numbers at once, a vector a lane (map.cu, act_grad.cuh,
  * gated_grad.cu) or four numbers (map_odd.cu). */
@@ -401,8 +404,9 @@ static const eg_cuda_kernel rows[] = {
                 SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
                     TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
                         OUTER("outer_add", f32, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
-                            MAP_Y(bf16, EG_BF16, EG_F32, 8) MAP_Y(f16, EG_F16, EG_F32, 8)
-                                MAP_Y(f32, EG_F32, EG_F32, 4) MAP_Y(f64, EG_F64, EG_F64, 2)
+                            MAP_Y(bf16, EG_BF16, EG_F32, 8, 1) MAP_Y(f16, EG_F16, EG_F32, 8, 1)
+                                MAP_Y(f32, EG_F32, EG_F32, 4, EG_MAP_Y_F32_VECTORS)
+                                    MAP_Y(f64, EG_F64, EG_F64, 2, 1)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

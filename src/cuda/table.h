@@ -61,6 +61,7 @@ enum {
     EG_CUDA_PRODUCTS = 1U << 24,     /* of a map: finishes products that wait, and nothing else */
     EG_CUDA_WHOLE_SUMS = 1U << 26,   /* of a map that sums columns: all rows (whole_sums.h) */
     EG_CUDA_TURNED = 1U << 25,       /* the unit's rows are columns of right (kernels/hopper_turned.cuh) */
+    EG_CUDA_NO_GAPS = 1U << 27,      /* of a map: one item, rows that follow each other in whole vectors */
     EG_CUDA_ODD = 1U << 21           /* lines that begin anywhere, if not too far apart */
 };
 

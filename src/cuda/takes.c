@@ -237,11 +237,27 @@ static bool is_one_row(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     return true;
 }
 
+/* Values and results that are one long row of whole vectors each, which 32 bits can count. */
+static bool has_no_gaps(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
+    enum { ALL = 4 };
+    const eg_cuda_matrix *const all[ALL] = {&x->left, &x->in, &x->out, &x->second};
+    const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype), most = 1LL << 31;
+    if (x->items != 1 || x->left.data == 0 || x->cols >= most || x->rows >= most / x->cols * each)
+        return false;
+    for (int i = 0; i < ALL; i++) {
+        if (all[i]->data == 0) continue;
+        if (x->rows > 1 && all[i]->row_stride != x->cols) return false;
+        if (i > 0 && all[i]->dtype != (int32_t)row->dtype) return false;
+    }
+    return x->cols % each == 0 && is_of_vectors(row, x);
+}
+
 /* y of values: what finishes most products. */
 static bool takes_y(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const int64_t each = 16 / (int64_t)eg_dtype_size(row->dtype);
     if (x->epilogue != EG_CUDA_FORWARD || x->out.data == 0 || x->sums != 0 || x->ragged != EG_CUDA_DENSE)
         return false;
+    if ((row->takes & EG_CUDA_NO_GAPS) != 0) return has_no_gaps(row, x);
     return x->cols % each == 0 ? is_of_vectors(row, x) : is_one_row(row, x);
 }
 

@@ -195,7 +195,7 @@ static void column_sums_are_those_of_whole_tiles(void **state) {
  */
 static void y_is_made_of_vectors_or_of_one_row(void **state) {
     enum { ROWS = 3, COLS = 13, PADDED = 16 };
-    const eg_cuda_kernel *row = row_named("map_y_bf16");
+    const eg_cuda_kernel *row = row_named("map_y_gaps_bf16");
     const eg_cuda_matrix product = {.data = 256, .row_stride = PADDED, .col_stride = 1, .dtype = EG_F32},
                          y = {.data = 512, .row_stride = COLS, .col_stride = 1, .dtype = EG_BF16};
     eg_cuda_gemm x = {.left = product, .out = y, .rows = ROWS, .cols = COLS, .items = 1, .summed = 1};
@@ -216,6 +216,51 @@ static void y_is_made_of_vectors_or_of_one_row(void **state) {
     assert_int_equal(eg_cuda_blocks_of(row_named("map_any_f32"), &x), 7);
     x.sums = 1024;
     assert_int_equal(eg_cuda_blocks_of(row_named("map_bf16"), &x), 7);
+}
+
+/* One long row: of one item, of the layer's type but for the product, and in whole vectors. */
+static void y_without_gaps_is_one_long_row(void **state) {
+    enum { ROWS = 3, COLS = 16, MOST = 1 << 30 };
+    const eg_cuda_kernel *row = row_named("map_y_bf16"), *f32 = row_named("map_y_f32");
+    const eg_cuda_matrix product = {.data = 256, .row_stride = COLS, .col_stride = 1, .dtype = EG_F32},
+                         y = {.data = 512, .row_stride = COLS, .col_stride = 1, .dtype = EG_BF16};
+    const eg_cuda_gemm x = {.left = product,
+                            .out = y,
+                            .rows = ROWS,
+                            .cols = COLS,
+                            .items = 1,
+                            .summed = 1,
+                            .epilogue = EG_CUDA_FORWARD};
+    eg_cuda_gemm other = x;
+    (void)state;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &x));
+    assert_int_equal(eg_cuda_blocks_of(row, &x), 1);
+    other.second = y, other.in = y;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other.in.dtype = EG_F32;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.left.row_stride = 2L * COLS;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other.rows = 1;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.out.row_stride = 2L * COLS;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.items = 2;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.left.data = 0;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.cols = COLS - 4, other.left.row_stride = other.out.row_stride = other.cols;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.rows = MOST - 1;
+    assert_true(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other.rows = MOST;
+    assert_false(eg_cuda_takes(row, EG_CUDA_FINISH, &other));
+    other = x, other.out.dtype = EG_F32;
+    assert_true(eg_cuda_takes(f32, EG_CUDA_FINISH, &other));
+    other.rows = 1024; /* of f32 a thread has two vectors */
+    assert_int_equal(eg_cuda_blocks_of(f32, &other), 1024 * COLS / (2 * 4 * 256));
+    other.rows = 3, other.cols = other.left.row_stride = other.out.row_stride = 4096;
+    assert_int_equal(eg_cuda_blocks_of(f32, &other), 2 * 4096 / (4 * 256));
 }
 
 static void rows_begin_on_lines_where_that_adds_little(void **state) {
@@ -250,6 +295,7 @@ static void chunks_of_a_depth_begin_on_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_of_a_depth_begin_on_words),
                                        cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
+                                       cmocka_unit_test(y_without_gaps_is_one_long_row),
                                        cmocka_unit_test(rows_begin_on_lines_where_that_adds_little),
                                        cmocka_unit_test(column_sums_are_those_of_whole_tiles),
                                        cmocka_unit_test(partial_tiles_are_apart_and_complete),

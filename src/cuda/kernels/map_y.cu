@@ -1,113 +1,96 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* y = act(v + bias) + residual, and v + bias as a second result, of values that lie in memory: what finishes
- * most products of the library. map.cu makes every other epilogue, and column sums.
+/* y = act(v + bias) + residual, and v + bias as a second result, of values that a product left in memory:
+ * what finishes most products of the library. Values and results follow each other without a gap, so that
+ * each matrix is one long row of vectors of 16 bytes (map_y_gaps.cu takes the others, map.cu every other
+ * epilogue).
  *
- *     rows of vectors:             a thread takes a vector of 16 bytes
- *     rows that begin anywhere,    the same of the result as one long row; what is read is read number by
- *     and follow each other:       number, for it may lie in rows of another pitch
+ *     thread i        vector i, and of f32 the one that lies half of all rows further on, in the same columns
  *
- * A thread has one vector, whose loads are all on their way before the activation is chosen: that is the
- * shortest way to the first result, and a multiprocessor full of such threads keeps memory busy. Fewer
- * threads with more vectors each took up to 1.7 times as long. Values may lie in the memory of a result: the
+ * A multiprocessor is busy with instructions here, not with memory: where a thread finds out about strides,
+ * types and items, that is half of all it does. So there is none of it. The registers are those of six blocks
+ * a multiprocessor, which hide each other's way to memory. Values may lie in the memory of a result: the
  * thread that writes there has read them before. */
 #include "../map_y.h"
-#include "epilogue.cuh"
 #include "order.cuh"
-#include "vector_epilogue.cuh"
+#include "vectors.cuh"
 
-enum { THREADS = EG_MAP_Y_THREADS };
+enum { THREADS = EG_MAP_Y_THREADS, RESIDENT = 6 };
 
-/* v = act(v), NaN stays NaN. */
-template <typename V> EG_DEVICE void activate(const eg_cuda_gemm &p, typename V::real (&v)[V::COUNT]) {
-    eg_with_act(p.activation, [&](const auto &act) EG_INLINE {
+/* Vectors of a thread. */
+template <typename V> constexpr int vectors_each = V::BYTES == 4 ? EG_MAP_Y_F32_VECTORS : 1;
+
+/* The numbers of a vector of V, which are of its type, or wait in f32 (WIDE). */
+template <typename V, bool WIDE> struct numbers {
+    uint4 part[1 + WIDE];
+
+    __device__ void load(uint64_t data, uint32_t index) {
+        const uint4 *from = (const uint4 *)data + (1 + WIDE) * (uint64_t)index;
 #pragma unroll
-        for (int i = 0; i < V::COUNT; i++) v[i] = eg_is_nan(v[i]) ? v[i] : act(v[i]);
-    });
-}
-template <typename V>
-EG_DEVICE void add(typename V::real (&v)[V::COUNT], const typename V::real (&what)[V::COUNT]) {
-#pragma unroll
-    for (int i = 0; i < V::COUNT; i++) v[i] += what[i];
-}
-
-/* ---- Rows of vectors ---------------------------------------------------------------------------------- */
-
-/* I: uint32_t where the number of vectors fits, for a division of 64-bit numbers takes longer than the rest.
- */
-template <typename V, typename I> EG_DEVICE void map_vectors(const eg_cuda_gemm &p) {
-    const I across = (I)(p.cols / V::COUNT), each = (I)p.rows * across, all = (I)p.items * each;
-#pragma unroll 1
-    for (I index = (I)blockIdx.x * THREADS + threadIdx.x; index < all; index += (I)gridDim.x * THREADS) {
-        const I item = p.items == 1 ? 0 : index / each, in_item = index - item * each;
-        const I row = in_item / across;
-        const int64_t col = (int64_t)(in_item - row * across) * V::COUNT;
-        typename V::real v[V::COUNT] = {}, residual[V::COUNT] = {}, bias[V::COUNT] = {};
-        eg_loaded<V> left, in;
-        uint4 added;
-        if (p.left.data != 0) left.load(p.left, item, row, col);
-        if (p.bias.data != 0) added = *eg_vector_at<V>(p.bias, item, 0, col);
-        if (p.in.data != 0) in.load(p.in, item, row, col);
-        if (p.left.data != 0) left.widen(p.left, v);
-        if (p.bias.data != 0) V::widen(added, bias);
-        if (p.in.data != 0) in.widen(p.in, residual);
-        add<V>(v, bias);
-        if (p.second.data != 0) eg_store_values<V>(p.second, item, row, col, v);
-        activate<V>(p, v);
-        add<V>(v, residual);
-        eg_store_values<V>(p.out, item, row, col, v);
+        for (int i = 0; i <= WIDE; i++) part[i] = from[i];
     }
-}
-
-/* ---- Rows that begin anywhere ------------------------------------------------------------------------- */
-
-template <typename V>
-EG_DEVICE void store_numbers(const eg_cuda_matrix &x, int64_t at, int count,
-                             const typename V::real (&v)[V::COUNT]) {
-    if (x.data == 0) return;
-    if (count == V::COUNT) return eg_store_values<V>(x, 0, 0, at, v);
+    __device__ void add_to(typename V::real (&v)[V::COUNT]) const {
+        constexpr int EACH = V::COUNT / (1 + WIDE);
 #pragma unroll
-    for (int i = 0; i < V::COUNT; i++) {
-        if (i < count) eg_store(x, at + i, v[i]);
-    }
-}
-
-/* The last vector may end outside. */
-template <typename V> EG_DEVICE void map_numbers(const eg_cuda_gemm &p) {
-    const uint32_t cols = (uint32_t)p.cols, all = (uint32_t)p.rows * cols;
-    const uint32_t step = gridDim.x * THREADS * V::COUNT;
-#pragma unroll 1
-    for (uint32_t index = (blockIdx.x * THREADS + threadIdx.x) * V::COUNT; index < all; index += step) {
-        typename V::real v[V::COUNT] = {}, residual[V::COUNT] = {}, bias[V::COUNT] = {};
-        const int count = all - index < V::COUNT ? (int)(all - index) : V::COUNT;
-        int64_t row = index / cols, col = index - (uint32_t)row * cols;
+        for (int i = 0; i <= WIDE; i++) {
+            typename V::real some[EACH];
+            if constexpr (WIDE) {
+                f32x4::widen(part[i], some);
+            } else {
+                V::widen(part[i], some);
+            }
 #pragma unroll
-        for (int i = 0; i < V::COUNT; i++) {
-            if (i < count && p.left.data != 0) eg_load(p.left, row * p.left.row_stride + col, v[i]);
-            if (i < count && p.in.data != 0) eg_load(p.in, row * p.in.row_stride + col, residual[i]);
-            if (i < count && p.bias.data != 0) eg_load(p.bias, col, bias[i]);
-            const bool next = ++col == cols;
-            col = next ? 0 : col, row += next;
+            for (int j = 0; j < EACH; j++) v[i * EACH + j] += some[j];
         }
-        add<V>(v, bias);
-        store_numbers<V>(p.second, index, count, v);
-        activate<V>(p, v);
-        add<V>(v, residual);
-        store_numbers<V>(p.out, index, count, v);
     }
+};
+
+template <typename V>
+EG_DEVICE void store(uint64_t data, uint32_t index, const typename V::real (&v)[V::COUNT]) {
+    ((uint4 *)data)[index] = V::round(v);
 }
 
-/* ---- The kernel --------------------------------------------------------------------------------------- */
+template <typename V, bool WIDE> EG_DEVICE void map(const eg_cuda_gemm &p) {
+    constexpr int EACH = vectors_each<V>;
+    const uint32_t across = (uint32_t)p.cols / V::COUNT, all = (uint32_t)p.rows * across;
+    const uint32_t apart = ((uint32_t)p.rows + EACH - 1) / EACH * across;
+    const uint32_t first = blockIdx.x * THREADS + threadIdx.x;
+    if (first >= apart) return;
+    numbers<V, WIDE> left[EACH];
+    numbers<V, false> in[EACH], bias;
+    typename V::real v[EACH][V::COUNT] = {};
+    bool there[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        there[i] = first + i * apart < all;
+        if (there[i]) left[i].load(p.left.data, first + i * apart);
+        if (there[i] && p.in.data != 0) in[i].load(p.in.data, first + i * apart);
+    }
+    if (p.bias.data != 0) bias.load(p.bias.data, first % across);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (there[i]) left[i].add_to(v[i]);
+        if (p.bias.data != 0) bias.add_to(v[i]);
+        if (there[i] && p.second.data != 0) store<V>(p.second.data, first + i * apart, v[i]);
+    }
+    eg_act(p.activation, (typename V::real(&)[EACH * V::COUNT]) v);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        if (there[i] && p.in.data != 0) in[i].add_to(v[i]);
+        if (there[i]) store<V>(p.out.data, first + i * apart, v[i]);
+    }
+}
 
 template <typename V> EG_DEVICE void run(const eg_cuda_gemm &p) {
     eg_let_successor_start();
     eg_wait_for_predecessor();
-    if (p.cols % V::COUNT != 0) return map_numbers<V>(p);
-    if (p.items * p.rows < (1LL << 31) / p.cols) return map_vectors<V, uint32_t>(p);
-    map_vectors<V, uint64_t>(p); /* where an index could overflow */
+    if constexpr (V::COUNT == 8) {
+        if (p.left.dtype == EG_F32) return map<V, true>(p);
+    }
+    map<V, false>(p);
 }
 
 #define EG_ENTRY(name, vector)                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS, EG_MAP_Y_BLOCKS)                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                                          \
         eg_map_y_##name(const __grid_constant__ eg_cuda_gemm p) {                                            \
         run<vector>(p);                                                                                      \
     }
