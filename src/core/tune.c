@@ -185,16 +185,16 @@ static eg_status take_turn(trials *t, double *spent) {
     return EG_OK;
 }
 
-/* In turns, since the device's clock changes. Long calls take two of them. The first candidate stays where
- * the best gains little. */
+/* In turns, since the device's clock changes. Of long calls those that are close after two turns go on: by
+ * two the noise would choose between them. The first candidate stays where the best gains little. */
 static eg_status run_trials(trials *t, int *best) {
-    const double most = 20e3, little = 0.985, at_first = 1.4, then = 1.15;
+    const double most = 20e3, little = 0.985, at_first = 1.4, then = 1.15, close = 1.05, close_most = 80e3;
     double spent = 0;
     *best = 0;
     for (int i = 0; i < t->candidates; i++) EG_TRY(record(t, &t->candidate[i]));
-    for (int turn = 0; turn < TURNS && (turn < 2 || spent < most); turn++) {
+    for (int turn = 0; turn < TURNS && (turn < 2 || spent < close_most); turn++) {
         EG_TRY(take_turn(t, &spent));
-        drop_the_slow(t, turn == 0 ? at_first : then);
+        drop_the_slow(t, turn == 0 ? at_first : spent < most ? then : close);
     }
     for (int i = 1; i < t->candidates; i++) {
         const double bound = *best == 0 ? little * time_of(&t->candidate[0]) : time_of(&t->candidate[*best]);
