@@ -120,13 +120,11 @@ static void a_batch_of_one_b_is_rows(void **state) {
     eg_close(context);
 }
 
-/* A pack of b takes the place of packing it. */
-static void a_pack_saves_its_step(void **state) {
-    (void)state;
-    eg_context *context = open_cpu(1);
+/* Packing steps of a layer's backward call that it has no more with a pack of b. */
+static int steps_saved(eg_context *context, int m, int k, int n) {
     fixture f;
     eg_layer layer = small_layer();
-    layer.m = 17, layer.k = 100, layer.n = 90; /* of fewer rows, or of little depth, b is not packed */
+    layer.m = m, layer.k = k, layer.n = n;
     fixture_make(&f, layer);
     char plain[ROOM], packed_text[ROOM];
     assert_ok(eg_backward_plan(context, &f.layer, &f.backward, plain, sizeof plain));
@@ -134,10 +132,24 @@ static void a_pack_saves_its_step(void **state) {
     assert_ok(eg_pack_b(context, &f.layer, &f.backward.b, &packed));
     f.backward.packed_b = packed;
     assert_ok(eg_backward_plan(context, &f.layer, &f.backward, packed_text, sizeof packed_text));
-    assert_true(steps(packed_text, "pack", "") < steps(plain, "pack", ""));
     assert_int_equal(steps(packed_text, "gemm", ""), steps(plain, "gemm", ""));
     eg_packed_free(context, packed);
     fixture_free(&f);
+    return steps(plain, "pack", "") - steps(packed_text, "pack", "");
+}
+
+/* A pack of b takes the place of packing it. On which layers b is packed depends on the processor. */
+static void a_pack_saves_its_step(void **state) {
+    (void)state;
+    static const int sizes[][3] = {{17, 100, 90}, {500, 300, 290}, {600, 500, 490}};
+    eg_context *context = open_cpu(1);
+    int saved = 0;
+    for (size_t i = 0; i < LENGTH(sizes); i++) {
+        const int some = steps_saved(context, sizes[i][0], sizes[i][1], sizes[i][2]);
+        assert_true(some >= 0);
+        saved += some;
+    }
+    assert_true(saved > 0);
     eg_close(context);
 }
 
