@@ -78,45 +78,12 @@ EG_INLINE void EG_V(add_few)(const eg_few_rows *x, const EG_R *left, const char 
     }
 }
 
-/* Whether the rows of the right operand follow each other, as in a pack. */
-EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
-    return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
-}
-
-/* The same for a single row, whose numbers `left` stay in registers too, and a pack. */
-EG_INLINE void EG_V(add_one)(const EG_T left[EG_V(at_once)], const char *right, const eg_dtype dtype,
-                             const int64_t k_bytes, const int count, int64_t cols, EG_R *sums,
-                             const int64_t ahead) {
-    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
-    for (int64_t j = 0; j * EG_LANES < cols; j++, right += vector, sums += EG_LANES) {
-        const EG_V(numbers) some = EG_V(numbers_of)(cols, j);
-        const bool begins_line = ahead != 0 && j * vector % 64 == 0;
-        EG_T sum = EG_V(load)(sums);
-        EG_UNROLL(8)
-        for (int u = 0; u < count; u++) {
-            sum = EG_V(fma)(left[u], EG_V(load_numbers)(right + u * k_bytes, dtype, some), sum);
-            if (begins_line) __builtin_prefetch(right + u * k_bytes + ahead, 0, 2);
-        }
-        EG_V(store)(sums, sum);
-    }
-}
-
 /* The same for all columns, by micro-panels of the sums. */
 EG_INLINE void EG_V(add_panels)(const eg_few_rows *x, int64_t k, const char *right, const eg_dtype dtype,
                                 const int64_t k_bytes, const int count, const int64_t ahead) {
     const int64_t group = eg_div(k, EG_NR);
     const EG_R *left = (const EG_R *)x->left + group * x->left_group + (k - group * EG_NR);
     EG_R *sums = x->sums;
-    if (x->rows == 1 && EG_V(is_pack)(x, dtype)) {
-        EG_T one[EG_V(at_once)];
-        EG_UNROLL(8)
-        for (int u = 0; u < count; u++) one[u] = EG_V(splat)(left[u]);
-        for (int64_t col = 0; col < x->cols; col += EG_NR, sums += EG_NR, right += x->panel_bytes) {
-            const int64_t cols = x->cols - col < EG_NR ? x->cols - col : EG_NR;
-            EG_V(add_one)(one, right, dtype, k_bytes, count, cols, sums, ahead);
-        }
-        return;
-    }
     for (int64_t col = 0; col < x->cols; col += EG_NR, sums += x->rows * EG_NR, right += x->panel_bytes) {
         const int64_t cols = x->cols - col < EG_NR ? x->cols - col : EG_NR;
         EG_V(add_few)(x, left, right, dtype, k_bytes, count, cols, sums, ahead);
@@ -132,14 +99,109 @@ EG_INLINE void EG_V(add_rows_of)(const eg_few_rows *x, int64_t k, int64_t depth,
     for (; k < end; k++, right += k_bytes) EG_V(add_panels)(x, k, right, dtype, k_bytes, 1, 0);
 }
 
+/* ---- Packs ---------------------------------------------------------------------------------------- */
+
+/* Rows whose sums have room in registers, and rows of a pack that are prefetched before they are read. */
+enum { EG_V(rows_of_pack) = 4, EG_V(pack_ahead) = 16 };
+
+/* Whether the rows of the right operand follow each other, as in a pack. */
+EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
+    return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
+}
+
+/* `rows` rows with `panels` whole micro-panels: the sums stay in registers. Several panels side by side are
+ * as many streams of memory, of which a core reads more than of one. */
+EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const eg_dtype dtype, EG_R *sums,
+                                const int rows, const int panels) {
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype), k_bytes = EG_NV * vector, tile = rows * EG_NR;
+    const EG_V(numbers) all = EG_V(numbers_of)(EG_LANES, 0);
+    const EG_R *left = (const EG_R *)x->left;
+    EG_T sum[EG_V(rows_of_pack)][EG_NV]; /* of the rows of the first panel, of the next one, ... */
+    EG_UNROLL(4)
+    for (int i = 0; i < rows * panels; i++) {
+        EG_UNROLL(8)
+        for (int v = 0; v < EG_NV; v++)
+            sum[i][v] = EG_V(load)(sums + i / rows * tile + i % rows * EG_NR + v * EG_LANES);
+    }
+    for (int64_t first = 0; first < x->depth; first += EG_NR, left += x->left_group) {
+        const int64_t count = x->depth - first < EG_NR ? x->depth - first : EG_NR;
+        for (int64_t k = 0; k < count; k++, right += k_bytes) {
+            EG_UNROLL(4)
+            for (int p = 0; p < panels; p++) {
+                const char *from = right + p * x->panel_bytes;
+                EG_T b[EG_NV];
+                EG_UNROLL(8)
+                for (int v = 0; v < EG_NV; v++) {
+                    b[v] = EG_V(load_numbers)(from + v * vector, dtype, all);
+                    if (v * vector % 64 == 0)
+                        __builtin_prefetch(from + v * vector + EG_V(pack_ahead) * k_bytes, 0, 2);
+                }
+                EG_UNROLL(4)
+                for (int i = 0; i < rows; i++) {
+                    const EG_T a = EG_V(splat)(left[i * x->left_row + k]);
+                    EG_T *to = sum[p * rows + i];
+                    EG_UNROLL(8)
+                    for (int v = 0; v < EG_NV; v++) to[v] = EG_V(fma)(a, b[v], to[v]);
+                }
+            }
+        }
+    }
+    EG_UNROLL(4)
+    for (int i = 0; i < rows * panels; i++) {
+        EG_UNROLL(8)
+        for (int v = 0; v < EG_NV; v++)
+            EG_V(store)(sums + i / rows * tile + i % rows * EG_NR + v * EG_LANES, sum[i][v]);
+    }
+}
+
+/* As many of the first columns as are whole micro-panels, for a constant number of rows; returns them. */
+EG_INLINE int64_t EG_V(sum_columns)(const eg_few_rows *x, const eg_dtype dtype, const int rows) {
+    const int abreast = EG_V(rows_of_pack) / rows;
+    const char *right = x->right;
+    EG_R *sums = x->sums;
+    int64_t col = 0;
+    for (; abreast > 1 && col + abreast * EG_NR <= x->cols; col += abreast * EG_NR) {
+        EG_V(sum_panels)(x, right, dtype, sums, rows, abreast);
+        right += abreast * x->panel_bytes, sums += abreast * rows * EG_NR;
+    }
+    for (; col + EG_NR <= x->cols; col += EG_NR, right += x->panel_bytes, sums += rows * EG_NR)
+        EG_V(sum_panels)(x, right, dtype, sums, rows, 1);
+    return col;
+}
+
+EG_INLINE int64_t EG_V(sum_pack)(const eg_few_rows *x, const eg_dtype dtype) {
+    switch (x->rows) {
+    case 1:
+        return EG_V(sum_columns)(x, dtype, 1);
+    case 2:
+        return EG_V(sum_columns)(x, dtype, 2);
+    case 3:
+        return EG_V(sum_columns)(x, dtype, 3);
+    case EG_V(rows_of_pack):
+        return EG_V(sum_columns)(x, dtype, EG_V(rows_of_pack));
+    default:
+        return 0;
+    }
+}
+
+/* ---- All ------------------------------------------------------------------------------------------ */
+
 /* The columns of the right operand are neighbours. The rows that come next are prefetched: they are in other
  * pages, where the hardware does not look ahead. Those of a pack are short, and are prefetched earlier. */
+EG_INLINE void EG_V(few_of)(const eg_few_rows *x, const eg_dtype dtype) {
+    eg_few_rows rest = *x;
+    const bool is_pack = EG_V(is_pack)(x, dtype);
+    const int64_t ahead = (is_pack ? EG_V(pack_ahead) : EG_V(at_once)) * x->k_bytes;
+    if (is_pack) {
+        const int64_t done = EG_V(sum_pack)(x, dtype), panels = eg_div(done, EG_NR);
+        rest.cols -= done, rest.right += panels * x->panel_bytes;
+        rest.sums = (EG_R *)x->sums + done * x->rows;
+    }
+    if (rest.cols > 0) EG_V(add_rows_of)(&rest, 0, x->depth, rest.right, dtype, x->k_bytes, ahead);
+}
+
 static void EG_V(few_by_rows)(const eg_few_rows *x) {
-    enum { OF_PACK = 4 };
-#define EG_FEW(type)                                                                                         \
-    EG_V(add_rows_of)                                                                                        \
-    (x, 0, x->depth, x->right, type, x->k_bytes,                                                             \
-     (EG_V(is_pack)(x, type) ? OF_PACK : 1) * EG_V(at_once) * x->k_bytes)
+#define EG_FEW(type) EG_V(few_of)(x, type)
     EG_BY_STORAGE(x->dtype, EG_FEW);
 #undef EG_FEW
 }
