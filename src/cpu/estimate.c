@@ -192,8 +192,10 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     const bool is_scattered = (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) && !packs_both &&
                               !eg_cpu_is_near(&op->right, true);
     const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
-    counts->of[is_scattered ? EG_CPU_COST_SCATTERED : EG_CPU_COST_FAR] +=
-        of_right * of_lines * row_blocks * far;
+    const eg_cpu_cost of_byte = is_scattered                     ? EG_CPU_COST_SCATTERED
+                                : op->right.space == EG_PACKED_B ? EG_CPU_COST_PACK_FAR
+                                                                 : EG_CPU_COST_FAR;
+    counts->of[of_byte] += of_right * of_lines * row_blocks * far;
     counts->of[EG_CPU_COST_FAR] += of_left * col_blocks * far;
     counts->of[EG_CPU_COST_WRITTEN] += of_result * far;
     counts->of[EG_CPU_COST_LEFT_EVICTED] += left_evicted(&op->left, left) * k;

@@ -51,7 +51,8 @@
     X(OUTER_STORE, outer_store)   /* outer products without an epilogue: a number of the result, */          \
     X(OUTER_FAR, outer_far)       /* and a byte of it that is stored through the caches; */                  \
     X(PACKED_K, packed_k)         /* one k of a whole tile whose block has packed both operands, */          \
-    X(PACKED_LEFT, packed_left)   /* and a number of the left one that it packs */
+    X(PACKED_LEFT, packed_left)   /* and a number of the left one that it packs; */                          \
+    X(PACK_FAR, pack_far)         /* a byte from beyond L2 of a pack of B, which lies in order */
 
 #define EG_CPU_COST(NAME, name) EG_CPU_COST_##NAME,
 typedef enum eg_cpu_cost { EG_CPU_COST_TABLE(EG_CPU_COST) EG_CPU_COSTS } eg_cpu_cost;
