@@ -109,16 +109,16 @@ EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
     return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
 }
 
-/* `rows` rows with `panels` whole micro-panels: the sums stay in registers. Several panels side by side are
- * as many streams of memory, of which a core reads more than of one. */
+/* `rows` rows with so many whole micro-abreast abreast: the sums stay in registers. Several are as many
+ * streams of memory, of which a core reads more than of one. */
 EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const eg_dtype dtype, EG_R *sums,
-                                const int rows, const int panels) {
+                                const int rows, const int abreast) {
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype), k_bytes = EG_NV * vector, tile = rows * EG_NR;
     const EG_V(numbers) all = EG_V(numbers_of)(EG_LANES, 0);
     const EG_R *left = (const EG_R *)x->left;
-    EG_T sum[EG_V(rows_of_pack)][EG_NV]; /* of the rows of the first panel, of the next one, ... */
+    EG_T sum[EG_V(rows_of_pack)][EG_NV]; /* of all rows in the first micro-panel, in the next, ... */
     EG_UNROLL(4)
-    for (int i = 0; i < rows * panels; i++) {
+    for (int i = 0; i < rows * abreast; i++) {
         EG_UNROLL(8)
         for (int v = 0; v < EG_NV; v++)
             sum[i][v] = EG_V(load)(sums + i / rows * tile + i % rows * EG_NR + v * EG_LANES);
@@ -127,7 +127,7 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
         const int64_t count = x->depth - first < EG_NR ? x->depth - first : EG_NR;
         for (int64_t k = 0; k < count; k++, right += k_bytes) {
             EG_UNROLL(4)
-            for (int p = 0; p < panels; p++) {
+            for (int p = 0; p < abreast; p++) {
                 const char *from = right + p * x->panel_bytes;
                 EG_T b[EG_NV];
                 EG_UNROLL(8)
@@ -147,7 +147,7 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
         }
     }
     EG_UNROLL(4)
-    for (int i = 0; i < rows * panels; i++) {
+    for (int i = 0; i < rows * abreast; i++) {
         EG_UNROLL(8)
         for (int v = 0; v < EG_NV; v++)
             EG_V(store)(sums + i / rows * tile + i % rows * EG_NR + v * EG_LANES, sum[i][v]);
