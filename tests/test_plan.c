@@ -167,6 +167,16 @@ static void a_column_major_result_is_turned(void **state) {
     assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
     assert_int_equal(steps(text, "gemm", "d_bT = grad_preT.a"), 1);
     assert_int_equal(steps(text, "gemm", "d_a = grad_pre.bT"), 1);
+    fixture_free(&f);
+    eg_layer column = small_layer();
+    column.n = 1; /* a column without gaps is as well a row */
+    fixture_make(&f, column);
+    args = subset(&f, WANT_D_A | WANT_D_B, EG_SOURCE_RECOMPUTE);
+    assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
+    assert_int_equal(steps(text, "gemm", "d_bT = grad_preT.a"), 1);
+    args.d_b.ld = 2;
+    assert_ok(eg_backward_plan(context, &f.layer, &args, text, sizeof text));
+    assert_int_equal(steps(text, "gemm", "d_b = aT.grad_pre"), 1);
     eg_close(context);
     fixture_free(&f);
 }

@@ -12,9 +12,9 @@
 static bool is_gradient(int id) { return id == EG_OP_GRAD || id == EG_OP_GRAD_UP; }
 
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
- * row-major, and the same sums in the same order. What an epilogue or a map packs for a product is not
- * transposed for a right operand (a map may go over grad), and a pack of the caller's is for right operands
- * alone. */
+ * row-major, and the same sums in the same order. A single column without gaps is one, too. What an epilogue
+ * or a map packs for a product is not transposed for a right operand (a map may go over grad), and a pack of
+ * the caller's is for right operands alone. */
 static void turn(eg_op *op) {
     const eg_view left = op->left;
     const int64_t rows = op->rows;
@@ -24,7 +24,7 @@ static void turn(eg_op *op) {
 }
 
 static void turn_result(eg_op *op) {
-    const bool is_row_major = op->out.col_stride == 1 || op->out.row_stride != 1;
+    const bool is_row_major = op->out.row_stride != 1 || (op->out.col_stride == 1 && op->out.cols > 1);
     const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_gradient(op->left.id);
     const bool is_fixed = op->right.space == EG_PACKED_B || (is_packed_by_others && !op->left.transposed);
     if (op->kind != EG_GEMM || op->out.space != EG_OPERAND || !eg_is_bare(op) || is_row_major || is_fixed)

@@ -109,7 +109,7 @@ EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
     return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
 }
 
-/* `rows` rows with so many whole micro-abreast abreast: the sums stay in registers. Several are as many
+/* `rows` rows with so many whole micro-panels abreast: the sums stay in registers. Several are as many
  * streams of memory, of which a core reads more than of one. */
 EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const eg_dtype dtype, EG_R *sums,
                                 const int rows, const int abreast) {
