@@ -141,7 +141,7 @@ def test_plan_with_sums_in_d_b():
     half = text[text.index("\nbackward bf16 none") :]
     assert 500 <= kept <= 508 and f" K={kept} N=30 " in half and "sums = aT.grad_pre" in half.replace("+=", "=")
     assert text.count("aT.grad_pre") == 1
-    assert "own memory" not in succeed("plan", *options, "--workspace-limit", "3M")
+    assert "own memory" not in succeed("plan", *options, "--workspace-limit", "6M")  # with every kernel
 
 
 def test_plan_computes_nothing():
