@@ -180,8 +180,9 @@ def text_of_tables(names, tables):
     text.append(line)
     text.append(" * A device's: a part of its name, bytes of L2, microseconds of a fork, and of each thread's join,")
     text.append(" * nanoseconds of a byte that is packed for each further thread that reads it, and times as long as")
-    text.append(" * estimated that three bf16 terms take where all cores are at work. Of several that fit a name the")
-    text.append(" * last one counts. */")
+    text.append(" * estimated that three bf16 terms take where all cores are at work, and bytes a thread from which on")
+    text.append(" * vectors of half a line take non-temporal stores (1e18: never), and rows of a layer of f32 below")
+    text.append(" * which d_b takes none, whatever its vectors. Of several that fit a name the last one counts. */")
     for header, rows in tables:
         text.append(f"CALIBRATION({header})")
         text.extend(f"COSTS({row}, {text_of(values)})" for row, values in rows.items())

@@ -185,8 +185,8 @@ static eg_status take_turn(trials *t, double *spent) {
     return EG_OK;
 }
 
-/* In turns, since the device's clock changes. Of long calls those that are close after two turns go on: by
- * two the noise would choose between them. The first candidate stays where the best gains little. */
+/* In turns, since the device's clock changes. Of long calls, those that are close after two turns take more:
+ * noise would choose between them. The first candidate stays where the best gains little. */
 static eg_status run_trials(trials *t, int *best) {
     const double most = 20e3, little = 0.985, at_first = 1.4, then = 1.15, close = 1.05, close_most = 80e3;
     double spent = 0;

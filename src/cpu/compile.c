@@ -12,9 +12,9 @@
 static bool is_gradient(int id) { return id == EG_OP_GRAD || id == EG_OP_GRAD_UP; }
 
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
- * row-major, and the same sums in the same order. A single column without gaps is one, too. What an epilogue
- * or a map packs for a product is not transposed for a right operand (a map may go over grad), and a pack of
- * the caller's is for right operands alone. */
+ * row-major, and the same sums in the same order. A single column without gaps is column-major, too. What an
+ * epilogue or a map packs for a product is not transposed for a right operand (a map may go over grad), and a
+ * pack of the caller's is for right operands alone. */
 static void turn(eg_op *op) {
     const eg_view left = op->left;
     const int64_t rows = op->rows;

@@ -109,8 +109,8 @@ EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
     return x->k_bytes == EG_NR * EG_V(size_of)(dtype);
 }
 
-/* `rows` rows with so many whole micro-panels abreast: the sums stay in registers. Several are as many
- * streams of memory, of which a core reads more than of one. */
+/* `rows` rows with `abreast` whole micro-panels: the sums stay in registers. Each micro-panel is a stream of
+ * memory, and a core reads several streams faster than one. */
 EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const eg_dtype dtype, EG_R *sums,
                                 const int rows, const int abreast) {
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype), k_bytes = EG_NV * vector, tile = rows * EG_NR;
@@ -184,7 +184,7 @@ EG_INLINE int64_t EG_V(sum_pack)(const eg_few_rows *x, const eg_dtype dtype) {
     }
 }
 
-/* ---- All ------------------------------------------------------------------------------------------ */
+/* ---- Rows or a pack ------------------------------------------------------------------------------- */
 
 /* The columns of the right operand are neighbours. The rows that come next are prefetched: they are in other
  * pages, where the hardware does not look ahead. Those of a pack are short, and are prefetched earlier. */

@@ -6,9 +6,9 @@
  *
  *     thread i        vector i, and of f32 the one that lies half of all rows further on, in the same columns
  *
- * A multiprocessor is busy with instructions here, not with memory: where a thread finds out about strides,
- * types and items, that is half of all it does. So there is none of it. The registers are those of six blocks
- * a multiprocessor, which hide each other's way to memory. Values may lie in the memory of a result: the
+ * Instructions are the limit here, not memory: a thread that looks up strides, types and items spends half of
+ * its instructions on that. So this kernel has none of it. With at most 40 registers a thread, six blocks fit
+ * on a multiprocessor, and hide each other's waits for memory. Values may lie in the memory of a result: the
  * thread that writes there has read them before. */
 #include "../map_y.h"
 #include "order.cuh"
