@@ -175,24 +175,28 @@ static void run_rows(const outer_job *job, outer_block *x, int64_t row, int64_t 
     x->b.at = right;
 }
 
-/* The same, by pieces that stay in L1 until each row of them is stored. */
+/* The same, by pieces that stay in L1 until each row of them is stored. Short rows that follow each other are
+ * stored as one: each end of what is stored shares a cache line, which has to be read first. */
 static void copy_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr, size = (int64_t)eg_size_of(kernel->compute),
                   most = nr * EG_CPU_OUTER_PIECE;
+    const bool follow = all->cols <= most && all->out_step == all->cols * size;
+    const int64_t at_once = follow ? eg_div(most, all->cols) * mr : mr;
     eg_little_depth of = *all;
-    of.out_step = most * size;
-    for (int64_t row = 0; row < all->rows; row += mr) {
+    of.out_step = follow ? all->out_step : most * size;
+    for (int64_t row = 0; row < all->rows; row += at_once) {
         of.left = (const char *)all->left + row * x->a.index_stride * size;
-        of.rows = eg_least(mr, all->rows - row);
+        of.rows = eg_least(at_once, all->rows - row);
         for (int64_t col = 0; col < all->cols; col += most) {
             char *to = all->out + row * all->out_step + col * size;
             of.right = (const char *)all->right + eg_div(col, nr) * all->right_panel * size;
             of.cols = eg_least(most, all->cols - col);
             of.out = x->copies;
             kernel->micro.outer(&of);
-            for (int64_t i = 0; i < of.rows; i++)
-                kernel->micro.stream_row(to + i * all->out_step, x->copies + i * of.out_step, of.cols);
+            const int64_t rows = follow ? 1 : of.rows, numbers = follow ? of.rows * of.cols : of.cols;
+            for (int64_t i = 0; i < rows; i++)
+                kernel->micro.stream_row(to + i * all->out_step, x->copies + i * of.out_step, numbers);
         }
     }
 }
