@@ -42,10 +42,10 @@ static const level levels[] = {
     {CASCADE_LAKE, "avx2", AVX2, 1.6, 9.5, 1.4},
     {CASCADE_LAKE, "avx512", AVX512, 3.7, 19.5, 3.4},
     {BOTH, "avx2", AVX2, 1.7, 9.8, 1.4},
-    {EPYC, "portable", 0, 2.3, 9.8, 2.5},
-    {EPYC, "avx2", AVX2, 2.3, 13, 1.8},
-    {EPYC, "avx512", AVX512, 3.6, 21, 2.2},
-    {EPYC, "avx512_bf16", BF16, 3.7, 21, 2.7},
+    {EPYC, "portable", 0, 1.3, 5.6, 1.4},
+    {EPYC, "avx2", AVX2, 1.3, 7.2, 1.1},
+    {EPYC, "avx512", AVX512, 2.7, 16, 1.9},
+    {EPYC, "avx512_bf16", BF16, 3.3, 17.2, 3.2},
     {ZEN4_AVX2, "avx2", AVX2, 1.7, 10, 1.0},
     {ZEN5, "portable", 0, 3.3, 8.7, 3.5},
     {ZEN5, "avx2", AVX2, 1.3, 5.6, 1.4},
@@ -53,7 +53,7 @@ static const level levels[] = {
     {ZEN5, "avx512_bf16", BF16, 3.1, 16, 2.3},
 };
 #else
-static const level levels[] = {{XEON, "portable", 0, 1.3, 5, 1.8}, {EPYC, "portable", 0, 2.3, 9.8, 2.5}};
+static const level levels[] = {{XEON, "portable", 0, 1.3, 5, 1.8}, {EPYC, "portable", 0, 1.3, 5.6, 1.4}};
 #endif
 
 typedef struct judged {
