@@ -3,7 +3,7 @@
  *
  * One goes down a column of vectors after the other, some rows at once: act' is a long chain of operations,
  * and a processor does not look far enough ahead to overlap it with the next one by itself. */
-#if EG_VECTOR_BYTES == 32
+#if EG_VECTOR_BYTES > 16
 #define EG_AT_ONCE 4
 #else
 #define EG_AT_ONCE 2
