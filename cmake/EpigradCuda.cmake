@@ -74,7 +74,7 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin ${to}/${name}.entries
         COMMAND ${CMAKE_COMMAND} "-DNVCC=${EPIGRAD_NVCC}" "-DOPTIONS=${options}" -DFROM=${from}/kernels/${kernel} -DTO=${to}/${name}
                 -P ${script}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/cluster.h ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/map_y.h ${from}/pair.h ${from}/skinny.h ${from}/stamps.h
+        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/cluster.h ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/left_sums.h ${from}/map_y.h ${from}/pair.h ${from}/skinny.h ${from}/stamps.h
                 ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h ${script}
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin ${to}/${name}.entries)

@@ -7,6 +7,7 @@
 #include "cluster.h"
 #include "core/sizes.h"
 #include "layout.h"
+#include "left_sums.h"
 #include "partition.h"
 #include "whole_sums.h"
 
@@ -493,6 +494,15 @@ int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
     int splits;
     least_of_splits(machine, row, costs_of(machine, row), x, &splits);
     return splits;
+}
+
+/* A block has few columns at a time, of which its warps wait for some rows at once. */
+double eg_cuda_estimate_left_sums(const eg_cuda_machine *machine, int64_t rows, int64_t cols) {
+    const double turn = 0.6; /* microseconds, beside products */
+    const uint32_t lanes = eg_cuda_left_lanes((uint32_t)cols, (uint32_t)machine->multiprocessors);
+    const int64_t at_once = 32 * EG_LEFT_SUMS_WARPS * EG_LEFT_SUMS_AT_ONCE / lanes;
+    return ceil_of((double)eg_ceil_div(cols, lanes * EG_LEFT_SUMS_EACH) / machine->multiprocessors) *
+           (double)eg_ceil_div(rows, at_once) * turn;
 }
 
 /* A block adds up 32 rows of its columns at once, and waits for them; a multiprocessor has room for two. */

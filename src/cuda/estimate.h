@@ -137,6 +137,9 @@ int eg_cuda_shared_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x, int spli
 /* In how many parts a row that can split the depth does best to sum the depth. Pure. */
 int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x);
 
+/* Of column sums of a product's left beside it. */
+double eg_cuda_estimate_left_sums(const eg_cuda_machine *machine, int64_t rows, int64_t cols);
+
 /* Of the sums of `rows` rows of column sums. */
 double eg_cuda_estimate_sums(const eg_cuda_machine *machine, const eg_cuda_kernel *row, int64_t rows,
                              int64_t cols);

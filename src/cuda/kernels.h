@@ -138,7 +138,10 @@ typedef struct eg_cuda_hopper {
     int32_t tma_cols;    /* columns of out and second that TMA stores: threads store the others */
     int32_t shares_left; /* the blocks of a cluster lie side by side: else one below the other */
     eg_cuda_stream_k tail;
-    eg_cuda_counts counts; /* to be set to 0 */
+    eg_cuda_counts counts;    /* to be set to 0 */
+    eg_cuda_matrix left_sums; /* [depth]: of columns, kernels/hopper_left_sums.cuh; absent: not wanted */
+    int32_t add_to_left_sums;
+    int32_t unused;
 } eg_cuda_hopper;
 
 /* out[j] = (accumulate ? out[j] : 0) + the sum of `rows` rows of `sums`; of groups, out[g, j] the sum of

@@ -16,6 +16,7 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *     bias of each consumer, later column sums of two of its warps
  *     barriers of the stages                    full, empty, read
  *     barriers of the boxes                     full, of each consumer warp
+ *     sums of sixteen columns of left           of each warp that neither loads nor multiplies
  */
 enum {
     EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128 or 256 */
@@ -23,6 +24,7 @@ enum {
     EG_HOPPER_CONSUMERS = 2,
     EG_HOPPER_CONSUMER_WARPS = 4 * EG_HOPPER_CONSUMERS,
     EG_HOPPER_THREADS = 32 * EG_HOPPER_CONSUMER_WARPS + 128, /* and the producer's warp group */
+    EG_LEFT_SUMS_BYTES = 3 * 16 * 4,                         /* f32 */
     EG_HOPPER_BOX_BYTES = 16 * 128 /* 16 rows of 128 bytes: what a warp reads and stores at once */
 };
 #define EG_HOPPER_LEFT_BYTES        (EG_HOPPER_ROWS * EG_HOPPER_DEPTH * 2)
@@ -39,7 +41,9 @@ enum {
 #define EG_HOPPER_BARRIERS_AT(cols)    (EG_HOPPER_EXCHANGE_AT(cols) + EG_HOPPER_EXCHANGE_BYTES(cols))
 #define EG_HOPPER_BOX_BARRIERS_AT(cols)                                                                      \
     (EG_HOPPER_BARRIERS_AT(cols) + 3 * EG_HOPPER_STAGES(cols) * EG_BARRIER_BYTES)
-#define EG_HOPPER_SHARED(cols) (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+#define EG_HOPPER_LEFT_SUMS_AT(cols)                                                                         \
+    (EG_HOPPER_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+#define EG_HOPPER_SHARED(cols) (EG_HOPPER_LEFT_SUMS_AT(cols) + EG_LEFT_SUMS_BYTES)
 
 /* ---- And with a tile for each consumer (kernels/hopper_pingpong.cuh): the same parts ------------------ */
 
@@ -51,8 +55,9 @@ enum {
 #define EG_PINGPONG_BARRIERS_AT(cols) (EG_PINGPONG_EXCHANGE_AT(cols) + EG_HOPPER_EXCHANGE_BYTES(cols))
 #define EG_PINGPONG_BOX_BARRIERS_AT(cols)                                                                    \
     (EG_PINGPONG_BARRIERS_AT(cols) + 3 * EG_PINGPONG_STAGES(cols) * EG_BARRIER_BYTES)
-#define EG_PINGPONG_SHARED(cols)                                                                             \
+#define EG_PINGPONG_LEFT_SUMS_AT(cols)                                                                       \
     (EG_PINGPONG_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+#define EG_PINGPONG_SHARED(cols) (EG_PINGPONG_LEFT_SUMS_AT(cols) + EG_LEFT_SUMS_BYTES)
 
 /* ---- f32 and f64 on Hopper (kernels/hopper_f32.cu, hopper_f64.cu): stages, two barriers of each ------ */
 

@@ -298,6 +298,7 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
         size_t bytes;
     } kept[] = {{"eg_gated_grad_", sizeof(eg_cuda_gated)},
                 {"eg_hopper_bf16_gated_", sizeof(eg_cuda_hopper_pair)},
+                {"eg_hopper_bf16_pingpong_", sizeof(eg_cuda_hopper)},
                 {"eg_map_y_", sizeof(eg_cuda_gemm)},
                 {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)},
                 {"eg_act_grad_bf16", sizeof(eg_cuda_act_grad)},

@@ -88,6 +88,46 @@ static void forward_is_one_product(void **state) {
     close_session(&s);
 }
 
+/* d_bias of a gradient as it is: the kernel that multiplies it sums its columns, too, unless it would end
+ * before they are summed, or cannot read vectors. */
+static void d_bias_comes_beside_a_chain(void **state) {
+    static const struct {
+        int64_t m, k, n;
+        bool beside;
+    } cases[] = {{M, 3072, 768, true}, {16384, 256, 4096, false}, {M, 3072, 772, false}};
+    (void)state;
+    session s;
+    open_session(&s);
+    for (size_t i = 0; i < 2 * LENGTH(cases); i++) {
+        const bool adds = i >= LENGTH(cases);
+        const int64_t k = cases[i % LENGTH(cases)].k, n = cases[i % LENGTH(cases)].n;
+        const bool beside = cases[i % LENGTH(cases)].beside;
+        eg_layer layer = layer_of(k, n, EG_ACT_NONE);
+        eg_backward_args args = above();
+        layer.m = cases[i % LENGTH(cases)].m;
+        args.chain_up = (eg_chain_up){0}, args.chain.d_bias = (eg_vector){0};
+        args.d_bias.data = place(11);
+        args.accumulate_into = adds ? EG_INTO_D_BIAS : 0;
+        driver->launches = 0;
+        assert_ok(eg_backward(s.context, &layer, &args));
+        assert_int_equal(launches_of("act_grad") + launches_of("hopper_act_grad") == 0, beside);
+        if (!beside) continue;
+        const eg_cuda_hopper *x = (const eg_cuda_hopper *)driver->parameter;
+        assert_int_equal(driver->launches, 1);
+        assert_true(begins(driver->launch[0], "hopper_bf16_pingpong_"));
+        assert_int_equal(x->left_sums.data, (uintptr_t)place(11));
+        assert_int_equal(x->add_to_left_sums, adds);
+    }
+    eg_backward_args args = above();
+    const eg_layer unit_below = layer_of(N, K, EG_ACT_NONE);
+    args.d_bias.data = place(11);
+    driver->launches = 0;
+    assert_ok(eg_backward(s.context, &unit_below, &args));
+    assert_int_equal(launches_of("act_grad"), 0);
+    assert_int_equal(launches_of("column_sum"), 2);
+    close_session(&s);
+}
+
 static void chain_is_one_product(void **state) {
     (void)state;
     session s;
@@ -204,9 +244,11 @@ static void both_gradients_are_one_map(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(forward_is_one_product), cmocka_unit_test(chain_is_one_product),
-        cmocka_unit_test(d_a_is_one_product), cmocka_unit_test(what_has_no_vectors_is_made_apart),
-        cmocka_unit_test(both_gradients_are_one_map)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(forward_is_one_product),
+                                       cmocka_unit_test(chain_is_one_product),
+                                       cmocka_unit_test(d_bias_comes_beside_a_chain),
+                                       cmocka_unit_test(d_a_is_one_product),
+                                       cmocka_unit_test(what_has_no_vectors_is_made_apart),
+                                       cmocka_unit_test(both_gradients_are_one_map)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

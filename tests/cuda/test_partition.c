@@ -5,6 +5,7 @@
 #include "core/validate.h"
 #include "cuda/cluster.h"
 #include "cuda/estimate.h"
+#include "cuda/left_sums.h"
 #include "cuda/parameters.h"
 #include "cuda/partition.h"
 #include "cuda/takes.h"
@@ -292,8 +293,19 @@ static void chunks_of_a_depth_begin_on_words(void **state) {
     assert_int_equal(eg_cuda_depth_chunks(&x), 27);
 }
 
+/* A row of left in whole sectors, or in less where that gives more blocks some columns. */
+static void columns_of_left_are_for_all_blocks(void **state) {
+    static const struct {
+        uint32_t cols, lanes;
+    } cases[] = {{8, 1}, {512, 1}, {528, 1}, {529, 2}, {1024, 2}, {1056, 2}, {1057, 4}, {4096, 4}};
+    (void)state;
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        assert_int_equal(eg_cuda_left_lanes(cases[i].cols, 132), cases[i].lanes);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chunks_of_a_depth_begin_on_words),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(columns_of_left_are_for_all_blocks),
+                                       cmocka_unit_test(chunks_of_a_depth_begin_on_words),
                                        cmocka_unit_test(y_is_made_of_vectors_or_of_one_row),
                                        cmocka_unit_test(y_without_gaps_is_one_long_row),
                                        cmocka_unit_test(rows_begin_on_lines_where_that_adds_little),

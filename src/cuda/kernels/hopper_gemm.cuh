@@ -33,6 +33,7 @@ enum { EG_HOPPER_SYNC = 1 /* named barriers: one for each consumer */ };
 
 #include "hopper_stream_k.cuh"
 #include "hopper_epilogue.cuh"
+#include "hopper_left_sums.cuh"
 
 /* ---- The producer ------------------------------------------------------------------------------------- */
 
@@ -153,6 +154,9 @@ EG_DEVICE void eg_hopper_frame(const eg_cuda_hopper &p, const P &produce, const 
         if (warp == 8) produce(shared, rank);
         if (blockIdx.x == 0 && warp == 9) eg_clear(p.counts, threadIdx.x % 32, 32);
         if (blockIdx.x == 0 && warp == 10) eg_hopper_check_ends<K>(p);
+        if constexpr (!K::LEFT_MN_MAJOR && !K::GROUPED) {
+            if (warp > 8) eg_sum_left<K::BF16>(p, shared + K::LEFT_SUMS, warp - 9);
+        }
     } else {
         eg_more_registers<K::CONSUMER_REGISTERS>();
         consume(memory, shared, rank, warp);

@@ -46,6 +46,7 @@ template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
     static constexpr int EXCHANGE = EG_HOPPER_EXCHANGE_AT(COLS_);
     static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_);
     static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_);
+    static constexpr int LEFT_SUMS = EG_HOPPER_LEFT_SUMS_AT(COLS_);
     static constexpr int SHARED_BYTES = EG_HOPPER_SHARED(COLS_);
     static_assert(SHARED_BYTES <= 227 * 1024, "the shared memory of a block");
 };

@@ -40,6 +40,7 @@ template <int COLS_> struct eg_pingpong_shape {
     static constexpr int EXCHANGE = EG_PINGPONG_EXCHANGE_AT(COLS);
     static constexpr int BARRIERS = EG_PINGPONG_BARRIERS_AT(COLS);
     static constexpr int IN_FULL = EG_PINGPONG_BOX_BARRIERS_AT(COLS);
+    static constexpr int LEFT_SUMS = EG_PINGPONG_LEFT_SUMS_AT(COLS);
     static_assert(EG_PINGPONG_SHARED(COLS) <= 227 * 1024, "the shared memory of a block");
 };
 
