@@ -39,6 +39,7 @@ CUDA = [
     ("CUDA's cluster tiles: high ones for up to 64 rows", "src/cuda/choose.c", "x->rows <= UPRIGHT && row->tile_rows > UPRIGHT", "x->rows < 0 * UPRIGHT"),
     ("CUDA's cluster tiles: few rows", "src/cuda/choose.c", "(row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW", "false"),
     ("CUDA's cluster tiles: a result of another type", "src/cuda/takes.c", "x->epilogue == EG_CUDA_STORE && (row->takes & EG_CUDA_ONE_TYPE) == 0;", "x->epilogue == EG_CUDA_STORE;"),
+    ("tuning: no candidates of little memory", "src/cuda/lt.c", "if (asked > 0) count += lt_ask_for_others", "if (asked < 0) count += lt_ask_for_others"),
     ("tuning: the library has one algorithm", "src/cuda/lt.c", "asked == 0 ? best : asked <= best ? asked - 1 : asked", "asked == 0 ? best : best"),
     ("tuning: a choice changes the first operation alone", "src/cuda/choose.c", "c->choice->way[index] : 0;", "c->choice->way[index * 0] : 0;"),
     ("CUDA's whole sums: a block knows of no other", "src/cuda/run.c", "    x.chunks = blocks;\n", ""),

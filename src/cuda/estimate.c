@@ -496,13 +496,14 @@ int eg_cuda_splits_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
     return splits;
 }
 
-/* A block has few columns at a time, of which its warps wait for some rows at once. */
+/* A block has few columns at a time, of which its warps wait for some rows at once: measured on an H200, of
+ * an operand that L2 holds, beside others, and of one that it does not. */
 double eg_cuda_estimate_left_sums(const eg_cuda_machine *machine, int64_t rows, int64_t cols) {
-    const double turn = 0.6; /* microseconds, beside products */
+    const double near = 0.8, far = 2, held = 16 << 20; /* microseconds; bytes of 16-bit numbers */
     const uint32_t lanes = eg_cuda_left_lanes((uint32_t)cols, (uint32_t)machine->multiprocessors);
     const int64_t at_once = 32 * EG_LEFT_SUMS_WARPS * EG_LEFT_SUMS_AT_ONCE / lanes;
     return ceil_of((double)eg_ceil_div(cols, lanes * EG_LEFT_SUMS_EACH) / machine->multiprocessors) *
-           (double)eg_ceil_div(rows, at_once) * turn;
+           (double)eg_ceil_div(rows, at_once) * (2.0 * (double)rows * (double)cols > held ? far : near);
 }
 
 /* A block adds up 32 rows of its columns at once, and waits for them; a multiprocessor has room for two. */

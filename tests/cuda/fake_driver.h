@@ -15,7 +15,7 @@ typedef struct fake_map {
     uint64_t pitch, item_pitch;
 } fake_map;
 
-enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64 };
+enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64, FAKE_LITTLE_MEMORY = 100 };
 
 typedef struct fake_cuda {
     int kernels;     /* enqueued on a stream, not captured */
@@ -57,7 +57,7 @@ typedef struct fake_cuda {
     int copy_result;      /* from device memory to device memory */
     uint64_t watched;     /* an address, for watched_captured */
     char quick[64];       /* a kernel that takes a quarter of the time of others; */
-    int quick_algorithm;  /* a library's, if it is by this one */
+    int quick_algorithm;  /* a library's, if it is by this one: FAKE_LITTLE_MEMORY more in a MiB or less */
     int algorithms;       /* that the library knows beside its first */
 } fake_cuda;
 

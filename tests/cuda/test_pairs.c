@@ -94,7 +94,8 @@ static void d_bias_comes_beside_a_chain(void **state) {
     static const struct {
         int64_t m, k, n;
         bool beside;
-    } cases[] = {{M, 3072, 768, true}, {16384, 256, 4096, false}, {M, 3072, 772, false}};
+    } cases[] = {
+        {M, 3072, 768, true}, {16384, 256, 4096, false}, {M, 3072, 772, false}, {16384, 2048, 768, false}};
     (void)state;
     session s;
     open_session(&s);

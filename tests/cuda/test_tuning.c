@@ -85,13 +85,12 @@ static void test_estimates_try_nothing(void **state) {
     close_session(&s);
 }
 
-static void test_algorithms_of_the_library(void **state) {
-    (void)state;
-    enum { ALGORITHMS = 5, QUICK = 3 };
+static void algorithm_is_found(int quick) {
+    enum { ALGORITHMS = 5 };
     session s;
     open_measured(&s);
     driver->algorithms = ALGORITHMS;
-    driver->quick_algorithm = QUICK;
+    driver->quick_algorithm = quick;
     pretend("cublaslt_bf16");
     s.layer.activation = EG_ACT_NONE;
     s.layer.m = 1000, s.layer.k = 512;
@@ -100,8 +99,15 @@ static void test_algorithms_of_the_library(void **state) {
     driver->library_algorithm = 0;
     forget(&s);
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
-    assert_int_equal(driver->library_algorithm, QUICK);
+    assert_int_equal(driver->library_algorithm, quick);
     close_session(&s);
+}
+
+/* Also of those that the library names where it may use little memory. */
+static void test_algorithms_of_the_library(void **state) {
+    (void)state;
+    algorithm_is_found(3);
+    algorithm_is_found(FAKE_LITTLE_MEMORY + 5);
 }
 
 /* A library that refuses every product is no candidate. */
