@@ -9,7 +9,7 @@ CUDA = [
      "if (i > 0"),
     ("d_bias beside a chain: not added to what is there", "src/cuda/run.c", "hopper.add_to_left_sums = reduce->accumulate;", "hopper.add_to_left_sums = 0;"),
     ("d_bias beside a chain: where its sums outlast the products", "src/cuda/compile.c", "map->cols) < c->cost[1];", "map->cols) < 1e9;"),
-    ("d_bias beside a chain: of rows that are no vectors", "src/cuda/compile.c", "product->summed == 1 && product->depth % 8 == 0 &&", "product->summed == 1 &&"),
+    ("d_bias beside a chain: of rows that are no vectors", "src/cuda/pairs.c", "product->summed == 1 && product->depth % 8 == 0;", "product->summed == 1;"),
     ("d_bias beside a chain: whole sectors whatever the blocks", "src/cuda/left_sums.h", "lanes > 1 && cols <=", "lanes > 8 && cols <="),
     ("groups on CUDA: a row tile is the next group's", "src/cuda/groups.h", "return begin / height + group;", "return begin / height + 0 * group;"),
     ("groups on CUDA: a tile has rows of the next group", "src/cuda/groups.h", "if (rows.end - rows.first > height) rows.end =", "rows.end ="),

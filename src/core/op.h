@@ -40,6 +40,11 @@ static inline bool eg_is_present(const eg_view *view) { return view->space != EG
 
 static inline bool eg_is_batched(const eg_view *view) { return eg_differs(view->batch_stride, view->outer); }
 
+/* Whether they name the same elements. */
+static inline bool eg_names_same(const eg_view *a, const eg_view *b) {
+    return a->space == b->space && a->id == b->id && a->offset == b->offset && a->transposed == b->transposed;
+}
+
 static inline eg_view eg_transposed(eg_view x) {
     const eg_view was = x;
     x.transposed = !was.transposed;

@@ -16,7 +16,7 @@ typedef struct eg_cuda_compiler {
     const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
     const eg_cuda_kernel *pair[EG_MAX_OPS];    /* of the first operation of two products: their row, which */
     uint32_t paired;                           /* makes all of these operations, a bit each */
-    bool sums_left;                            /* operation 0 is made beside the product that follows it */
+    bool left_sums;                            /* operation 0 is made beside the product that follows it */
     bool aligned;                              /* eg_cuda_binding */
     bool lacks_copies;                         /* the choice asks for some that there are not */
     double cost[EG_MAX_OPS];                   /* of an operation, and */

@@ -257,7 +257,7 @@ static void take_tiles(const eg_cuda_compiler *c, int op, const eg_cuda_gemm *x,
     detail->tail = tail_of(c, op, x);
     detail->tma_cols = eg_cuda_tma_cols(row, x);
     detail->clears = clears && detail->tail.tiles == 0;
-    if (c->sums_left && op == 1) detail->sums_left = (int8_t)reduce_of(c->list, 0);
+    if (c->left_sums && op == 1) detail->left_reduce = (int8_t)reduce_of(c->list, 0);
 }
 
 /* All of a product, or a part of it: what finishes a product is a map that takes any strides. */
@@ -282,7 +282,7 @@ static void add_product(const eg_cuda_compiler *c, int op, eg_cuda_part part, bo
     if (part == EG_CUDA_CHUNKS) step->what = "products of chunks";
     if (part == EG_CUDA_FINISH) step->kind = EG_MAP;
     step->tail = detail.tail.tiles;
-    if (detail.sums_left != 0) step->also |= 1U << detail.sums_left;
+    if (detail.left_reduce != 0) step->also |= 1U << detail.left_reduce;
     if (detail.splits > 1) step->splits = detail.splits;
     step->microseconds = eg_cuda_time_of(c, row, &x, op);
     if (detail.tail.tiles > 0 && op == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
@@ -343,7 +343,7 @@ static void add_pair(const eg_cuda_compiler *c, int first, bool clears) {
     step->also = ops.ops & ~(1U << named);
     step->kind = EG_GEMM;
     step->tail = detail.tail.tiles;
-    if (detail.sums_left != 0) step->also |= 1U << detail.sums_left;
+    if (detail.left_reduce != 0) step->also |= 1U << detail.left_reduce;
     step->microseconds = eg_cuda_time_of_pair(c, c->pair[first], &x, first);
     if (detail.tail.tiles > 0 && first == 0) step->microseconds -= eg_cuda_machine_of(c).calibration->clear;
 }
@@ -484,21 +484,12 @@ static void add_sums_aside(const eg_cuda_compiler *c) {
     if (reduce != EG_NO_OP) add_reduce_beside(c, reduce, false);
 }
 
-static bool is_same(const eg_view *a, const eg_view *b) {
-    return a->space == b->space && a->id == b->id && a->offset == b->offset && a->transposed == b->transposed;
-}
-
-/* Whether the first operation only sums columns of what the second one multiplies, by a kernel that does both
- * (kernels/hopper_left_sums.cuh). */
-static bool sums_left(const eg_cuda_compiler *c) {
-    const eg_op_list *list = c->list;
-    if (!sums_aside(c) || counts(c) || list->op[1].kind != EG_GEMM || c->product[1] != NULL) return false;
-    const eg_op *map = &list->op[0], *product = &list->op[1];
-    const eg_cuda_kernel *row = c->row[1];
+/* Whether the kernel of the second operation makes the first one, too, and in no more time. */
+static bool makes_left_sums(const eg_cuda_compiler *c) {
+    const eg_op *map = &c->list->op[0];
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
-    return eg_cuda_is_persistent(row) && (row->takes & EG_CUDA_LEFT_ROWS) != 0 &&
-           (row->takes & EG_CUDA_GROUPS_ALONE) == 0 && is_same(&map->left, &product->left) &&
-           map->items == 1 && product->items == 1 && product->summed == 1 && product->depth % 8 == 0 &&
+    return sums_aside(c) && !counts(c) && c->product[1] == NULL &&
+           eg_cuda_makes_left_sums(c->list, c->row[1]) &&
            eg_cuda_estimate_left_sums(&machine, map->rows, map->cols) < c->cost[1];
 }
 
@@ -536,7 +527,7 @@ static void add_steps(const eg_cuda_compiler *c) {
     const bool counting = c->list->ops > 0 && counts(c);
     bool aside = !counting && sums_aside(c), added[EG_MAX_OPS] = {false};
     int sums[EG_MAX_OPS], count = 0;
-    if (c->sums_left) aside = false, added[0] = true;
+    if (c->left_sums) aside = false, added[0] = true;
     if (aside) added[0] = true, added[reduce_of(c->list, 0)] = true;
     if (counting && !first_clears(c)) add_clearing(c);
     add_pads(c);
@@ -599,7 +590,7 @@ eg_status eg_cuda_compile(const eg_caps *caps, eg_program *program) {
     bool fits;
     EG_TRY(choose(&c, &fits));
     if (!fits) return eg_too_large(&program->list);
-    c.sums_left = sums_left(&c);
+    c.left_sums = makes_left_sums(&c);
     add_steps(&c);
     note_names(c.list, program);
     program->lacks = program->lacks || c.lacks_copies || lacks_algorithm(&c);

@@ -2,11 +2,6 @@
 /* Both gradients of a gated unit, which the lowering makes by three maps, by one kernel. Pure. */
 #include "gated_maps.h"
 
-/* Whether they name the same elements. */
-static bool is_same(const eg_view *a, const eg_view *b) {
-    return a->space == b->space && a->id == b->id && a->offset == b->offset && a->transposed == b->transposed;
-}
-
 /* out = left * by, which is read by nothing but another map. */
 static bool is_product(const eg_op *op) {
     return op->kind == EG_MAP && op->terms == 1 && op->term[0].kind == EG_TERM_TIMES && !op->accumulate &&
@@ -25,7 +20,7 @@ static bool is_up(const eg_op *op, const eg_view *d_y) {
     const unsigned kinds =
         1U << EG_TERM_ACT | 1U << EG_TERM_TIMES | 1U << EG_TERM_STORE | 1U << EG_TERM_COLUMN_SUMS;
     const eg_term *times = eg_term_of(op, EG_TERM_TIMES);
-    return has_no_others(op, kinds) && times != NULL && is_same(&times->view, d_y);
+    return has_no_others(op, kinds) && times != NULL && eg_names_same(&times->view, d_y);
 }
 
 /* d_gate = product * act'(gate) */
@@ -34,14 +29,14 @@ static bool is_gate(const eg_op *op, const eg_op *up, const eg_view *product) {
     const eg_term *at = eg_term_of(op, EG_TERM_GRAD_AT_SAVED), *act = eg_term_of(up, EG_TERM_ACT);
     const eg_activation activation = act != NULL ? act->activation : EG_ACT_NONE;
     return has_no_others(op, kinds) && at != NULL && !at->of_y && at->activation == activation &&
-           is_same(&at->view, &up->left) && is_same(&op->left, product);
+           eg_names_same(&at->view, &up->left) && eg_names_same(&op->left, product);
 }
 
 /* A product over d_y has to come after d_up, which reads that. */
 static bool are_gated(const eg_op_list *list, const eg_cuda_gated_ops *ops) {
     const eg_op *product = &list->op[ops->product], *up = &list->op[ops->up];
     if (!is_product(product)) return false;
-    const bool over = is_same(&product->out, &product->term[0].view);
+    const bool over = eg_names_same(&product->out, &product->term[0].view);
     return !(over && ops->product < ops->up) && is_up(up, &product->term[0].view) &&
            is_gate(&list->op[ops->gate], up, &product->out);
 }

@@ -7,11 +7,6 @@
 
 /* ---- Which operations ------------------------------------------------------------------------------ */
 
-/* Whether they name the same elements. */
-static bool is_same(const eg_view *a, const eg_view *b) {
-    return a->space == b->space && a->id == b->id && a->offset == b->offset && a->transposed == b->transposed;
-}
-
 /* One product for each result, of dense matrices. */
 static bool is_product(const eg_op *op, unsigned terms) {
     for (int i = 0; i < op->terms; i++) {
@@ -30,9 +25,11 @@ static bool is_used_elsewhere(const eg_op_list *list, uint32_t ops, const eg_vie
     for (int i = 0; i < list->ops; i++) {
         const eg_op *op = &list->op[i];
         if ((ops >> i & 1U) != 0) continue;
-        if (is_same(&op->left, view) || is_same(&op->right, view) || is_same(&op->out, view)) return true;
+        if (eg_names_same(&op->left, view) || eg_names_same(&op->right, view) ||
+            eg_names_same(&op->out, view))
+            return true;
         for (int j = 0; j < op->terms; j++) {
-            if (is_same(&op->term[j].view, view)) return true;
+            if (eg_names_same(&op->term[j].view, view)) return true;
         }
     }
     return false;
@@ -50,9 +47,9 @@ static bool is_forward(const eg_op_list *list, const eg_cuda_pair_ops *ops) {
     if (!is_product(gate, before | 1U << EG_TERM_ACT) || !is_product(up, before | 1U << EG_TERM_TIMES))
         return false;
     const bool saves = eg_term_of(gate, EG_TERM_STORE) != NULL;
-    return times != NULL && is_same(&times->view, &gate->out) && is_own(list, ops->ops, &gate->out) &&
-           are_alike(gate, up) && is_same(&gate->left, &up->left) && !gate->accumulate && !up->accumulate &&
-           saves == (eg_term_of(up, EG_TERM_STORE) != NULL);
+    return times != NULL && eg_names_same(&times->view, &gate->out) && is_own(list, ops->ops, &gate->out) &&
+           are_alike(gate, up) && eg_names_same(&gate->left, &up->left) && !gate->accumulate &&
+           !up->accumulate && saves == (eg_term_of(up, EG_TERM_STORE) != NULL);
 }
 
 static bool is_sum(const eg_op_list *list, const eg_cuda_pair_ops *ops) {
@@ -60,7 +57,7 @@ static bool is_sum(const eg_op_list *list, const eg_cuda_pair_ops *ops) {
     const eg_op *gate = &list->op[ops->gate], *up = &list->op[ops->up];
     const eg_term *add = eg_term_of(up, EG_TERM_ADD);
     if (!is_product(gate, scale) || !is_product(up, scale | 1U << EG_TERM_ADD)) return false;
-    return add != NULL && is_same(&add->view, &gate->out) && is_own(list, ops->ops, &gate->out) &&
+    return add != NULL && eg_names_same(&add->view, &gate->out) && is_own(list, ops->ops, &gate->out) &&
            are_alike(gate, up) && gate->items == 1 && !gate->accumulate && !up->accumulate;
 }
 
@@ -74,7 +71,7 @@ static bool is_chain(const eg_op_list *list, eg_cuda_pair_ops *ops) {
     if (!eg_cuda_find_gated(list, maps, &ops->maps)) return false;
     ops->ops |= 7U << maps;
     const eg_op *up = &list->op[ops->maps.up], *gate = &list->op[ops->maps.gate];
-    return is_same(&list->op[ops->maps.product].term[0].view, &product->out) &&
+    return eg_names_same(&list->op[ops->maps.product].term[0].view, &product->out) &&
            is_own(list, ops->ops, &product->out) && eg_is_present(&up->out) && eg_is_present(&gate->out) &&
            eg_term_of(up, EG_TERM_STORE) == NULL && eg_term_of(gate, EG_TERM_STORE) == NULL;
 }
@@ -89,6 +86,14 @@ bool eg_cuda_find_pair(const eg_op_list *list, int first, eg_cuda_pair_ops *ops)
     if (is_forward(list, ops)) return true;
     ops->kind = EG_CUDA_PAIR_SUM;
     return is_sum(list, ops);
+}
+
+bool eg_cuda_makes_left_sums(const eg_op_list *list, const eg_cuda_kernel *row) {
+    const eg_op *sums = &list->op[0], *product = &list->op[1];
+    return product->kind == EG_GEMM && eg_names_same(&sums->left, &product->left) &&
+           eg_cuda_is_persistent(row) && (row->takes & EG_CUDA_LEFT_ROWS) != 0 &&
+           (row->takes & EG_CUDA_GROUPS_ALONE) == 0 && sums->items == 1 && product->items == 1 &&
+           product->summed == 1 && product->depth % 8 == 0; /* rows of vectors */
 }
 
 /* ---- What the kernel is given ---------------------------------------------------------------------- */

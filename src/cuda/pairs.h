@@ -29,6 +29,10 @@ typedef struct eg_cuda_pair {
 } eg_cuda_pair;
 eg_cuda_pair eg_cuda_pair_of(const eg_cuda_binding *binding, const eg_cuda_pair_ops *ops);
 
+/* Whether the first operation is sums of the columns of what the second one multiplies on its left, and a row
+ * that makes the second one makes them, too (kernels/hopper_left_sums.cuh). */
+bool eg_cuda_makes_left_sums(const eg_op_list *list, const eg_cuda_kernel *row);
+
 bool eg_cuda_takes_pair(const eg_cuda_kernel *row, const eg_cuda_pair_ops *ops, const eg_cuda_pair *x);
 
 /* A product that takes as long. */

@@ -103,8 +103,8 @@ static eg_cuda_hopper hopper_of(const eg_cuda_run *run, const eg_cuda_step *deta
                                          .owner_k_blocks = tail->owner_k_blocks};
     }
     if (detail->clears) hopper.counts = eg_cuda_counters_of(&run->binding);
-    if (detail->sums_left != 0) {
-        const eg_op *reduce = &run->binding.program->list.op[detail->sums_left];
+    if (detail->left_reduce != 0) {
+        const eg_op *reduce = &run->binding.program->list.op[detail->left_reduce];
         hopper.left_sums = eg_cuda_matrix_of(&run->binding, &reduce->out);
         hopper.add_to_left_sums = reduce->accumulate;
     }

@@ -63,10 +63,10 @@ typedef struct eg_cuda_step {
     int32_t chunk_rows; /* REDUCE of groups: rows of the result that each of them covers */
     int32_t tma_cols;   /* columns of a product's results that TMA stores: threads store the others */
     int8_t op;          /* the operation; PAD: which copy */
-    int8_t reduce;    /* the REDUCE that it makes at the same time, of its only row of column sums; 0: none */
-    int8_t sums_left; /* the REDUCE of column sums of left, which it makes beside its products; 0: none */
-    uint8_t part;     /* eg_cuda_part */
-    uint8_t splits;   /* parts of a product's depth, each summed by a block of a cluster */
+    int8_t reduce; /* the REDUCE that it makes at the same time, of its only row of column sums; 0: none */
+    int8_t left_reduce; /* the REDUCE of column sums of left, which it makes beside its products; 0: none */
+    uint8_t part;       /* eg_cuda_part */
+    uint8_t splits;     /* parts of a product's depth, each summed by a block of a cluster */
     uint8_t
         algorithm; /* of the library: 0 its best by lt_choose.h, then the others in the heuristics' order */
     bool clears;   /* the kernel also sets all counters to 0 */
