@@ -2,6 +2,7 @@
 """Calls captured as a CUDA graph and timed by its replays, in turns with others; and what a run says of itself."""
 
 import datetime
+import os
 import random
 import statistics
 import subprocess
@@ -56,6 +57,7 @@ def header(command, seed):
     """The first line of a run's file."""
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
                             capture_output=True, text=True, check=False).stdout.partition("\n")[0].strip()
+    tuning = os.environ.get("EPIGRAD_TUNING")  # it decides which kernels a context takes
     return {"device": torch.cuda.get_device_name(), "driver": driver, "date": str(datetime.date.today()),
             "torch": torch.__version__.split("+")[0], "seed": seed,
-            "command": f"python3 bench/cuda/{command} --seed {seed}"}
+            "command": f"EPIGRAD_TUNING={tuning} " * bool(tuning) + f"python3 bench/cuda/{command} --seed {seed}"}

@@ -139,7 +139,7 @@ typedef struct eg_cuda_hopper {
     int32_t shares_left; /* the blocks of a cluster lie side by side: else one below the other */
     eg_cuda_stream_k tail;
     eg_cuda_counts counts;    /* to be set to 0 */
-    eg_cuda_matrix left_sums; /* [depth]: of columns, kernels/hopper_left_sums.cuh; absent: not wanted */
+    eg_cuda_matrix left_sums; /* [depth]: column sums of left (hopper_left_sums.cuh); absent: not wanted */
     int32_t add_to_left_sums;
     int32_t unused;
 } eg_cuda_hopper;

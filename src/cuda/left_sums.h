@@ -13,7 +13,8 @@ enum {
     EG_LEFT_SUMS_LANES = 4    /* of a row, at most */
 };
 
-/* Lanes that read a row: 32 bytes, a sector of memory, or less where more blocks have columns then. */
+/* Lanes that read a row. Four read 32 bytes, a sector of memory; fewer do where that gives more blocks some
+ * columns. */
 EG_GROUPS uint32_t eg_cuda_left_lanes(uint32_t cols, uint32_t blocks) {
     uint32_t lanes = EG_LEFT_SUMS_LANES;
     while (lanes > 1 && cols <= blocks * (lanes / 2) * EG_LEFT_SUMS_EACH) lanes /= 2;

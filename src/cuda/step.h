@@ -67,11 +67,10 @@ typedef struct eg_cuda_step {
     int8_t left_reduce; /* the REDUCE of column sums of left, which it makes beside its products; 0: none */
     uint8_t part;       /* eg_cuda_part */
     uint8_t splits;     /* parts of a product's depth, each summed by a block of a cluster */
-    uint8_t
-        algorithm; /* of the library: 0 its best by lt_choose.h, then the others in the heuristics' order */
-    bool clears;   /* the kernel also sets all counters to 0 */
-    bool forks;    /* the side stream may go on from here */
-    bool waits;    /* of a step on the side stream: for the last step that forks */
+    uint8_t algorithm;  /* of the library: 0 its best by lt_choose.h, then the others that lt.c asks for */
+    bool clears;        /* the kernel also sets all counters to 0 */
+    bool forks;         /* the side stream may go on from here */
+    bool waits;         /* of a step on the side stream: for the last step that forks */
 } eg_cuda_step;
 _Static_assert(sizeof(eg_cuda_step) <= EG_STEP_DETAIL, "the detail of a step");
 

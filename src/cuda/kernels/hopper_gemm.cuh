@@ -14,6 +14,7 @@
  *   hopper_stream_k.cuh     the partial tiles of a tail
  *   hopper_epilogue.cuh     the epilogue: each warp of a consumer finishes its 16 rows of the tile alone
  *   hopper_boxes.cuh        the TMA boxes through which it reads and stores
+ *   hopper_left_sums.cuh    column sums of left, by the warps that have nothing else to do
  *   many.cuh                the activations, for eight numbers at once
  *
  * What overlaps. TMA loads k-blocks ahead, also those of the next tile. What an epilogue reads (`in`: grad,
