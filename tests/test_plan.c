@@ -469,7 +469,9 @@ static const choice choices[] = {
     {AVX2, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx2_f32_4x24"},
     {0, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "portable_f32_4x8"},
     /* The matrix unit gains by multiplying what it loses by splitting numbers into bf16 terms. */
-    {AMX, EG_F32, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "amx_f32x6_32x32"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 1024, 1024, 1024, 1, "amx_f32x6_32x32"},
+    /* Here it would gain on one thread, but lose more on sixteen. */
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_STRICT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 16, 512, 512, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 2, 4096, 4096, 1, "avx512_f32_8x48"},

@@ -49,7 +49,7 @@ static void put_b_in_rows(eg_op_list *list) {
     }
 }
 
-/* A row's program on one thread: its estimated microseconds, and in what order it sums each product. */
+/* A row's program: its estimated microseconds, and in what order it sums each product. */
 typedef struct trial {
     double time;
     struct {
@@ -58,11 +58,12 @@ typedef struct trial {
     } sum[EG_MAX_OPS];
 } trial;
 
-static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, const eg_op_list *list, trial *to) {
+static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, int threads, const eg_op_list *list,
+                    trial *to) {
     eg_program program = {.list = *list};
     *to = (trial){.time = HUGE_VAL};
     put_b_in_rows(&program.list);
-    if (!eg_cpu_compile_for(caps, row, EG_CPU_TRIAL, &program)) return;
+    if (!eg_cpu_compile_for(caps, row, threads, &program)) return;
     to->time = 0;
     for (int i = 0; i < program.steps; i++) {
         const eg_step *step = &program.step[i];
@@ -83,21 +84,22 @@ static bool has_same_bits(const trial *a, const trial *b, int ops) {
 }
 
 /* Of rows for vector units of the same instruction set the fastest, where it sums as the first one does.
- * Others would make the bits depend on what else the call computes. The time is that of a call without a
- * pack, which may lack the row that takes it: a pack has no say in whether the matrix unit makes the call. */
+ * Others would make the bits depend on what else the call computes. `without_pack` is that of a call without
+ * a pack, which may lack the row that takes it: a pack has no say in whether the matrix unit makes the call.
+ */
 static const eg_cpu_kernel *fastest_like(const eg_caps *caps, const eg_cpu_kernel *first,
-                                         const eg_op_list *list, double *time) {
+                                         const eg_op_list *list, const eg_cpu_kernel **without_pack) {
     const eg_cpu_kernel *best = first, *row;
     trial of_first, other;
-    try_row(caps, first, list, &of_first);
-    double of_best = of_first.time;
-    *time = of_first.time;
+    try_row(caps, first, EG_CPU_TRIAL, list, &of_first);
+    double of_best = of_first.time, least = of_first.time;
+    *without_pack = first;
     for (int i = eg_cpu_index_of(first) + 1; (row = eg_cpu_kernel_row(i)) != NULL; i++) {
         if (row->needs != first->needs || row->compute != first->compute || !eg_cpu_serves(caps, row, list))
             continue;
-        try_row(caps, row, list, &other);
+        try_row(caps, row, EG_CPU_TRIAL, list, &other);
         if (!has_same_bits(&of_first, &other, list->ops)) continue;
-        if (other.time < *time) *time = other.time;
+        if (other.time < least) *without_pack = row, least = other.time;
         if (other.time < of_best && finds_b(row, list)) best = row, of_best = other.time;
     }
     return best;
@@ -110,10 +112,24 @@ static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
     return !caps->refused && !list->in_place && !reads_outside(list);
 }
 
-/* Times as long as estimated, so that one row is right for one thread and for all. Numbers of three bf16
- * terms are three times the memory, and a matrix unit on every core is clocked lower. */
-static double crowded(const eg_caps *caps, const eg_cpu_kernel *matrix) {
-    return matrix->pack.bf16_terms == 3 ? eg_cpu_calibration_of(caps)->crowded : 1;
+/* How long the matrix unit takes, as a multiple of the vector units' time. */
+static double compared(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_kernel *vector,
+                       int threads, const eg_op_list *list) {
+    trial of_matrix, of_vector;
+    try_row(caps, matrix, threads, list, &of_matrix);
+    try_row(caps, vector, threads, list, &of_vector);
+    return of_matrix.time / of_vector.time;
+}
+
+/* One row is right for one thread and for all. Numbers of three bf16 terms are half as many bytes again,
+ * which threads pack for each other, and a matrix unit on every core is clocked lower: one thread may gain
+ * what many lose. So both count alike. */
+static bool pays(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_kernel *vector,
+                 const eg_op_list *list) {
+    const double alone = compared(caps, matrix, vector, EG_CPU_TRIAL, list);
+    if (matrix->pack.bf16_terms < 3 || alone >= 1) return alone < 1;
+    const double crowded = eg_cpu_calibration_of(caps)->crowded;
+    return alone * compared(caps, matrix, vector, EG_CPU_TRIAL_OF_MANY, list) * crowded * crowded < 1;
 }
 
 /* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
@@ -129,12 +145,10 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) 
     if (matrix != NULL && !finds_b(matrix, list)) matrix = NULL;
     if (vector != NULL && !finds_b(vector, list)) vector = NULL;
     if (vector == NULL) return matrix;
-    double time;
-    trial of_matrix;
-    vector = fastest_like(caps, vector, list, &time);
+    const eg_cpu_kernel *without_pack;
+    vector = fastest_like(caps, vector, list, &without_pack);
     if (matrix == NULL) return vector;
-    try_row(caps, matrix, list, &of_matrix);
-    return of_matrix.time * crowded(caps, matrix) < time ? matrix : vector;
+    return pays(caps, matrix, without_pack, list) ? matrix : vector;
 }
 
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {

@@ -397,9 +397,9 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
                          .calibration = eg_cpu_calibration_of(caps),
                          .program = program,
                          .list = &program->list,
-                         .is_trial = threads == EG_CPU_TRIAL,
+                         .is_trial = threads < 0,
                          .next_region = EG_CPU_FIRST_FREE};
-    if (threads == EG_CPU_TRIAL) threads = 1;
+    if (threads < 0) threads = -threads;
     for (int i = 0; i < EG_NAMES; i++) c.packed[i] = eg_cpu_no_layouts;
     for (int i = 0; i < EG_MAX_TEMPORARIES; i++) c.made[i] = eg_cpu_no_layouts;
     c.costs = eg_cpu_costs_of(c.calibration, kernel);

@@ -5,8 +5,9 @@
 
 #include "step.h"
 
-/* Instead of a number of threads: one, to compare kernel rows by the estimated time. */
-enum { EG_CPU_TRIAL = 0 };
+/* Instead of a number of threads: one, or those of a large machine, to compare kernel rows by the estimated
+ * time. */
+enum { EG_CPU_TRIAL = -1, EG_CPU_TRIAL_OF_MANY = -16 };
 /* By that row, on so many threads at most; false where no memory could hold the workspace. */
 bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int threads, eg_program *program);
 
