@@ -43,9 +43,10 @@
  *   EG_ABS, EG_MIN, EG_MAX, EG_ROUND (to nearest), EG_SELECT(condition, if_true, if_false)
  *   EG_POW2(n)            2^n for an integral n in the normal range; 0 for the exponent just below it
  *
- * A dialect whose device has an exponential within the contract's error may define
- * EG_EXP(x), for x <= 0, itself, and EG_LET_SIGMOID(v) with EG_SIGMOID_UNIT and EG_BOUNDED; one that has an
- * act or act' as a table, EG_ACT_FN(name, x) and EG_GRAD_FN(name, x), which open them.
+ * A dialect whose device has an exponential within the contract's error may define EG_EXP(x) and
+ * EG_EXP_TIMES(factor, x), which is that of factor * x, both of numbers <= 0, itself, and EG_LET_SIGMOID(v) with
+ * EG_SIGMOID_UNIT and EG_BOUNDED; one that has fast reciprocals EG_DIVIDE(a, b), for a b between 1 and 64; one
+ * that has an act or act' as a table, EG_ACT_FN(name, x) and EG_GRAD_FN(name, x), which open them.
  *
  * Rules that keep every formula finite (docs/reference/numerics.md has the errors):
  *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
@@ -57,6 +58,11 @@
 #ifdef EG_ACTIVATION_FORMULAS
 
 #define EG_STEP(c, rest) EG_FMA(rest, t, EG_C(c)) /* one step of Horner's rule in t */
+
+#ifndef EG_DIVIDE
+#define EG_DIVIDE(a, b) ((a) / (b))
+#define EG_DIVIDE_IS_OURS
+#endif
 
 /* exp(t) - 1 for |t| <= ln(2)/2: the Taylor series, cut where the next term is below the rounding. */
 EG_FN(expm1_near_0, t)
@@ -98,6 +104,10 @@ EG_END
 #define EG_EXP(x) EG_EXP_BOUNDED(EG_MAX(x, EG_C(-EG_EXP_END)))
 #define EG_EXP_IS_OURS
 #endif
+#ifndef EG_EXP_TIMES
+#define EG_EXP_TIMES(factor, x) EG_EXP(EG_C(factor) * (x))
+#define EG_EXP_TIMES_IS_OURS
+#endif
 
 EG_FN(expm1_nonpositive, x)
 EG_LET(bounded, EG_MAX(x, EG_C(-EG_EXP_END)))
@@ -109,7 +119,7 @@ EG_END
 
 /* log(1 + e) for 0 <= e <= 1, as 2 artanh(r), r = e / (2 + e) <= 1/3: the Taylor series in t = r^2. */
 EG_FN(log1p_unit, e)
-EG_LET(r, e / (EG_C(2.0) + e))
+EG_LET(r, EG_DIVIDE(e, EG_C(2.0) + e))
 EG_LET(t, r * r)
 #if EG_REAL_BITS == 64
 EG_LET(series,
@@ -129,9 +139,9 @@ EG_RETURN(r * series)
 EG_END
 
 /* (1 - Phi(z)) exp(z^2/2) for z >= 0, Phi the normal distribution, as a polynomial in
- * t = (z - 4)/(z + 4). Coefficients and error bound (1.4e-9 and 5.3e-17): tools/fit_phi_tail.py. */
+ * t = (z - 4)/(z + 4) = 1 - 8/(z + 4). Coefficients and error bound (1.4e-9 and 5.3e-17): tools/fit_phi_tail.py. */
 EG_FN(phi_tail, z)
-EG_LET(t, (z - EG_C(4.0)) / (z + EG_C(4.0)))
+EG_LET(t, EG_FMA(EG_C(-8.0), EG_DIVIDE(EG_C(1.0), z + EG_C(4.0)), EG_C(1.0)))
 #if EG_REAL_BITS == 64
 EG_RETURN(EG_STEP(0.094410641301968929647, EG_STEP(-0.17039772154845439364, EG_STEP(0.12437925533926537758,
           EG_STEP(-0.07170740733782752436, EG_STEP(0.030864804106225148285, EG_STEP(-0.0084920954797582159091,
@@ -221,26 +231,31 @@ EG_FN(act_grad_y_sigmoid, y) EG_RETURN(y * (EG_C(1.0) - y)) EG_END
 /* tanh: from expm1, so that a small x keeps its relative accuracy; tanh' = sech^2 = 4 p q at 2x */
 EG_ACT_FN(tanh, x)
 EG_LET(f, EG_CALL(expm1_nonpositive, EG_C(-2.0) * EG_ABS(x)))
-EG_LET(t, f / (EG_C(2.0) + f))
+EG_LET(t, EG_DIVIDE(f, EG_C(2.0) + f))
 EG_RETURN(EG_SELECT(x > EG_C(0.0), -t, t))
 EG_END
 EG_GRAD_FN(tanh, x)
-EG_LET(e, EG_EXP(EG_C(-2.0) * EG_ABS(x)))
-EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))
+EG_LET(e, EG_EXP_TIMES(-2.0, EG_ABS(x)))
+EG_LET(p, EG_DIVIDE(EG_C(1.0), EG_C(1.0) + e))
 EG_RETURN(EG_C(4.0) * p * (e * p))
 EG_END
 EG_FN(act_grad_y_tanh, y) EG_RETURN((EG_C(1.0) - y) * (EG_C(1.0) + y)) EG_END
 
-/* gelu_erf: y = x Phi(x) and y' = Phi(x) + x phi(x); bell = exp(-x^2/2) is 0 from |x| = 40 on */
+/* gelu_erf: y = x Phi(x) and y' = Phi(x) + x phi(x); with z = |x| both are from Phi(-z) = bell T(z), T the tail's
+ * polynomial: y'(-z) = bell (T(z) - z/sqrt(2 pi)), y'(z) = 1 - y'(-z). bell = exp(-z^2/2) is 0 from 40 on. */
 #define EG_LET_PHI(x)                                                                                      \
-    EG_LET(c, EG_CLAMP(x, 40.0))                                                                           \
-    EG_LET(bell, EG_EXP(EG_C(-0.5) * c * c))                                                               \
-    EG_LET(tail, bell * EG_CALL(phi_tail, EG_ABS(c)))                                                      \
-    EG_LET(phi, EG_SELECT(c < EG_C(0.0), tail, EG_C(1.0) - tail))
-EG_ACT_FN(gelu_erf, x) EG_LET_PHI(x) EG_RETURN(EG_MAX(x, EG_C(-40.0)) * phi) EG_END
+    EG_LET(z, EG_MIN(EG_ABS(x), EG_C(40.0)))                                                               \
+    EG_LET(bell, EG_EXP_TIMES(-0.5, z * z))                                                                \
+    EG_LET(tail, EG_CALL(phi_tail, z))
+EG_ACT_FN(gelu_erf, x)
+EG_LET_PHI(x)
+EG_LET(below, bell * tail)
+EG_RETURN(EG_MAX(x, EG_C(-40.0)) * EG_SELECT(x < EG_C(0.0), below, EG_C(1.0) - below))
+EG_END
 EG_GRAD_FN(gelu_erf, x)
 EG_LET_PHI(x)
-EG_RETURN(EG_FMA(c * EG_C(3.9894228040143267794e-1), bell, phi))
+EG_LET(below, bell * EG_FMA(EG_C(-3.9894228040143267794e-1), z, tail))
+EG_RETURN(EG_SELECT(x < EG_C(0.0), below, EG_C(1.0) - below))
 EG_END
 
 /* quick_gelu */
@@ -280,11 +295,12 @@ EG_END
     EG_LET(e, EG_EXP(-EG_ABS(c)))                                                                          \
     EG_LET(n, EG_SELECT(c < EG_C(0.0), e * (e + EG_C(2.0)), EG_FMA(EG_C(2.0), e, EG_C(1.0))))              \
     EG_LET(d, EG_FMA(EG_C(2.0), EG_SELECT(c < EG_C(0.0), EG_C(1.0), e * e), n))                            \
-    EG_LET(w, n / d)
+    EG_LET(r, EG_DIVIDE(EG_C(1.0), d))                                                                     \
+    EG_LET(w, n * r)
 EG_FN(act_mish, x) EG_LET_MISH(x) EG_RETURN(EG_MAX(x, EG_C(-750.0)) * w) EG_END
 EG_FN(act_grad_mish, x)
 EG_LET_MISH(x)
-EG_LET(dw, EG_C(4.0) * EG_SELECT(c < EG_C(0.0), e, e * e) * (EG_C(1.0) + e) / (d * d))
+EG_LET(dw, EG_C(4.0) * EG_SELECT(c < EG_C(0.0), e, e * e) * (EG_C(1.0) + e) * (r * r))
 EG_RETURN(EG_FMA(c, dw, w))
 EG_END
 
@@ -299,6 +315,14 @@ EG_END
 #undef EG_LET_PHI
 #undef EG_LET_QUICK
 #undef EG_LET_MISH
+#ifdef EG_DIVIDE_IS_OURS
+#undef EG_DIVIDE
+#undef EG_DIVIDE_IS_OURS
+#endif
+#ifdef EG_EXP_TIMES_IS_OURS
+#undef EG_EXP_TIMES
+#undef EG_EXP_TIMES_IS_OURS
+#endif
 #ifdef EG_EXP_IS_OURS
 #undef EG_EXP
 #undef EG_EXP_BOUNDED

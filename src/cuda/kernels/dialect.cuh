@@ -101,8 +101,10 @@ EG_DEVICE bool eg_is_nan(double x) {
 #define EG_REAL      float
 #define EG_REAL_BITS 32
 #define EG_OF_DOUBLE(name)
-#define EG_SELECT(when, a, b) ((when) ? (a) : (b))
-#define EG_EXP(x)             eg_exp2_fast((x)*1.4426950408889634f)
+#define EG_SELECT(when, a, b)   ((when) ? (a) : (b))
+#define EG_EXP_TIMES(factor, x) eg_exp2_fast((float)((factor)*1.4426950408889634) * (x))
+#define EG_EXP(x)               EG_EXP_TIMES(1.0, x)
+#define EG_DIVIDE(a, b)         ((a)*eg_reciprocal(b))
 /* An f32 has room for both ends of the exponential: s = 1 / (1 + e) for either sign of v, and p q = s (e s).
  * At v = -88.2 e is 2^127.2, whose reciprocal is flushed to 0. v is in binary digits, as ex2 takes it. */
 #define EG_SIGMOID_UNIT    -1.4426950408889634
@@ -118,6 +120,8 @@ EG_DEVICE bool eg_is_nan(double x) {
 #undef EG_OF_DOUBLE
 #undef EG_SELECT
 #undef EG_EXP
+#undef EG_EXP_TIMES
+#undef EG_DIVIDE
 #undef EG_LET_SIGMOID
 #undef EG_SIGMOID_UNIT
 #undef EG_BOUNDED
