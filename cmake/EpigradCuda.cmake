@@ -84,7 +84,7 @@ function(epigrad_cuda target)
   endforeach()
 
   set(sources)
-  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels kinds lt lt_choose pairs parameters partition peak run table takes time workspace)
+  foreach(file backend calibration choose compile device driver estimate gated_maps graphs hopper kernels kinds lt lt_choose nodes pairs parameters partition peak run table takes time workspace)
     list(APPEND sources ${from}/${file}.c)
   endforeach()
   target_sources(${target} PRIVATE ${sources})

@@ -100,4 +100,9 @@ CUDA = [
     ("few rows: a line that ends inside a vector is streamed", "src/cuda/takes.c",
      "return line % each == 0 && eg_cuda_is_aligned", "return line % each < each && eg_cuda_is_aligned"),
     ("few rows: a single row has a pitch", "src/cuda/takes.c", "if (x->rows == 1) left.row_stride = 0;", ""),
+    ("graphs: one that cannot be changed is launched", "src/cuda/graphs.c",
+     "return status == EG_OK && x->nodes.next == x->nodes.count;", "return status == EG_OK || x->nodes.next > 0;"),
+    ("graphs: nodes of the library are changed", "src/cuda/graphs.c", "x->failed = !eg_cuda_has_nodes(program);", ""),
+    ("graphs: a call with other addresses is given those of the nodes before", "src/cuda/nodes.c",
+     "const int next = nodes->next++;", "const int next = nodes->next++ / 2;"),
 ]

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host's time for a call on CUDA: from eg_backward being called to its return, the workspace given.
+/* The host's time for a call on CUDA: from eg_forward or eg_backward being called to its return, the
+ * workspace given.
  *
  *     host_time [MxKxN ...]
  *
@@ -9,7 +10,10 @@
  *   plan        validation and plan alone (eg_backward_workspace)
  *   idle        the same call again, the stream empty
  *   backlogged  the same, behind others that wait
- *   new         operands at addresses never seen before: kernel by kernel
+ *   new         operands at addresses never seen before: the nodes of a graph changed, or kernel by kernel
+ * where cublasLt makes a product (EPIGRAD_CUBLASLT=off for none)
+ *
+ * `fwd`: the forward call, with pre.
  */
 #define _DEFAULT_SOURCE
 #include <stdbool.h>
@@ -25,6 +29,7 @@ typedef struct bench {
     eg_context *context;
     eg_layer layer;
     eg_backward_args args;
+    eg_forward_args forward;
     void *memory[BUFFERS + 1]; /* the workspace last */
 } bench;
 
@@ -64,10 +69,18 @@ static void open_bench(bench *b, int64_t m, int64_t k, int64_t n, eg_source sour
                                  .d_b = {.data = b->memory[6]},
                                  .d_bias = {.data = b->memory[7]}};
     if (source == EG_SOURCE_PRE) b->args.pre.data = b->memory[4];
-    size_t bytes = 0;
+    b->forward = (eg_forward_args){.size = sizeof b->forward,
+                                   .a = b->args.a,
+                                   .b = b->args.b,
+                                   .bias = b->args.bias,
+                                   .y = {.data = b->memory[3]},
+                                   .pre = {.data = b->memory[4]}};
+    size_t bytes = 0, forward_bytes = 0;
     need(eg_backward_workspace(b->context, &b->layer, &b->args, &bytes));
+    need(eg_forward_workspace(b->context, &b->layer, &b->forward, &forward_bytes));
+    if (forward_bytes > bytes) bytes = forward_bytes;
     need(eg_alloc(b->context, bytes, &b->memory[BUFFERS]));
-    b->args.workspace = (eg_workspace){.data = b->memory[BUFFERS], .bytes = bytes};
+    b->args.workspace = b->forward.workspace = (eg_workspace){.data = b->memory[BUFFERS], .bytes = bytes};
 }
 
 static void close_bench(bench *b) {
@@ -92,6 +105,23 @@ static void elsewhere(bench *b, int index) {
     need(eg_backward(b->context, &b->layer, &args));
 }
 
+static void plan_forward(bench *b, int index) {
+    size_t bytes;
+    (void)index;
+    need(eg_forward_workspace(b->context, &b->layer, &b->forward, &bytes));
+}
+
+static void forward_again(bench *b, int index) {
+    (void)index;
+    need(eg_forward(b->context, &b->layer, &b->forward));
+}
+
+static void forward_elsewhere(bench *b, int index) {
+    eg_forward_args args = b->forward;
+    args.y.offset = (size_t)index * STEP;
+    need(eg_forward(b->context, &b->layer, &args));
+}
+
 static double time_of(bench *b, void (*call)(bench *b, int index), bool idle) {
     static double times[CALLS];
     for (int i = 0; i < CALLS; i++) {
@@ -105,6 +135,12 @@ static double time_of(bench *b, void (*call)(bench *b, int index), bool idle) {
     return times[CALLS / 2];
 }
 
+static void print(const char *shape, const char *what, double plan, double idle, double backlogged,
+                  double other) {
+    printf("| %-14s | %-9s | %5.2f | %5.2f | %10.2f | %5.2f |\n", shape, what, plan, idle, backlogged, other);
+    fflush(stdout);
+}
+
 static void measure(const char *shape, eg_source source) {
     long long m, k, n;
     bench b;
@@ -114,15 +150,19 @@ static void measure(const char *shape, eg_source source) {
     }
     open_bench(&b, m, k, n, source);
     const double plan = time_of(&b, plan_only, false), idle = time_of(&b, again, true);
-    printf("| %-14s | %-9s | %5.2f | %5.2f | %10.2f | %5.2f |\n", shape,
-           source == EG_SOURCE_PRE ? "pre" : "recompute", plan, idle, time_of(&b, again, false),
-           time_of(&b, elsewhere, true));
-    fflush(stdout);
+    print(shape, source == EG_SOURCE_PRE ? "pre" : "recompute", plan, idle, time_of(&b, again, false),
+          time_of(&b, elsewhere, true));
+    if (source == EG_SOURCE_PRE) {
+        const double fwd_plan = time_of(&b, plan_forward, false), fwd_idle = time_of(&b, forward_again, true);
+        print(shape, "fwd", fwd_plan, fwd_idle, time_of(&b, forward_again, false),
+              time_of(&b, forward_elsewhere, true));
+    }
     close_bench(&b);
 }
 
 int main(int argc, char **argv) {
-    static char *usual[] = {"256x256x512", "2048x768x3072", "2048x2048x2048", "4096x4096x4096"};
+    static char *usual[] = {"16x768x3072", "256x256x512", "2048x768x3072", "2048x2048x2048",
+                            "4096x4096x4096"};
     char **shapes = argc > 1 ? argv + 1 : usual;
     const int count = argc > 1 ? argc - 1 : (int)(sizeof usual / sizeof *usual);
     printf("| M x K x N      | act' from | plan  | idle  | backlogged | new   |\n"

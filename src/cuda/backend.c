@@ -263,7 +263,7 @@ static eg_status cuda_run(eg_context *context, const eg_program *program, const 
     if (call->collectives != NULL) device->comm = call->collectives->comm;
     eg_status status = eg_cuda_replay(device, program, call, &done, refused);
     if (status == EG_OK && !done && !*refused)
-        status = eg_cuda_enqueue(device, program, call, device->stream);
+        status = eg_cuda_enqueue(device, program, call, device->stream, NULL);
     return eg_cuda_leave(device, status);
 }
 
@@ -343,7 +343,7 @@ static eg_status cuda_pack(eg_context *context, const eg_problem *problem, eg_pa
     EG_TRY(eg_compile(&context->caps, &program));
     eg_cuda_device *device = context->device;
     EG_TRY(eg_cuda_enter(device));
-    return eg_cuda_leave(device, eg_cuda_enqueue(device, &program, &call, device->stream));
+    return eg_cuda_leave(device, eg_cuda_enqueue(device, &program, &call, device->stream, NULL));
 }
 
 static bool cuda_kernel_info(const eg_caps *caps, int index, eg_kernel_info *info) {

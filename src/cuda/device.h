@@ -51,9 +51,27 @@ void eg_cuda_unload_kernels(eg_cuda_device *device);
 /* The entry point eg_`kernel`, whose module is loaded if it is not. */
 eg_status eg_cuda_find_function(eg_cuda_device *device, const char *kernel, CUfunction *function);
 
-/* run.c: the kernels of a program. */
+/* nodes.c: what a graph launches, in the order in which it was captured. */
+enum { EG_CUDA_MOST_NODES = 32 };
+typedef struct eg_cuda_nodes {
+    CUgraph graph;
+    CUgraphExec made; /* NULL: it is being captured */
+    CUgraphNode node[EG_CUDA_MOST_NODES];
+    int count, next; /* next: the one to be changed */
+} eg_cuda_nodes;
+/* Whether all that a program launches is ours, so that a graph of it can be given other addresses. */
+bool eg_cuda_has_nodes(const eg_program *program);
+/* The last node of a stream that is being captured. More than there is room for are counted only. */
+eg_status eg_cuda_note_node(eg_cuda_device *device, eg_cuda_nodes *nodes, CUstream stream);
+/* The next node launches this instead. Launches of the graph that are enqueued stay as they were. */
+eg_status eg_cuda_change_kernel(eg_cuda_device *device, eg_cuda_nodes *nodes, const CUlaunchConfig *config,
+                                CUfunction function, void **parameters);
+eg_status eg_cuda_change_memset(eg_cuda_device *device, eg_cuda_nodes *nodes, uint64_t to, int64_t words);
+
+/* run.c: the kernels of a program. With nodes: noted while a stream is captured, or those of a graph changed,
+ * and nothing launched. */
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
-                          CUstream stream);
+                          CUstream stream, eg_cuda_nodes *nodes);
 void eg_cuda_name_kernels(eg_cuda_device *device, const eg_program *program);
 /* Whether the library has an algorithm for each product that it is to make. */
 bool eg_cuda_library_takes(eg_cuda_device *device, const eg_program *program, const eg_call *call);
@@ -65,8 +83,8 @@ eg_status eg_cuda_record(const eg_context *context, eg_cuda_device *device, cons
 eg_status eg_cuda_replay_recording(eg_cuda_device *device, void *made, double *microseconds);
 void eg_cuda_forget_recording(const eg_context *context, eg_cuda_device *device, void *made);
 
-/* graphs.c: a call made before is one launch. *done is false, and nothing enqueued, where it is none, or
- * where the library refuses it (*refused). */
+/* graphs.c: a call made before is one launch, and so is one like it with other addresses. *done is false, and
+ * nothing enqueued, where it is neither, or where the library refuses it (*refused). */
 eg_status eg_cuda_graphs_open(const eg_context *context, eg_cuda_device *device);
 void eg_cuda_graphs_close(const eg_context *context, eg_cuda_device *device);
 eg_status eg_cuda_replay(eg_cuda_device *device, const eg_program *program, const eg_call *call, bool *done,

@@ -7,6 +7,11 @@
 
 #include "epigrad/epigrad.h"
 
+#if CUDA_VERSION < 13000 /* the version that later headers mean by this name */
+#undef cuStreamGetCaptureInfo
+#define cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v3
+#endif
+
 /* The entry points. <cuda.h> makes each name a macro for the symbol whose signature it declares. */
 #define EG_CUDA_SYMBOLS(X)                                                                                   \
     X(cuInit)                                                                                                \
@@ -30,8 +35,11 @@
     X(cuThreadExchangeStreamCaptureMode)                                                                     \
     X(cuStreamBeginCapture)                                                                                  \
     X(cuStreamEndCapture)                                                                                    \
+    X(cuStreamGetCaptureInfo)                                                                                \
     X(cuGraphInstantiate)                                                                                    \
     X(cuGraphLaunch)                                                                                         \
+    X(cuGraphExecKernelNodeSetParams)                                                                        \
+    X(cuGraphExecMemsetNodeSetParams)                                                                        \
     X(cuGraphExecDestroy)                                                                                    \
     X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls made before. A call becomes a CUDA graph the second time it is made, and from then on is one launch:
- * a microsecond of the host's time, where its kernels would cost two to six each.
+ * two microseconds of the host's time, where its kernels would cost two to six each.
  *
- * A call is known by its program and all of its addresses, so a graph is never wrong, only not found: a call
- * with new addresses goes kernel by kernel. What is kept is bounded. An old graph gives way to a new one only
- * when it has rested for long, so that a loop over more calls than there is room for keeps those that it has.
- */
+ * A call is known by its program and all of its addresses, so a graph is never wrong, only not found. A call
+ * with new addresses is launched by a graph that its program has for such calls, whose nodes are given the
+ * addresses; or kernel by kernel, where some of the program is the library's, or it has not been met before.
+ * What is kept is bounded. An old graph gives way to a new one only when it has rested for long, so that a
+ * loop over more calls than there is room for keeps those that it has. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
 #include "device.h"
 
 /* The driver keeps some 0.2 MB of device memory for a graph. */
-enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN };
+enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN, PATTERNS = 16 };
 
 /* All that decides what is launched, as words: the program's serial, then the addresses that it uses. */
 enum { SERIAL, WORKSPACE, PACK, PACK_UP, PACK_ITEM, OPERANDS, WORDS = OPERANDS + EG_NAMES };
@@ -29,11 +30,20 @@ typedef struct record {
     record_key key;
 } record;
 
+/* Of a program, for calls with any addresses. */
+typedef struct pattern {
+    uint64_t serial;     /* the program's; 0: free */
+    uint64_t used;       /* as in record */
+    eg_cuda_nodes nodes; /* no graph: the program has been met once */
+    bool failed;         /* it has no graph that can be changed */
+} pattern;
+
 struct eg_cuda_graphs {
     CUstream stream; /* to capture on: the caller's may be the default one, which cannot be */
     uint64_t calls;
     uint64_t seen[SEEN]; /* hashes of calls made once */
     record records[RECORDS];
+    pattern patterns[PATTERNS]; /* a program's place is by its serial */
 };
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */
@@ -56,12 +66,19 @@ eg_status eg_cuda_graphs_open(const eg_context *context, eg_cuda_device *device)
                          "cuStreamCreate");
 }
 
+static void forget(const eg_cuda_device *device, pattern *x) {
+    if (x->nodes.made != NULL) device->driver->cuGraphExecDestroy(x->nodes.made);
+    if (x->nodes.graph != NULL) device->driver->cuGraphDestroy(x->nodes.graph);
+    *x = (pattern){.serial = 0};
+}
+
 void eg_cuda_graphs_close(const eg_context *context, eg_cuda_device *device) {
     eg_cuda_graphs *graphs = device->graphs;
     if (graphs == NULL) return;
     for (int i = 0; i < RECORDS; i++) {
         if (graphs->records[i].graph != NULL) device->driver->cuGraphExecDestroy(graphs->records[i].graph);
     }
+    for (int i = 0; i < PATTERNS; i++) forget(device, &graphs->patterns[i]);
     if (graphs->stream != NULL) device->driver->cuStreamDestroy(graphs->stream);
     eg_host_free(context, graphs);
 }
@@ -118,19 +135,29 @@ static record *make_room(eg_cuda_device *device, uint64_t hash) {
 
 /* ---- Recording and replaying -------------------------------------------------------------------------- */
 
-CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
-                            int count, CUstream stream) {
+/* Both are NULL where something cannot be captured. */
+static CUgraphExec capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls, int count,
+                           CUstream stream, eg_cuda_nodes *nodes, CUgraph *graph) {
     const eg_cuda_driver *driver = device->driver;
-    CUgraph graph = NULL;
     CUgraphExec made = NULL;
     eg_status status = EG_OK;
+    *graph = NULL;
     if (driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) return NULL;
     for (int i = 0; i < count && status == EG_OK; i++)
-        status = eg_cuda_enqueue(device, program, &calls[i], stream);
-    const CUresult result = driver->cuStreamEndCapture(stream, &graph);
-    if (status != EG_OK || result != CUDA_SUCCESS || driver->cuGraphInstantiate(&made, graph, 0) != 0)
-        made = NULL;
-    if (graph != NULL) driver->cuGraphDestroy(graph);
+        status = eg_cuda_enqueue(device, program, &calls[i], stream, nodes);
+    const CUresult result = driver->cuStreamEndCapture(stream, graph);
+    if (status == EG_OK && result == CUDA_SUCCESS && driver->cuGraphInstantiate(&made, *graph, 0) == 0)
+        return made;
+    if (*graph != NULL) driver->cuGraphDestroy(*graph);
+    *graph = NULL;
+    return NULL;
+}
+
+CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
+                            int count, CUstream stream) {
+    CUgraph graph;
+    const CUgraphExec made = capture(device, program, calls, count, stream, NULL, &graph);
+    if (graph != NULL) device->driver->cuGraphDestroy(graph);
     return made;
 }
 
@@ -146,6 +173,53 @@ static record *make_record(eg_cuda_device *device, const eg_program *program, co
     entry->graph = eg_cuda_capture(device, program, call, 1, device->graphs->stream);
     return entry;
 }
+
+/* ---- The same with other addresses --------------------------------------------------------------------- */
+
+/* The program's place, if it has been met before and another's is not in use; NULL: kernel by kernel. */
+static pattern *meet(eg_cuda_device *device, const eg_program *program) {
+    eg_cuda_graphs *graphs = device->graphs;
+    pattern *x = &graphs->patterns[program->serial % PATTERNS];
+    if (x->serial == program->serial) return x;
+    if (x->nodes.made != NULL && graphs->calls - x->used < RESTED) return NULL;
+    forget(device, x);
+    x->serial = program->serial;
+    x->failed = !eg_cuda_has_nodes(program);
+    return NULL;
+}
+
+static bool make_pattern(eg_cuda_device *device, const eg_program *program, const eg_call *call, pattern *x) {
+    eg_cuda_nodes *nodes = &x->nodes;
+    CUgraph graph;
+    *nodes = (eg_cuda_nodes){.graph = NULL};
+    const CUgraphExec made = capture(device, program, call, 1, device->graphs->stream, nodes, &graph);
+    nodes->graph = graph, nodes->made = made;
+    return made != NULL && nodes->count <= EG_CUDA_MOST_NODES;
+}
+
+static bool change_pattern(eg_cuda_device *device, const eg_program *program, const eg_call *call,
+                           pattern *x) {
+    x->nodes.next = 0;
+    const eg_status status = eg_cuda_enqueue(device, program, call, device->stream, &x->nodes);
+    return status == EG_OK && x->nodes.next == x->nodes.count;
+}
+
+/* The graph of the program with the call's addresses; NULL where it has none. */
+static CUgraphExec graph_for(eg_cuda_device *device, const eg_program *program, const eg_call *call) {
+    pattern *x = meet(device, program);
+    if (x == NULL || x->failed) return NULL;
+    const bool good = x->nodes.made == NULL ? make_pattern(device, program, call, x)
+                                            : change_pattern(device, program, call, x);
+    if (!good) {
+        forget(device, x);
+        x->serial = program->serial, x->failed = true;
+        return NULL;
+    }
+    x->used = device->graphs->calls;
+    return x->nodes.made;
+}
+
+/* ---- A call ------------------------------------------------------------------------------------------- */
 
 /* A stream that is being captured gets the kernels themselves: the graph is then the caller's. */
 static bool may_replay(const eg_cuda_device *device) {
@@ -174,10 +248,10 @@ eg_status eg_cuda_replay(eg_cuda_device *device, const eg_program *program, cons
         if (*refused || !may) return EG_OK;
         found = make_record(device, program, call, &key, hash);
     }
-    if (found == NULL || found->graph == NULL) return EG_OK;
-    found->used = device->graphs->calls;
+    if (found != NULL) found->used = device->graphs->calls;
+    const CUgraphExec graph = found != NULL ? found->graph : graph_for(device, program, call);
+    if (graph == NULL) return EG_OK;
     *done = true;
     eg_cuda_name_kernels(device, program);
-    return eg_cuda_check(device, device->driver->cuGraphLaunch(found->graph, device->stream),
-                         "cuGraphLaunch");
+    return eg_cuda_check(device, device->driver->cuGraphLaunch(graph, device->stream), "cuGraphLaunch");
 }

@@ -14,9 +14,17 @@
 typedef struct eg_cuda_run {
     eg_cuda_device *device;
     eg_cuda_binding binding;
-    CUstream main;   /* of the call */
-    CUstream stream; /* of the step: main, or the side stream */
+    CUstream main;        /* of the call */
+    CUstream stream;      /* of the step: main, or the side stream */
+    eg_cuda_nodes *nodes; /* NULL: nobody asks for them */
 } eg_cuda_run;
+
+/* The nodes of a graph are changed, and nothing is enqueued. */
+static bool changes(const eg_cuda_run *run) { return run->nodes != NULL && run->nodes->made != NULL; }
+
+static eg_status note(const eg_cuda_run *run, CUstream stream) {
+    return run->nodes != NULL ? eg_cuda_note_node(run->device, run->nodes, stream) : EG_OK;
+}
 
 /* With EPIGRAD_CUDA_CHECK every kernel is waited for, so that an error names the kernel that failed. */
 static eg_status wait_if_checked(const eg_cuda_run *run, CUstream stream, const char *name) {
@@ -51,10 +59,11 @@ static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const
                                    .attrs = attributes,
                                    .numAttrs = (unsigned)overlaps + (blocks > 1)};
     void *parameters[] = {parameter};
+    const CUfunction function = run->device->functions[index];
+    if (changes(run)) return eg_cuda_change_kernel(run->device, run->nodes, &config, function, parameters);
     EG_TRY(eg_cuda_check(
-        run->device,
-        run->device->driver->cuLaunchKernelEx(&config, run->device->functions[index], parameters, NULL),
-        row->name));
+        run->device, run->device->driver->cuLaunchKernelEx(&config, function, parameters, NULL), row->name));
+    EG_TRY(note(run, stream));
     return wait_if_checked(run, stream, row->name);
 }
 
@@ -223,11 +232,22 @@ static eg_status run_gated(const eg_cuda_run *run, const eg_step *step) {
 
 /* ---- A call --------------------------------------------------------------------------------------- */
 
-/* The stream `later` continues when what is on `earlier` now is done. Events are captured like kernels. */
+/* Events are captured like kernels, and become edges of the graph, which stay as they are. */
+static eg_status record(const eg_cuda_run *run, CUevent event, CUstream stream) {
+    if (changes(run)) return EG_OK;
+    return eg_cuda_check(run->device, run->device->driver->cuEventRecord(event, stream), "cuEventRecord");
+}
+
+static eg_status wait_for(const eg_cuda_run *run, CUevent event, CUstream stream) {
+    if (changes(run)) return EG_OK;
+    return eg_cuda_check(run->device, run->device->driver->cuStreamWaitEvent(stream, event, 0),
+                         "cuStreamWaitEvent");
+}
+
+/* The stream `later` continues when what is on `earlier` now is done. */
 static eg_status follow(const eg_cuda_run *run, CUstream earlier, CUstream later, CUevent event) {
-    const eg_cuda_driver *driver = run->device->driver;
-    EG_TRY(eg_cuda_check(run->device, driver->cuEventRecord(event, earlier), "cuEventRecord"));
-    return eg_cuda_check(run->device, driver->cuStreamWaitEvent(later, event, 0), "cuStreamWaitEvent");
+    EG_TRY(record(run, event, earlier));
+    return wait_for(run, event, later);
 }
 
 /* A sum that runs beside the next steps has a stream of its own. */
@@ -235,19 +255,18 @@ static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_step *detail = eg_cuda_detail(step);
     if (detail->part == EG_CUDA_ADD_UP)
         return sum_columns(run, run->stream, detail->kernel, eg_cuda_chunk_sum_of(&run->binding, step->op));
-    if (detail->waits)
-        EG_TRY(eg_cuda_check(run->device,
-                             run->device->driver->cuStreamWaitEvent(run->stream, run->device->fork, 0),
-                             "cuStreamWaitEvent"));
+    if (detail->waits) EG_TRY(wait_for(run, run->device->fork, run->stream));
     return sum_columns(run, run->stream, detail->kernel,
                        eg_cuda_column_sum_of(&run->binding, step->op, detail));
 }
 
 static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_counts all = eg_cuda_counters_of(&run->binding);
-    return eg_cuda_check(run->device,
+    if (changes(run)) return eg_cuda_change_memset(run->device, run->nodes, all.data, all.count);
+    EG_TRY(eg_cuda_check(run->device,
                          run->device->driver->cuMemsetD32Async(all.data, 0, (size_t)all.count, run->main),
-                         step->kernel);
+                         step->kernel));
+    return note(run, run->main);
 }
 
 /* On the side stream, so that it goes on beside the products; they are waited for at the end. */
@@ -317,8 +336,9 @@ static eg_status load_kernels(eg_cuda_device *device, const eg_program *program)
 }
 
 eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, const eg_call *call,
-                          CUstream stream) {
-    eg_cuda_run run = {.device = device, .binding = {.program = program, .call = call}, .main = stream};
+                          CUstream stream, eg_cuda_nodes *nodes) {
+    eg_cuda_run run = {
+        .device = device, .binding = {.program = program, .call = call}, .main = stream, .nodes = nodes};
     bool beside = false, forks = false;
     EG_TRY(load_kernels(device, program));
     eg_cuda_name_kernels(device, program);
@@ -333,9 +353,7 @@ eg_status eg_cuda_enqueue(eg_cuda_device *device, const eg_program *program, con
         }
         run.stream = step->beside ? device->side : stream;
         EG_TRY(run_step(&run, step));
-        if (eg_cuda_detail(step)->forks)
-            EG_TRY(
-                eg_cuda_check(device, device->driver->cuEventRecord(device->fork, stream), "cuEventRecord"));
+        if (eg_cuda_detail(step)->forks) EG_TRY(record(&run, device->fork, stream));
         beside = beside || (step->beside && step->kind != EG_COLLECTIVE);
     }
     return beside ? follow(&run, device->side, stream, device->join) : EG_OK;

@@ -13,13 +13,18 @@
 
 EXPORT fake_cuda eg_fake_cuda;
 
-static CUstream captured; /* the stream that a graph is made of; NULL: none */
-static float captured_ms; /* what its launches take */
-static float now_ms;      /* of the device's clock */
-
+/* A node is known by its number in its graph, from 1. */
+enum { FAKE_NODES = 64 };
 typedef struct fake_graph {
-    float ms;
+    float ms;     /* what its launches take */
+    bool changed; /* since it was launched */
+    int nodes;
+    char node[FAKE_NODES][64]; /* what each launches */
 } fake_graph;
+
+static CUstream captured;         /* the stream that a graph is made of; NULL: none */
+static fake_graph captured_graph; /* of it */
+static float now_ms;              /* of the device's clock */
 
 typedef struct fake_event {
     float ms;
@@ -41,7 +46,10 @@ EXPORT void fake_launch(const char *name) {
     const bool quick = strcmp(name, eg_fake_cuda.quick) == 0 &&
                        (!library || eg_fake_cuda.library_algorithm == eg_fake_cuda.quick_algorithm);
     const float ms = quick ? 0.25F : 1;
-    *(captured != NULL ? &captured_ms : &now_ms) += ms;
+    *(captured != NULL ? &captured_graph.ms : &now_ms) += ms;
+    if (captured == NULL || captured_graph.nodes >= FAKE_NODES) return;
+    char *node = captured_graph.node[captured_graph.nodes++];
+    snprintf(node, sizeof captured_graph.node[0], "%s", name);
 }
 
 /* ---- The device --------------------------------------------------------------------------------- */
@@ -291,8 +299,7 @@ static void keep_parameter(const void *parameter, size_t bytes) {
             captured != NULL && eg_fake_cuda.parameter[i] == eg_fake_cuda.watched;
 }
 
-EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
-                                 void **extra) {
+static void keep_parameters(const char *function, void **parameters) {
     static const struct {
         const char *name; /* how it begins */
         size_t bytes;
@@ -303,11 +310,17 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
                 {"eg_act_grad_product_", sizeof(eg_cuda_act_grad)},
                 {"eg_act_grad_bf16", sizeof(eg_cuda_act_grad)},
                 {"eg_hopper_act_grad_", sizeof(eg_cuda_act_grad)}};
-    (void)extra;
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        if (strncmp((const char *)function, kept[i].name, strlen(kept[i].name)) == 0)
+        if (strncmp(function, kept[i].name, strlen(kept[i].name)) == 0)
             keep_parameter(parameters[0], kept[i].bytes);
     }
+    snprintf(eg_fake_cuda.last_kernel, sizeof eg_fake_cuda.last_kernel, "%s", function);
+}
+
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                                 void **extra) {
+    (void)extra;
+    keep_parameters((const char *)function, parameters);
     eg_fake_cuda.last_blocks = config->gridDimX;
     eg_fake_cuda.last_cluster = 1;
     for (unsigned i = 0; i < config->numAttrs; i++) {
@@ -316,7 +329,6 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
     }
     fake_launch((const char *)function + sizeof "eg_" - 1);
     if (captured == NULL) eg_fake_cuda.kernels++;
-    snprintf(eg_fake_cuda.last_kernel, sizeof eg_fake_cuda.last_kernel, "%s", (const char *)function);
     return CUDA_SUCCESS;
 }
 
@@ -367,7 +379,7 @@ EXPORT CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) 
     (void)mode;
     if (stream == NULL || captured != NULL) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     captured = stream;
-    captured_ms = 0;
+    captured_graph = (fake_graph){.ms = 0};
     return CUDA_SUCCESS;
 }
 
@@ -376,7 +388,7 @@ EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     captured = NULL;
     fake_graph *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    made->ms = captured_ms;
+    *made = captured_graph;
     *graph = (CUgraph)made;
     eg_fake_cuda.captures++;
     return CUDA_SUCCESS;
@@ -395,9 +407,51 @@ EXPORT CUresult cuGraphInstantiate(CUgraphExec *made, CUgraph graph, unsigned lo
 }
 
 EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+    fake_graph *launched = (fake_graph *)graph;
     (void)stream;
-    now_ms += ((fake_graph *)graph)->ms;
-    eg_fake_cuda.replays++;
+    now_ms += launched->ms;
+    launched->changed ? eg_fake_cuda.changed++ : eg_fake_cuda.replays++;
+    launched->changed = false;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                                          CUgraph *graph, const CUgraphNode **nodes,
+                                          const CUgraphEdgeData **edges, size_t *count) {
+    static CUgraphNode last;
+    (void)stream, (void)id, (void)graph, (void)edges;
+    *status = captured != NULL ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    last = (CUgraphNode)(uintptr_t)captured_graph.nodes;
+    *nodes = &last;
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+static bool change_node(CUgraphExec graph, CUgraphNode node, const char *launches) {
+    fake_graph *changed = (fake_graph *)graph;
+    const uintptr_t number = (uintptr_t)node;
+    if (number < 1 || number > (uintptr_t)changed->nodes) return false;
+    if (strcmp(changed->node[number - 1], launches) != 0) return false;
+    changed->changed = true;
+    fake_launch(launches);
+    return true;
+}
+
+EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec graph, CUgraphNode node,
+                                               const CUDA_KERNEL_NODE_PARAMS *to) {
+    if (eg_fake_cuda.change_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.change_result;
+    if (!change_node(graph, node, (const char *)to->func + sizeof "eg_" - 1)) return CUDA_ERROR_INVALID_VALUE;
+    keep_parameters((const char *)to->func, to->kernelParams);
+    eg_fake_cuda.kernels++;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec graph, CUgraphNode node,
+                                               const CUDA_MEMSET_NODE_PARAMS *to, CUcontext context) {
+    (void)context;
+    if (to->elementSize != 4 || to->height != 1 || to->dst == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!change_node(graph, node, "cuMemsetD32Async")) return CUDA_ERROR_INVALID_VALUE;
+    eg_fake_cuda.clears++;
     return CUDA_SUCCESS;
 }
 

@@ -25,7 +25,8 @@ typedef struct fake_cuda {
     int synchronisations;
     int recordings;      /* graphs instantiated */
     int graphs;          /* of them, those not destroyed */
-    int replays;         /* graphs launched */
+    int replays;         /* graphs launched, that were not changed for this launch; */
+    int changed;         /* those that were: their kernels and clears count as enqueued */
     int streams, events; /* not destroyed */
     int captures;        /* graphs captured and not destroyed */
     int waits;           /* of streams for events, captured or not; and launches before the first: */
@@ -52,6 +53,7 @@ typedef struct fake_cuda {
     bool stream_hangs;    /* for cuStreamQuery */
     int sync_result;      /* of cuStreamSynchronize: a CUresult */
     int record_result;    /* of cuGraphInstantiate */
+    int change_result;    /* of cuGraphExecKernelNodeSetParams */
     int module_result;    /* of cuModuleLoadData */
     int memory_result;    /* of cuMemAlloc */
     int copy_result;      /* from device memory to device memory */

@@ -18,6 +18,13 @@ static void backward_at(session *s, int place) {
     assert_ok(eg_backward(s->context, &s->layer, &args));
 }
 
+/* The same, and its operands are aligned like those of the others: the program is theirs. */
+static void backward_from(session *s, int place) {
+    eg_backward_args args = s->backward;
+    args.grad.offset = (size_t)place * 256;
+    assert_ok(eg_backward(s->context, &s->layer, &args));
+}
+
 /* ---- Recorded calls ----------------------------------------------------------------------------- */
 
 static void a_call_made_before_is_one_launch(void **state) {
@@ -46,12 +53,15 @@ static void what_is_new_is_not_replayed(void **state) {
     session s;
     open_session(&s);
     backward(&s, 3);
-    const int replays = driver->replays;
     s.backward.workspace.offset += 64;
     s.backward.workspace.bytes -= 64;
-    backward(&s, 1);
+    const int recordings = driver->recordings;
+    backward(&s, 1); /* the program's graph for any addresses is made with these */
+    assert_int_equal(driver->recordings, recordings + 1);
+    const int replays = driver->replays, changed = driver->changed;
     s.backward.d_a.data = s.memory[8];
     backward(&s, 1);
+    assert_int_equal(driver->changed, changed + 1);
     s.backward.accumulate = 1;
     backward(&s, 1);
     s.backward.pre.ld = 65;
@@ -70,6 +80,59 @@ static void what_is_new_is_not_replayed(void **state) {
     close_session(&s);
 }
 
+static bool is_given(uint64_t address) {
+    for (size_t i = 0; i < LENGTH(driver->parameter); i++) {
+        if (driver->parameter[i] == address) return true;
+    }
+    return false;
+}
+
+/* A program's graph for calls with any addresses. */
+static void a_call_with_other_addresses_changes_a_graph(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const int changed = driver->changed;
+    for (int place = 1; place <= 2; place++) backward_from(&s, place);
+    assert_int_equal(driver->kernels, KERNELS + 1);
+    assert_int_equal(driver->recordings, 1);
+    assert_int_equal(driver->replays, 1);
+    for (int place = 3; place <= 9; place++) {
+        memset(driver->parameter, 0, sizeof driver->parameter);
+        backward_from(&s, place);
+        assert_true(is_given((uint64_t)(uintptr_t)s.memory[3] + (uint64_t)place * 256));
+        assert_int_equal(driver->changed, changed + place - 2);
+    }
+    assert_int_equal(driver->recordings, 1);
+    /* One that is made again has a graph of its own, which the next change leaves as it is. */
+    backward_from(&s, 9);
+    assert_int_equal(driver->recordings, 2);
+    backward_from(&s, 10);
+    const int replays = driver->replays;
+    backward_from(&s, 9);
+    assert_int_equal(driver->replays, replays + 1);
+    assert_int_equal(driver->changed, changed + 8);
+    close_session(&s);
+    assert_int_equal(driver->captures, 0);
+}
+
+static void a_graph_that_cannot_be_changed_is_given_up(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    const int changed = driver->changed;
+    for (int place = 1; place <= 2; place++) backward_from(&s, place);
+    driver->change_result = 1;
+    const int kernels = driver->kernels;
+    for (int place = 3; place <= 4; place++) backward_from(&s, place);
+    driver->change_result = 0;
+    backward_from(&s, 5);
+    assert_int_equal(driver->kernels, kernels + 3 * (KERNELS + 1));
+    assert_int_equal(driver->changed, changed);
+    assert_int_equal(driver->graphs, 0);
+    close_session(&s);
+}
+
 /* Two packs at one address, one after the other, are not one pack. */
 static void packs_are_known_by_what_they_hold(void **state) {
     (void)state;
@@ -81,10 +144,10 @@ static void packs_are_known_by_what_they_hold(void **state) {
     assert_ok(eg_pack_b(s.context, &s.layer, &b, &second));
     s.backward.packed_b = first;
     backward(&s, 3);
-    const int replays = driver->replays;
+    const int recordings = driver->recordings;
     s.backward.packed_b = second;
     backward(&s, 1);
-    assert_int_equal(driver->replays, replays);
+    assert_int_equal(driver->recordings, recordings + 1);
     eg_packed_free(s.context, first);
     eg_packed_free(s.context, second);
     close_session(&s);
@@ -111,7 +174,7 @@ static void recordings_are_bounded(void **state) {
     session s;
     open_session(&s);
     for (int i = 0; i < CALLS * ROUNDS; i++) backward_at(&s, i % CALLS);
-    assert_in_range(driver->graphs, 100, 128);
+    assert_in_range(driver->graphs, 100, 128 + 16);
     assert_int_equal(driver->recordings, driver->graphs);
     assert_true(driver->replays >= (ROUNDS - 2) * 100);
     /* Once the old ones have rested for long, new ones take their places. */
@@ -119,7 +182,7 @@ static void recordings_are_bounded(void **state) {
     const int before = driver->recordings;
     for (int i = 0; i < 3 * 20; i++) backward_at(&s, 200000 + i % 20);
     assert_true(driver->recordings >= before + 15);
-    assert_in_range(driver->graphs, 100, 128);
+    assert_in_range(driver->graphs, 100, 128 + 16);
     close_session(&s);
 }
 
@@ -397,9 +460,10 @@ static void a_grouped_call_is_known_by_where_its_ends_are(void **state) {
     s.forward.offsets.data = s.memory[3];
     for (int i = 0; i < 3; i++) assert_ok(eg_forward(s.context, &s.layer, &s.forward));
     assert_int_equal(driver->replays, 2);
+    assert_int_equal(driver->recordings, 1);
     s.forward.offsets.data = s.memory[4];
     assert_ok(eg_forward(s.context, &s.layer, &s.forward));
-    assert_int_equal(driver->replays, 2);
+    assert_int_equal(driver->recordings, 2);
     close_session(&s);
 }
 
@@ -434,6 +498,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_made_before_is_one_launch),
         cmocka_unit_test(what_is_new_is_not_replayed),
+        cmocka_unit_test(a_call_with_other_addresses_changes_a_graph),
+        cmocka_unit_test(a_graph_that_cannot_be_changed_is_given_up),
         cmocka_unit_test(packs_are_known_by_what_they_hold),
         cmocka_unit_test(a_captured_stream_gets_the_kernels),
         cmocka_unit_test(recordings_are_bounded),
