@@ -43,14 +43,16 @@
  *   EG_ABS, EG_MIN, EG_MAX, EG_ROUND (to nearest), EG_SELECT(condition, if_true, if_false)
  *   EG_POW2(n)            2^n for an integral n in the normal range; 0 for the exponent just below it
  *
- * A dialect whose device has an exponential within the contract's error may define EG_EXP(x) and
- * EG_EXP_TIMES(factor, x), which is that of factor * x, both of numbers <= 0, itself, and EG_LET_SIGMOID(v) with
- * EG_SIGMOID_UNIT and EG_BOUNDED; one that has fast reciprocals EG_DIVIDE(a, b), for a b between 1 and 64; one
- * that has an act or act' as a table, EG_ACT_FN(name, x) and EG_GRAD_FN(name, x), which open them.
+ * A dialect may define for itself, where its device has them within the contract's error,
+ *
+ *   EG_EXP(x), EG_EXP_TIMES(factor, x)    e^x, e^(factor x) of numbers up to 40
+ *   EG_DIVIDE(a, b)                       a / b for a b whose reciprocal is a normal number
+ *   EG_LET_SIGMOID(v)                     with EG_SIGMOID_UNIT and EG_BOUNDED
+ *   EG_ACT_FN(name, x), EG_GRAD_FN(name, x)   open an act or act' that it has as a table
  *
  * Rules that keep every formula finite (docs/reference/numerics.md has the errors):
- *   - exponentials are taken of -|.| only, so they lie in [0, 1] and never overflow (but for a dialect's own
- *     EG_LET_SIGMOID);
+ *   - exponentials are taken of -|.|, so they lie in [0, 1], or of what has an end above (mish, and a dialect's
+ *     own EG_LET_SIGMOID): they never overflow;
  *   - x is clamped before it is multiplied by something that vanishes: never inf * 0;
  *   - 1 - sigmoid is computed as sigmoid of the negative, never by subtraction.
  * A NaN needs no care here: the epilogues test pre for it.
@@ -81,7 +83,7 @@ EG_LET(series,
 EG_RETURN(t * series)
 EG_END
 
-/* exp and expm1 for x <= 0: x = n ln 2 + t with n integral. ln 2 is split so that n * LN2_HIGH is exact.
+/* exp and expm1 for x <= 40: x = n ln 2 + t with n integral. ln 2 is split so that n * LN2_HIGH is exact.
  * At -EXP_END n is the exponent below that of the smallest normal number, where EG_POW2 is 0. */
 #if EG_REAL_BITS == 64
 #define EG_EXP_END  709.0
@@ -139,7 +141,8 @@ EG_RETURN(r * series)
 EG_END
 
 /* (1 - Phi(z)) exp(z^2/2) for z >= 0, Phi the normal distribution, as a polynomial in
- * t = (z - 4)/(z + 4) = 1 - 8/(z + 4). Coefficients and error bound (1.4e-9 and 5.3e-17): tools/fit_phi_tail.py. */
+ * t = (z - 4)/(z + 4) = 1 - 8/(z + 4). Coefficients: tools/fit_phi_tail.py. Error times
+ * exp(-z^2/2): 8.5e-9, of f64 5.3e-17. */
 EG_FN(phi_tail, z)
 EG_LET(t, EG_FMA(EG_C(-8.0), EG_DIVIDE(EG_C(1.0), z + EG_C(4.0)), EG_C(1.0)))
 #if EG_REAL_BITS == 64
@@ -155,10 +158,9 @@ EG_RETURN(EG_STEP(0.094410641301968929647, EG_STEP(-0.17039772154845439364, EG_S
           EG_STEP(-4.5839893569679710067e-10, EG_STEP(-9.5435504309035015693e-10,
           EG_C(-4.7678512288096093092e-11))))))))))))))))))))))))
 #else
-EG_RETURN(EG_STEP(0.09441064261, EG_STEP(-0.1703977203, EG_STEP(0.1243791601, EG_STEP(-0.07170744266,
-          EG_STEP(0.03086593706, EG_STEP(-0.008491804367, EG_STEP(0.0005025865375, EG_STEP(0.0006377692003,
-          EG_STEP(-0.0001771117683, EG_STEP(-4.367325281e-5, EG_STEP(1.878671765e-5,
-          EG_C(2.871479186e-6)))))))))))))
+EG_RETURN(EG_STEP(0.09441024065, EG_STEP(-0.1703996509, EG_STEP(0.124384515, EG_STEP(-0.07167481631,
+          EG_STEP(0.03087359481, EG_STEP(-0.008613761514, EG_STEP(0.0003763455315,
+          EG_C(0.0007329328801)))))))))
 #endif
 EG_END
 
@@ -287,20 +289,23 @@ EG_LET(right, EG_SELECT(x < EG_C(3.0), inside, EG_C(1.0)))
 EG_RETURN(EG_SELECT(x > EG_C(-3.0), right, EG_C(0.0)))
 EG_END
 
-/* mish: with e = exp(-|x|), tanh(softplus(x)) = n/d where
- *     x >= 0:  n = 1 + 2e,  d = n + 2 e^2        x < 0:  n = e (e + 2),  d = n + 2
- * and its derivative is 4 e^2 (1 + e) / d^2 and 4 e (1 + e) / d^2. */
+/* mish: with e = exp(x) and n = e (e + 2), tanh(softplus(x)) = n / (n + 2), whose derivative is
+ * 4 e (e + 1) / (n + 2)^2. From MISH_END on the first is 1 and the second 0. */
+#if EG_REAL_BITS == 64
+#define EG_MISH_END 40.0
+#else
+#define EG_MISH_END 20.0
+#endif
 #define EG_LET_MISH(x)                                                                                     \
-    EG_LET(c, EG_CLAMP(x, 750.0))                                                                          \
-    EG_LET(e, EG_EXP(-EG_ABS(c)))                                                                          \
-    EG_LET(n, EG_SELECT(c < EG_C(0.0), e * (e + EG_C(2.0)), EG_FMA(EG_C(2.0), e, EG_C(1.0))))              \
-    EG_LET(d, EG_FMA(EG_C(2.0), EG_SELECT(c < EG_C(0.0), EG_C(1.0), e * e), n))                            \
-    EG_LET(r, EG_DIVIDE(EG_C(1.0), d))                                                                     \
+    EG_LET(c, EG_MAX(EG_MIN(x, EG_C(EG_MISH_END)), EG_C(-750.0)))                                          \
+    EG_LET(e, EG_EXP(c))                                                                                   \
+    EG_LET(n, e * (e + EG_C(2.0)))                                                                         \
+    EG_LET(r, EG_DIVIDE(EG_C(1.0), n + EG_C(2.0)))                                                         \
     EG_LET(w, n * r)
 EG_FN(act_mish, x) EG_LET_MISH(x) EG_RETURN(EG_MAX(x, EG_C(-750.0)) * w) EG_END
 EG_FN(act_grad_mish, x)
 EG_LET_MISH(x)
-EG_LET(dw, EG_C(4.0) * EG_SELECT(c < EG_C(0.0), e, e * e) * (EG_C(1.0) + e) * (r * r))
+EG_LET(dw, EG_C(4.0) * r * (e * r) * (e + EG_C(1.0)))
 EG_RETURN(EG_FMA(c, dw, w))
 EG_END
 
@@ -315,6 +320,7 @@ EG_END
 #undef EG_LET_PHI
 #undef EG_LET_QUICK
 #undef EG_LET_MISH
+#undef EG_MISH_END
 #ifdef EG_DIVIDE_IS_OURS
 #undef EG_DIVIDE
 #undef EG_DIVIDE_IS_OURS

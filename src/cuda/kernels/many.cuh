@@ -124,11 +124,13 @@ template <int N> EG_DEVICE eg_many<N> eg_shared_reciprocal(const eg_many<N> &a) 
 #undef EG_LET
 #define EG_LET(name, value) [[maybe_unused]] const auto name = value;
 
-#define EG_REAL               float
-#define EG_REAL_BITS          32
-#define EG_SELECT(when, a, b) eg_select(when, a, b)
-#define EG_EXP(x)             eg_exp2_fast((x)*1.4426950408889634f)
-#define EG_SIGMOID_UNIT       -1.4426950408889634
+#define EG_REAL                 float
+#define EG_REAL_BITS            32
+#define EG_SELECT(when, a, b)   eg_select(when, a, b)
+#define EG_EXP_TIMES(factor, x) eg_exp2_fast((float)((factor)*1.4426950408889634) * (x))
+#define EG_EXP(x)               EG_EXP_TIMES(1.0, x)
+#define EG_DIVIDE(a, b)         ((a)*eg_reciprocal(b))
+#define EG_SIGMOID_UNIT         -1.4426950408889634
 #define EG_FN(name, x)                                                                                       \
     template <int N> EG_DEVICE eg_many<N> eg_bounded_##name([[maybe_unused]] const eg_many<N> &x) {
 #undef EG_MIN
