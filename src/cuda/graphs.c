@@ -14,7 +14,7 @@
 #include "device.h"
 
 /* The driver keeps some 0.2 MB of device memory for a graph. */
-enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN, PATTERNS = 16 };
+enum { RECORDS = 128, PROBES = 8, SEEN = 1024, RESTED = 4 * SEEN, PATTERNS = 32 };
 
 /* All that decides what is launched, as words: the program's serial, then the addresses that it uses. */
 enum { SERIAL, WORKSPACE, PACK, PACK_UP, PACK_ITEM, OPERANDS, WORDS = OPERANDS + EG_NAMES };

@@ -174,7 +174,7 @@ static void recordings_are_bounded(void **state) {
     session s;
     open_session(&s);
     for (int i = 0; i < CALLS * ROUNDS; i++) backward_at(&s, i % CALLS);
-    assert_in_range(driver->graphs, 100, 128 + 16);
+    assert_in_range(driver->graphs, 100, 128 + 32);
     assert_int_equal(driver->recordings, driver->graphs);
     assert_true(driver->replays >= (ROUNDS - 2) * 100);
     /* Once the old ones have rested for long, new ones take their places. */
@@ -182,7 +182,7 @@ static void recordings_are_bounded(void **state) {
     const int before = driver->recordings;
     for (int i = 0; i < 3 * 20; i++) backward_at(&s, 200000 + i % 20);
     assert_true(driver->recordings >= before + 15);
-    assert_in_range(driver->graphs, 100, 128 + 16);
+    assert_in_range(driver->graphs, 100, 128 + 32);
     close_session(&s);
 }
 
