@@ -156,7 +156,7 @@ static CUgraphExec capture(eg_cuda_device *device, const eg_program *program, co
 CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
                             int count, CUstream stream) {
     CUgraph graph;
-    const CUgraphExec made = capture(device, program, calls, count, stream, NULL, &graph);
+    CUgraphExec made = capture(device, program, calls, count, stream, NULL, &graph);
     if (graph != NULL) device->driver->cuGraphDestroy(graph);
     return made;
 }
@@ -192,7 +192,7 @@ static bool make_pattern(eg_cuda_device *device, const eg_program *program, cons
     eg_cuda_nodes *nodes = &x->nodes;
     CUgraph graph;
     *nodes = (eg_cuda_nodes){.graph = NULL};
-    const CUgraphExec made = capture(device, program, call, 1, device->graphs->stream, nodes, &graph);
+    CUgraphExec made = capture(device, program, call, 1, device->graphs->stream, nodes, &graph);
     nodes->graph = graph, nodes->made = made;
     return made != NULL && nodes->count <= EG_CUDA_MOST_NODES;
 }
@@ -249,7 +249,7 @@ eg_status eg_cuda_replay(eg_cuda_device *device, const eg_program *program, cons
         found = make_record(device, program, call, &key, hash);
     }
     if (found != NULL) found->used = device->graphs->calls;
-    const CUgraphExec graph = found != NULL ? found->graph : graph_for(device, program, call);
+    CUgraphExec graph = found != NULL ? found->graph : graph_for(device, program, call);
     if (graph == NULL) return EG_OK;
     *done = true;
     eg_cuda_name_kernels(device, program);

@@ -59,7 +59,7 @@ static eg_status enqueue_clusters(const eg_cuda_run *run, CUstream stream, const
                                    .attrs = attributes,
                                    .numAttrs = (unsigned)overlaps + (blocks > 1)};
     void *parameters[] = {parameter};
-    const CUfunction function = run->device->functions[index];
+    CUfunction function = run->device->functions[index];
     if (changes(run)) return eg_cuda_change_kernel(run->device, run->nodes, &config, function, parameters);
     EG_TRY(eg_cuda_check(
         run->device, run->device->driver->cuLaunchKernelEx(&config, function, parameters, NULL), row->name));
