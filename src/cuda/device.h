@@ -59,14 +59,14 @@ typedef struct eg_cuda_nodes {
     CUgraphNode node[EG_CUDA_MOST_NODES];
     int count, next; /* next: the one to be changed */
 } eg_cuda_nodes;
-/* Whether all that a program launches is ours, so that a graph of it can be given other addresses. */
+/* Whether all that a program launches are kernels of ours, so that a graph of it can be given other
+ * addresses. */
 bool eg_cuda_has_nodes(const eg_program *program);
 /* The last node of a stream that is being captured. More than there is room for are counted only. */
 eg_status eg_cuda_note_node(eg_cuda_device *device, eg_cuda_nodes *nodes, CUstream stream);
 /* The next node launches this instead. Launches of the graph that are enqueued stay as they were. */
 eg_status eg_cuda_change_kernel(eg_cuda_device *device, eg_cuda_nodes *nodes, const CUlaunchConfig *config,
                                 CUfunction function, void **parameters);
-eg_status eg_cuda_change_memset(eg_cuda_device *device, eg_cuda_nodes *nodes, uint64_t to, int64_t words);
 
 /* run.c: the kernels of a program. With nodes: noted while a stream is captured, or those of a graph changed,
  * and nothing launched. */

@@ -39,7 +39,6 @@
     X(cuGraphInstantiate)                                                                                    \
     X(cuGraphLaunch)                                                                                         \
     X(cuGraphExecKernelNodeSetParams)                                                                        \
-    X(cuGraphExecMemsetNodeSetParams)                                                                        \
     X(cuGraphExecDestroy)                                                                                    \
     X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \

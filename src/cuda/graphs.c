@@ -4,7 +4,8 @@
  *
  * A call is known by its program and all of its addresses, so a graph is never wrong, only not found. A call
  * with new addresses is launched by a graph that its program has for such calls, whose nodes are given the
- * addresses; or kernel by kernel, where some of the program is the library's, or it has not been met before.
+ * addresses; or kernel by kernel, where some of the program is no kernel of ours, or it has not been met
+ * before.
  * What is kept is bounded. An old graph gives way to a new one only when it has rested for long, so that a
  * loop over more calls than there is room for keeps those that it has. */
 #include <stdlib.h>

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The nodes of a program's graph: which they are, and what they launch. A kernel node costs the host a
- * microsecond to change, and a launch of the graph two, where a kernel launched by itself costs three. */
+/* The nodes of a program's graph, all of them kernels: which they are, and what they launch. A node costs the
+ * host a microsecond to change, and a launch of the graph two, where a kernel launched by itself costs three.
+ */
 #include "core/error.h"
 #include "device.h"
 
 bool eg_cuda_has_nodes(const eg_program *program) {
     for (int i = 0; i < program->steps; i++) {
         const eg_cuda_kernel *row = eg_cuda_detail(&program->step[i])->kernel;
-        if (program->step[i].kind == EG_COLLECTIVE || (row != NULL && row->family == EG_CUDA_LIBRARY))
+        if (program->step[i].kind == EG_COLLECTIVE || row == NULL || row->family == EG_CUDA_LIBRARY)
             return false;
     }
     return program->steps > 0;
@@ -48,13 +49,4 @@ eg_status eg_cuda_change_kernel(eg_cuda_device *device, eg_cuda_nodes *nodes, co
     return eg_cuda_check(device,
                          device->driver->cuGraphExecKernelNodeSetParams(nodes->made, next_of(nodes), &node),
                          "cuGraphExecKernelNodeSetParams");
-}
-
-eg_status eg_cuda_change_memset(eg_cuda_device *device, eg_cuda_nodes *nodes, uint64_t to, int64_t words) {
-    const CUDA_MEMSET_NODE_PARAMS node = {
-        .dst = to, .elementSize = sizeof(uint32_t), .width = (size_t)words, .height = 1};
-    return eg_cuda_check(
-        device,
-        device->driver->cuGraphExecMemsetNodeSetParams(nodes->made, next_of(nodes), &node, device->context),
-        "cuGraphExecMemsetNodeSetParams");
 }

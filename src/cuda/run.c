@@ -262,11 +262,9 @@ static eg_status run_reduce(const eg_cuda_run *run, const eg_step *step) {
 
 static eg_status clear_counters(const eg_cuda_run *run, const eg_step *step) {
     const eg_cuda_counts all = eg_cuda_counters_of(&run->binding);
-    if (changes(run)) return eg_cuda_change_memset(run->device, run->nodes, all.data, all.count);
-    EG_TRY(eg_cuda_check(run->device,
+    return eg_cuda_check(run->device,
                          run->device->driver->cuMemsetD32Async(all.data, 0, (size_t)all.count, run->main),
-                         step->kernel));
-    return note(run, run->main);
+                         step->kernel);
 }
 
 /* On the side stream, so that it goes on beside the products; they are waited for at the end. */

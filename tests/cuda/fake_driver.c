@@ -446,15 +446,6 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec graph, CUgraphNode no
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec graph, CUgraphNode node,
-                                               const CUDA_MEMSET_NODE_PARAMS *to, CUcontext context) {
-    (void)context;
-    if (to->elementSize != 4 || to->height != 1 || to->dst == 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!change_node(graph, node, "cuMemsetD32Async")) return CUDA_ERROR_INVALID_VALUE;
-    eg_fake_cuda.clears++;
-    return CUDA_SUCCESS;
-}
-
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
     free(graph);
     eg_fake_cuda.graphs--;

@@ -26,7 +26,7 @@ typedef struct fake_cuda {
     int recordings;      /* graphs instantiated */
     int graphs;          /* of them, those not destroyed */
     int replays;         /* graphs launched, that were not changed for this launch; */
-    int changed;         /* those that were: their kernels and clears count as enqueued */
+    int changed;         /* those that were: their kernels count as enqueued */
     int streams, events; /* not destroyed */
     int captures;        /* graphs captured and not destroyed */
     int waits;           /* of streams for events, captured or not; and launches before the first: */
