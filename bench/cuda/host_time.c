@@ -7,14 +7,13 @@
  * With EPIGRAD_CUDA_GRAPHS=off no call is recorded, and every one goes kernel by kernel. Medians in
  * microseconds, bf16 and GELU:
  *
- *   plan        validation and plan alone (eg_backward_workspace)
+ *   plan        validation and plan alone (eg_backward_workspace, eg_forward_workspace)
  *   idle        the same call again, the stream empty
  *   backlogged  the same, behind others that wait
- *   new         operands at addresses never seen before: the nodes of a graph changed, or kernel by kernel
- * where cublasLt makes a product (EPIGRAD_CUBLASLT=off for none)
+ *   new         operands at addresses never seen before
  *
- * `fwd`: the forward call, with pre.
- */
+ * A new call changes the nodes of a graph. Where cublasLt makes a product it goes kernel by kernel:
+ * EPIGRAD_CUBLASLT=off for none. `fwd` is the forward call, with pre. */
 #define _DEFAULT_SOURCE
 #include <stdbool.h>
 #include <stdio.h>

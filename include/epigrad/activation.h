@@ -83,7 +83,7 @@ EG_LET(series,
 EG_RETURN(t * series)
 EG_END
 
-/* exp and expm1 for x <= 40: x = n ln 2 + t with n integral. ln 2 is split so that n * LN2_HIGH is exact.
+/* exp for x <= 40, expm1 for x <= 0: x = n ln 2 + t with n integral. ln 2 is split so that n * LN2_HIGH is exact.
  * At -EXP_END n is the exponent below that of the smallest normal number, where EG_POW2 is 0. */
 #if EG_REAL_BITS == 64
 #define EG_EXP_END  709.0

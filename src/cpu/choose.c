@@ -133,7 +133,7 @@ static bool pays(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_
 }
 
 /* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
- * M. The estimate looks at no threads and no layout of b, so the bits depend on neither. */
+ * M. The estimate looks at no threads of the context and no layout of b, so the bits depend on neither. */
 const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) {
     const eg_caps any = eg_cpu_caps_without_amx(caps);
     const eg_cpu_kernel *matrix = eg_cpu_first_row(caps, list, true),
