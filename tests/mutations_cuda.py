@@ -102,7 +102,10 @@ CUDA = [
     ("few rows: a single row has a pitch", "src/cuda/takes.c", "if (x->rows == 1) left.row_stride = 0;", ""),
     ("graphs: one that cannot be changed is launched", "src/cuda/graphs.c",
      "return status == EG_OK && x->nodes.next == x->nodes.count;", "return status == EG_OK || x->nodes.next > 0;"),
-    ("graphs: nodes of the library are changed", "src/cuda/graphs.c", "x->failed = !eg_cuda_has_nodes(program);", ""),
+    ("graphs: nodes of the library are changed", "src/cuda/graphs.c", "x->ours = eg_cuda_has_nodes(program);",
+     "x->ours = true;"),
+    ("graphs: one that is captured again is launched as it was", "src/cuda/graphs.c",
+     "= device->driver->cuGraphExecUpdate(x->nodes.made, graph, &info);", "= CUDA_SUCCESS;"),
     ("graphs: a call with other addresses is given those of the nodes before", "src/cuda/nodes.c",
      "const int next = nodes->next++;", "const int next = nodes->next++ / 2;"),
 ]

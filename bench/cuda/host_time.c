@@ -12,8 +12,8 @@
  *   backlogged  the same, behind others that wait
  *   new         operands at addresses never seen before
  *
- * A new call changes the nodes of a graph. Where cublasLt makes a product it goes kernel by kernel:
- * EPIGRAD_CUBLASLT=off for none. `fwd` is the forward call, with pre. */
+ * A new call changes the nodes of a graph, or all of it, where cublasLt makes a product: EPIGRAD_CUBLASLT=off
+ * for none. `fwd` is the forward call, with pre. */
 #define _DEFAULT_SOURCE
 #include <stdbool.h>
 #include <stdio.h>

@@ -39,6 +39,7 @@
     X(cuGraphInstantiate)                                                                                    \
     X(cuGraphLaunch)                                                                                         \
     X(cuGraphExecKernelNodeSetParams)                                                                        \
+    X(cuGraphExecUpdate)                                                                                     \
     X(cuGraphExecDestroy)                                                                                    \
     X(cuGraphDestroy)                                                                                        \
     X(cuMemAlloc)                                                                                            \

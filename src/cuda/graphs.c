@@ -3,11 +3,10 @@
  * two microseconds of the host's time, where its kernels would cost two to six each.
  *
  * A call is known by its program and all of its addresses, so a graph is never wrong, only not found. A call
- * with new addresses is launched by a graph that its program has for such calls, whose nodes are given the
- * addresses; or kernel by kernel, where some of the program is no kernel of ours, or it has not been met
- * before.
- * What is kept is bounded. An old graph gives way to a new one only when it has rested for long, so that a
- * loop over more calls than there is room for keeps those that it has. */
+ * with new addresses is launched by a graph that its program has for such calls, which is given the
+ * addresses; or kernel by kernel, where the program has not been met before. What is kept is bounded. An old
+ * graph gives way to a new one only when it has rested for long, so that a loop over more calls than there is
+ * room for keeps those that it has. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +35,7 @@ typedef struct pattern {
     uint64_t serial;     /* the program's; 0: free */
     uint64_t used;       /* as in record */
     eg_cuda_nodes nodes; /* no graph: the program has been met once */
+    bool ours;           /* every node is a kernel of ours */
     bool failed;         /* it has no graph that can be changed */
 } pattern;
 
@@ -136,28 +136,31 @@ static record *make_room(eg_cuda_device *device, uint64_t hash) {
 
 /* ---- Recording and replaying -------------------------------------------------------------------------- */
 
-/* Both are NULL where something cannot be captured. */
-static CUgraphExec capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls, int count,
-                           CUstream stream, eg_cuda_nodes *nodes, CUgraph *graph) {
+/* NULL where something cannot be captured. */
+static CUgraph capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls, int count,
+                       CUstream stream, eg_cuda_nodes *nodes) {
     const eg_cuda_driver *driver = device->driver;
-    CUgraphExec made = NULL;
+    CUgraph graph = NULL;
     eg_status status = EG_OK;
-    *graph = NULL;
     if (driver->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS) return NULL;
     for (int i = 0; i < count && status == EG_OK; i++)
         status = eg_cuda_enqueue(device, program, &calls[i], stream, nodes);
-    const CUresult result = driver->cuStreamEndCapture(stream, graph);
-    if (status == EG_OK && result == CUDA_SUCCESS && driver->cuGraphInstantiate(&made, *graph, 0) == 0)
-        return made;
-    if (*graph != NULL) driver->cuGraphDestroy(*graph);
-    *graph = NULL;
+    const CUresult result = driver->cuStreamEndCapture(stream, &graph);
+    if (status == EG_OK && result == CUDA_SUCCESS) return graph;
+    if (graph != NULL) driver->cuGraphDestroy(graph);
+    return NULL;
+}
+
+static CUgraphExec instantiate(const eg_cuda_device *device, CUgraph graph) {
+    CUgraphExec made = NULL;
+    if (graph != NULL && device->driver->cuGraphInstantiate(&made, graph, 0) == CUDA_SUCCESS) return made;
     return NULL;
 }
 
 CUgraphExec eg_cuda_capture(eg_cuda_device *device, const eg_program *program, const eg_call *calls,
                             int count, CUstream stream) {
-    CUgraph graph;
-    CUgraphExec made = capture(device, program, calls, count, stream, NULL, &graph);
+    CUgraph graph = capture(device, program, calls, count, stream, NULL);
+    CUgraphExec made = instantiate(device, graph);
     if (graph != NULL) device->driver->cuGraphDestroy(graph);
     return made;
 }
@@ -185,24 +188,38 @@ static pattern *meet(eg_cuda_device *device, const eg_program *program) {
     if (x->nodes.made != NULL && graphs->calls - x->used < RESTED) return NULL;
     forget(device, x);
     x->serial = program->serial;
-    x->failed = !eg_cuda_has_nodes(program);
+    x->ours = eg_cuda_has_nodes(program);
     return NULL;
 }
 
 static bool make_pattern(eg_cuda_device *device, const eg_program *program, const eg_call *call, pattern *x) {
     eg_cuda_nodes *nodes = &x->nodes;
-    CUgraph graph;
     *nodes = (eg_cuda_nodes){.graph = NULL};
-    CUgraphExec made = capture(device, program, call, 1, device->graphs->stream, nodes, &graph);
-    nodes->graph = graph, nodes->made = made;
-    return made != NULL && nodes->count <= EG_CUDA_MOST_NODES;
+    nodes->graph = capture(device, program, call, 1, device->graphs->stream, x->ours ? nodes : NULL);
+    nodes->made = instantiate(device, nodes->graph);
+    return nodes->made != NULL && nodes->count <= EG_CUDA_MOST_NODES;
+}
+
+static bool change_nodes(eg_cuda_device *device, const eg_program *program, const eg_call *call, pattern *x) {
+    x->nodes.next = 0;
+    const eg_status status = eg_cuda_enqueue(device, program, call, device->stream, &x->nodes);
+    return status == EG_OK && x->nodes.next == x->nodes.count;
+}
+
+/* What launches a kernel of the library's is not ours to write: the call is captured as it would be the first
+ * time, and the graph takes over what is different. */
+static bool change_whole(eg_cuda_device *device, const eg_program *program, const eg_call *call, pattern *x) {
+    CUgraphExecUpdateResultInfo info;
+    CUgraph graph = capture(device, program, call, 1, device->graphs->stream, NULL);
+    if (graph == NULL) return false;
+    const CUresult result = device->driver->cuGraphExecUpdate(x->nodes.made, graph, &info);
+    device->driver->cuGraphDestroy(graph);
+    return result == CUDA_SUCCESS;
 }
 
 static bool change_pattern(eg_cuda_device *device, const eg_program *program, const eg_call *call,
                            pattern *x) {
-    x->nodes.next = 0;
-    const eg_status status = eg_cuda_enqueue(device, program, call, device->stream, &x->nodes);
-    return status == EG_OK && x->nodes.next == x->nodes.count;
+    return x->ours ? change_nodes(device, program, call, x) : change_whole(device, program, call, x);
 }
 
 /* The graph of the program with the call's addresses; NULL where it has none. */

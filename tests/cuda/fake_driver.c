@@ -446,6 +446,24 @@ EXPORT CUresult cuGraphExecKernelNodeSetParams(CUgraphExec graph, CUgraphNode no
     return CUDA_SUCCESS;
 }
 
+/* As the driver: whatever is launched, in the same order; parameters may be others. */
+static bool same_nodes(const fake_graph *x, const fake_graph *y) {
+    if (x->nodes != y->nodes) return false;
+    for (int i = 0; i < x->nodes && i < FAKE_NODES; i++) {
+        if (strcmp(x->node[i], y->node[i]) != 0) return false;
+    }
+    return true;
+}
+
+EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec graph, CUgraph to, CUgraphExecUpdateResultInfo *info) {
+    fake_graph *changed = (fake_graph *)graph;
+    (void)info;
+    if (eg_fake_cuda.change_result != CUDA_SUCCESS) return (CUresult)eg_fake_cuda.change_result;
+    if (!same_nodes(changed, (const fake_graph *)to)) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+    changed->changed = true;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
     free(graph);
     eg_fake_cuda.graphs--;
