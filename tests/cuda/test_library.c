@@ -174,11 +174,13 @@ static void split_tiles_fill_the_device(void **state) {
     assert_int_equal(CHOOSE(key, {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x256, .splits = 4},
                             {.id = 55, .tile = CUBLASLT_MATMUL_TILE_128x128, .splits = 4}),
                      1);
-    /* Twice the parts, where they are long. */
-    const eg_cuda_lt_candidate twice = {.id = 20, .splits = 10, .waves = 0.95F};
+    /* Twice the parts and one, where they are long. */
+    eg_cuda_lt_candidate twice = {.id = 20, .splits = 11, .waves = 0.95F};
     eg_cuda_lt_key deep = key_of(EG_F32, 320, 1280, 32768);
     assert_int_equal(CHOOSE(deep, half, twice), 1);
-    deep.depth = 10 * 1024 - 1;
+    deep.depth = 11 * 512 - 1;
+    assert_int_equal(CHOOSE(deep, half, twice), 0);
+    deep.depth = 32768, twice.splits = 12;
     assert_int_equal(CHOOSE(deep, half, twice), 0);
 }
 
@@ -244,6 +246,35 @@ static void lines_that_begin_anywhere_have_tiles_of_their_own(void **state) {
     assert_int_equal(CHOOSE(key, small, large), 0);
 }
 
+/* Each condition of the table of tiles that are taken instead of others. */
+static void one_tile_is_taken_instead_of_another(void **state) {
+    (void)state;
+    const eg_cuda_lt_key key = key_of(EG_F32, 3072, 2048, 768), narrow = key_of(EG_BF16, 3072, 2048, 768);
+    eg_cuda_lt_key added = key;
+    added.accumulate = 1;
+    const eg_cuda_lt_candidate high = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_256x128, .waves = 1.5F},
+                               small = {.id = 55, .tile = CUBLASLT_MATMUL_TILE_64x64, .waves = 2},
+                               turned = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_96x128, .waves = 1},
+                               across = {
+                                   .id = 66, .tile = CUBLASLT_MATMUL_TILE_192x64, .custom = 3, .waves = 1};
+    eg_cuda_lt_candidate low = {.id = 20, .tile = CUBLASLT_MATMUL_TILE_128x64, .splits = 1, .waves = 1.5F},
+                         of_two = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_96x64, .custom = 2, .waves = 1.2F},
+                         full = {.id = 66, .tile = CUBLASLT_MATMUL_TILE_64x64, .custom = 3, .waves = 1.9F};
+    assert_int_equal(CHOOSE(added, high, low), 1); /* what is added to */
+    assert_int_equal(CHOOSE(key, high, low), 0);
+    assert_int_equal(CHOOSE(key, small, low), 1); /* more than a wave */
+    low.waves = 1;
+    assert_int_equal(CHOOSE(key, small, low), 0);
+    low.waves = 1.5F, low.splits = 2;
+    assert_int_equal(CHOOSE(key, small, low), 0);
+    assert_int_equal(CHOOSE(narrow, turned, across), 1); /* always, of this shape of cluster */
+    assert_int_equal(CHOOSE(narrow, of_two, full), 1);   /* a fuller last wave */
+    full.waves = 1.1F;
+    assert_int_equal(CHOOSE(narrow, of_two, full), 0);
+    of_two.custom = 0;
+    assert_int_equal(CHOOSE(narrow, of_two, full), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_is_taken),
@@ -259,6 +290,7 @@ int main(void) {
         cmocka_unit_test(stored_sums_of_some_rows_have_large_tiles),
         cmocka_unit_test(a_short_depth_has_few_stages),
         cmocka_unit_test(lines_that_begin_anywhere_have_tiles_of_their_own),
+        cmocka_unit_test(one_tile_is_taken_instead_of_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
