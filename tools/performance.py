@@ -6,10 +6,10 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py            writes it
     tools/performance.py --check    fails if it is not what the runs say
 
-The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-cuda-*.jsonl by bench/cuda/compare.py, DATE-webgpu.jsonl from
-bench_webgpu's output, DATE-python-*.jsonl by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-step-cuda.jsonl,
-DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py, step.py,
-gated_step.py, grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl, of sweeps and other
+The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-webgpu.jsonl from bench_webgpu's output, DATE-python-*.jsonl by
+bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-multiples-cuda.jsonl, DATE-step-cuda.jsonl,
+DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py, multiples.py, step.py, gated_step.py,
+grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl, of sweeps and other
 tables, say about CUDA; DATE-gated-step-cpu.jsonl by bench/cpu/gated_step.py. Of each kind the newest counts."""
 
 import argparse
@@ -164,6 +164,17 @@ def cuda_sweep(date, path):
                     f"L2, medians of ratios ({run_link(path)}).", ""]
 
 
+def cuda_multiples(date, path):
+    head, *rows = read(path)
+    return ["### What an epilogue costs", "",
+            "Each call as a multiple of its bare products: **epigrad** with the kernels that it measured to be the "
+            "fastest, with those that it estimated to be, and PyTorch's operators.", "",
+            *summary.multiples_tables(rows), f"    {head['command']}", "",
+            f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; GELU, biases, d_bias; the "
+            "products by cublasLt (the best of 16 algorithms). CUDA-graph replays in turn in one process, operands "
+            f"from beyond L2 ({run_link(path)}).", ""]
+
+
 def cuda_step(date, path):
     head, *rows = read(path)
     lines = ["### A training step of an MLP block", "",
@@ -223,29 +234,8 @@ def cuda_distributed(date, path):
             f"process a GPU, operands from beyond L2 ({run_link(path)}).", ""]
 
 
-CUDA_RUNS = {"sweep-cuda": cuda_sweep, "step-cuda": cuda_step, "gated-step-cuda": cuda_gated_step,
-             "grouped-cuda": cuda_grouped, "distributed-cuda": cuda_distributed}
-CUDA_PEERS = [("pass", "cublasLt + element-wise kernels"), ("torch", "PyTorch"), ("compile", "torch.compile"),
-              ("jax", "JAX")]
-
-
-def cuda_run(date, path):
-    rows = []
-    for row in read(path):
-        bare = row["ms"]["bare"]
-        name = f"{row['dtype']} {row['activation']}{' b[n, k]' if row['weight'] == 'nk' else ''}"
-        size = sizes(row["shape"]) if row["batch"] == 1 else \
-            f"{row['batch']} x {sizes(row['shape'])}{', one b' if row['shared'] else ''}"
-        peers = [f"{row['ms'][key] / bare:.2f}" if key in row["ms"] else "" for key, _ in CUDA_PEERS]
-        ratio = row["ms"]["epigrad"] / bare
-        rows.append((ratio, [name, row["source"], size, f"{bare:.4f}", f"**{ratio:.2f}**"] + peers))
-    rows.sort(key=lambda item: -item[0])
-    lines = table(["layer", "act' from", "M x K x N", "bare products, ms", "epigrad"] + [p for _, p in CUDA_PEERS],
-                  [row for _, row in rows])
-    lines += plot(path, "Times of the backward pass as multiples of the products alone, beside other libraries")
-    return lines + ["    python3 bench/cuda/compare.py build/src/libepigrad.so --frameworks", "",
-                    f"{date}, one NVIDIA H200; multiples of the bare products by cublasLt (the best of 16 algorithms), "
-                    f"CUDA-graph replays in turn in one process ({run_link(path)}). Runs differ by 3 to 5%.", ""]
+CUDA_RUNS = {"sweep-cuda": cuda_sweep, "multiples-cuda": cuda_multiples, "step-cuda": cuda_step,
+             "gated-step-cuda": cuda_gated_step, "grouped-cuda": cuda_grouped, "distributed-cuda": cuda_distributed}
 
 
 def webgpu_run(date, path):
@@ -283,7 +273,7 @@ def page():
              "Written by `tools/performance.py` from the newest runs in [bench/results](../bench/results); not edited "
              "by hand. Each section begins with where the library is slow. What was tried is in "
              "[the lab](lab/README.md).", ""]
-    for backend, title, make in (("cuda", "CUDA", cuda_run), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run),
+    for backend, title, make in (("cuda", "CUDA", None), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run),
                                  ("python", "From Python", python_run)):
         lines += [f"## {title}", ""]
         newer = [make_section(*found[kind]) for kind, make_section in CUDA_RUNS.items()
@@ -292,7 +282,7 @@ def page():
         if backend == "cpu" and "gated-step-cpu" in found:
             lines += cpu_gated_step(*found["gated-step-cpu"])
         for kind, (date, path) in found.items():
-            if kind.split("-")[0] == backend:
+            if kind.split("-")[0] == backend and make is not None:
                 name = kind.partition("-")[2].replace("-", " ")
                 what = "What a user sees" if backend == "python" else "The layers of its own benchmark"
                 lines += [f"### {what}{name and ': ' + name}", ""]

@@ -109,6 +109,29 @@ STEP_LABELS = {"epigrad": "epigrad, chained", "torch": "PyTorch", "compile": "to
                "cublasLt fused": "cublasLt with its epilogues"}
 
 
+def multiples_table(rows):
+    """A line a call, type and layout: multiples by measurement, by estimates, and PyTorch's."""
+    sizes, lines = list(dict.fromkeys(tuple(row["size"]) for row in rows)), {}
+    for row in rows:
+        us = row.get("us")
+        cell = "wrong"
+        if us:
+            measured, estimated, torch = (us[name] / us["bare"] for name in (MEASURED, "epigrad", "torch"))
+            cell = f"**{measured:.2f}**, {estimated:.2f}; {torch:.2f}"
+        lines.setdefault((row["call"], row["dtype"], row["weight"]), {})[tuple(row["size"])] = cell
+    columns = ["call", "type", "b", *(" x ".join(map(str, size)) for size in sizes)]
+    layout = {"nk": "[N, K]", "kn": "[K, N]"}
+    return columns, [[call, dtype, layout[weight], *(cells.get(size, "") for size in sizes)]
+                     for (call, dtype, weight), cells in lines.items()]
+
+
+def multiples_tables(rows):
+    """Of 16 bits, and of the others, which have sizes of their own."""
+    narrow = [row for row in rows if row["dtype"] in ("bf16", "f16")]
+    wide = [row for row in rows if row["dtype"] not in ("bf16", "f16")]
+    return [line for some in (narrow, wide) if some for line in table(*multiples_table(some))]
+
+
 def steps_table(rows, products="six"):
     """Of step.py's or gated_step.py's rows: epigrad's worst first."""
     timed = sorted((row for row in rows if "ratio" in row), key=lambda row: -row["ratio"]["epigrad"])
