@@ -13,7 +13,8 @@ The products alone are cublasLt's, the best of 16 algorithms each: one for a for
 backward call, three with recompute. epigrad is timed twice, with the kernels that its estimates choose and with those
 that it measured to be the fastest; torch is PyTorch's operators one after the other. Each is one CUDA graph over sets
 of operands that exceed the L2 cache; all take turns in one process, and the median of the turns counts. Results are
-compared with PyTorch's in f32 or f64 first. Without --sizes 16 bits have seven, f32 and f64 three. Writes OUT.jsonl and a table, OUT.md; the exit status is 1 where one is wrong."""
+compared with PyTorch's in f32 or f64 first. Without --sizes 16 bits have seven, f32 and f64 three. Writes OUT.jsonl and
+tables, OUT.md; the exit status is 1 where a result is wrong."""
 
 import argparse
 import json
