@@ -6,11 +6,12 @@ nobody tuned for with the worst first, and the command or the way of measuring u
     tools/performance.py            writes it
     tools/performance.py --check    fails if it is not what the runs say
 
-The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-webgpu.jsonl from bench_webgpu's output, DATE-python-*.jsonl by
-bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-multiples-cuda.jsonl, DATE-step-cuda.jsonl,
-DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py, multiples.py, step.py, gated_step.py,
-grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl, of sweeps and other
-tables, say about CUDA; DATE-gated-step-cpu.jsonl by bench/cpu/gated_step.py. Of each kind the newest counts."""
+The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-webgpu.jsonl from bench_webgpu's output, DATE-python-*.jsonl
+by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-multiples-cuda.jsonl, DATE-step-cuda.jsonl,
+DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py,
+multiples.py, step.py, gated_step.py, grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl,
+of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl by bench/cpu/gated_step.py. Of each kind the
+newest counts."""
 
 import argparse
 import glob
