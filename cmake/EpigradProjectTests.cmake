@@ -10,6 +10,7 @@ endif()
 foreach(dtype ${dtypes})
   add_test(NAME example_digits_${dtype} COMMAND digits --dtype ${dtype}) # fails below 97%, or on a wrong gradient
 endforeach()
+add_test(NAME example_digits_gated COMMAND digits --gated --dtype bf16) # and below 96.5%
 
 # A language model's gradients against finite differences; and a loss that falls, or it fails.
 set(steps 20)

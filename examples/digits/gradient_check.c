@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { ROWS = 32, SAMPLES = 24 /* of each tensor */ };
+enum { ROWS = 32, SAMPLES = 24 /* of each tensor */, TENSORS = 4 * LAYERS };
 
 /* A network, its input and its parameters, for evaluating loss and gradients at will. */
 typedef struct probe {
@@ -17,10 +17,10 @@ typedef struct probe {
     double logits[ROWS * CLASSES], d_logits[ROWS * CLASSES];
 } probe;
 
-static void probe_open(probe *p, eg_context *context, eg_dtype dtype, eg_activation activation, uint64_t seed,
+static void probe_open(probe *p, eg_context *context, eg_dtype dtype, hidden_units hidden, uint64_t seed,
                        const digits *d, const int *order) {
     rng random = {seed};
-    network_open(&p->net, context, dtype, activation, ROWS);
+    network_open(&p->net, context, dtype, hidden, ROWS);
     p->parameters = must_alloc(p->net.parameter_count, sizeof(double));
     p->master = must_alloc(p->net.parameter_count, eg_dtype_size(p->net.master_dtype));
     network_initialise(&p->net, &random, p->parameters);
@@ -66,11 +66,15 @@ static double finite_difference(probe *p, size_t index, double step) {
     return (above - below) / (2 * step);
 }
 
-/* Weight and bias of each layer are tensors of their own: 0 .. 2*LAYERS - 1. */
-static void tensor_range(const network *net, int tensor, size_t *begin, size_t *end) {
-    const dense *layer = &net->layer[tensor / 2];
-    *begin = tensor % 2 ? layer->bias_at : layer->weight_at;
-    *end = tensor % 2 ? layer->bias_at + (size_t)layer->out : layer->bias_at;
+/* Each layer has four tensors, weight, bias, weight_up and bias_up. Returns whether this one is there: the
+ * last two are of gated units. */
+static bool tensor_range(const network *net, int tensor, size_t *begin, size_t *end) {
+    const dense *layer = &net->layer[tensor / 4];
+    const size_t at[] = {layer->weight_at, layer->bias_at, layer->weight_up_at, layer->bias_up_at};
+    const int64_t rows = tensor % 2 ? 1 : layer->in;
+    *begin = at[tensor % 4];
+    *end = *begin + (size_t)(rows * layer->out);
+    return tensor % 4 < 2 || layer->units.gated;
 }
 
 /* The larger error; a NaN is the worst of all, and stays. */
@@ -82,26 +86,26 @@ static double largest_in(const double *value, size_t begin, size_t end) {
     return largest;
 }
 
-static double worst_against_differences(probe *p, const double *gradients, double step, rng *random) {
-    double worst = 0;
-    for (int tensor = 0; tensor < 2 * LAYERS; tensor++) {
+static void check_against_differences(probe *p, const double *gradients, double step, rng *random,
+                                      gradient_report *report) {
+    for (int tensor = 0; tensor < TENSORS; tensor++) {
         size_t begin, end;
-        tensor_range(&p->net, tensor, &begin, &end);
+        if (!tensor_range(&p->net, tensor, &begin, &end)) continue;
         double largest = largest_in(gradients, begin, end);
         for (int s = 0; s < SAMPLES; s++) {
             size_t index = begin + (size_t)rng_below(random, (int)(end - begin));
             double error = fabs(finite_difference(p, index, step) - gradients[index]) / largest;
-            worst = worse(error, worst);
+            report->worst = worse(error, report->worst);
+            report->checked++;
         }
     }
-    return worst;
 }
 
 static double worst_between(const network *net, const double *a, const double *b) {
     double worst = 0;
-    for (int tensor = 0; tensor < 2 * LAYERS; tensor++) {
+    for (int tensor = 0; tensor < TENSORS; tensor++) {
         size_t begin, end;
-        tensor_range(net, tensor, &begin, &end);
+        if (!tensor_range(net, tensor, &begin, &end)) continue;
         double largest = largest_in(a, begin, end);
         for (size_t i = begin; i < end; i++) {
             double error = fabs(a[i] - b[i]) / largest;
@@ -137,21 +141,20 @@ static double roundoff(eg_dtype dtype) {
     }
 }
 
-gradient_report gradient_check(eg_context *context, eg_dtype training, eg_activation activation,
-                               uint64_t seed, const digits *d, const int *order) {
+gradient_report gradient_check(eg_context *context, eg_dtype training, hidden_units hidden, uint64_t seed,
+                               const digits *d, const int *order) {
     /* The step balances what differences lose to rounding (~ roundoff / step) and to curvature (~ step^2). */
     bool f64 = has_f64(context);
     gradient_report report = {.dtype = f64 ? EG_F64 : EG_F32, .limit = f64 ? 1e-7 : 1e-3, .other = training};
     double step = f64 ? 0x1p-17 : 0x1p-7;
     rng random = {seed};
     probe exact, rounded;
-    probe_open(&exact, context, report.dtype, activation, seed, d, order);
+    probe_open(&exact, context, report.dtype, hidden, seed, d, order);
     double *gradients = probe_gradients(&exact);
-    report.worst = worst_against_differences(&exact, gradients, step, &random);
-    report.checked = 2 * LAYERS * SAMPLES;
+    check_against_differences(&exact, gradients, step, &random, &report);
 
     if (training != report.dtype) {
-        probe_open(&rounded, context, training, activation, seed, d, order);
+        probe_open(&rounded, context, training, hidden, seed, d, order);
         double *others = probe_gradients(&rounded);
         report.other_worst = worst_between(&exact.net, gradients, others);
         /* Every value passes through six roundings, forward and back, and through their sums. */

@@ -16,7 +16,7 @@ typedef struct gradient_report {
 } gradient_report;
 
 /* Checks a fresh network on the first digits of `order`. `training` is the dtype it will be trained in. */
-gradient_report gradient_check(eg_context *context, eg_dtype training, eg_activation activation,
-                               uint64_t seed, const digits *d, const int *order);
+gradient_report gradient_check(eg_context *context, eg_dtype training, hidden_units hidden, uint64_t seed,
+                               const digits *d, const int *order);
 
 #endif

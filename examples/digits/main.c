@@ -10,7 +10,8 @@
 #include "../common/must.h"
 
 enum { TEST = 360 };
-static const double promised_accuracy = 0.97; /* of the default settings, digits shuffled */
+/* Of the default settings, digits shuffled. Gated units learn the training digits by heart sooner. */
+static double promised_accuracy(const options *o) { return o->plan.hidden.gated ? 0.965 : 0.97; }
 
 static eg_context *open_device(const options *o) {
     eg_open_info info = {.size = sizeof info, .backend = o->backend, .threads = o->threads};
@@ -26,7 +27,8 @@ static eg_context *open_device(const options *o) {
 
 static void show_task(const options *o, const digits *d) {
     eg_dtype dtype = o->plan.dtype;
-    printf("network 64-256-128-10, %s, %s", eg_activation_name(o->plan.activation), eg_dtype_name(dtype));
+    printf("network 64-256-128-10, %s%s, %s", o->plan.hidden.gated ? "gated by " : "",
+           eg_activation_name(o->plan.hidden.activation), eg_dtype_name(dtype));
     if (eg_dtype_size(dtype) == 2) printf(" with f32 master weights and f32 gradients of the weights");
     printf("\n%d handwritten digits, %d to learn from and %d for the test\n", d->count, d->count - TEST,
            TEST);
@@ -34,7 +36,7 @@ static void show_task(const options *o, const digits *d) {
 
 /* Returns 1 if the gradients are what they should be. */
 static int show_gradient_check(eg_context *context, const options *o, const digits *d, const int *order) {
-    gradient_report r = gradient_check(context, o->plan.dtype, o->plan.activation, o->plan.seed, d, order);
+    gradient_report r = gradient_check(context, o->plan.dtype, o->plan.hidden, o->plan.seed, d, order);
     int good = r.worst <= r.limit, other_good = r.other == r.dtype || r.other_worst <= r.other_limit;
     printf("gradient check: worst relative error %.1e (limit %.0e)%s\n"
            "                %d gradients in %s against finite differences\n",
@@ -84,11 +86,12 @@ static double run_both_splits(eg_context *context, const options *o, const digit
     return accuracy;
 }
 
-/* Whether the promise was made for these settings: any backend, dtype and number of threads. */
+/* Whether the promise was made for these settings: any backend, dtype and number of threads, gated or not. */
 static int promised(const options *o) {
     options standard = options_default();
-    return o->plan.activation == standard.plan.activation && o->plan.epochs >= standard.plan.epochs &&
-           o->plan.seed == standard.plan.seed && o->data == standard.data;
+    return o->plan.hidden.activation == standard.plan.hidden.activation &&
+           o->plan.epochs >= standard.plan.epochs && o->plan.seed == standard.plan.seed &&
+           o->data == standard.data;
 }
 
 static int verdict(const options *o, int gradients_good, double accuracy) {
@@ -96,9 +99,9 @@ static int verdict(const options *o, int gradients_good, double accuracy) {
         fprintf(stderr, "digits: the gradient check failed\n");
         return EXIT_FAILURE;
     }
-    if (promised(o) && accuracy < promised_accuracy) {
-        fprintf(stderr, "digits: test accuracy %.1f%%, expected at least %.0f%%\n", 100 * accuracy,
-                100 * promised_accuracy);
+    if (promised(o) && accuracy < promised_accuracy(o)) {
+        fprintf(stderr, "digits: test accuracy %.1f%%, expected at least %.1f%%\n", 100 * accuracy,
+                100 * promised_accuracy(o));
         return EXIT_FAILURE;
     }
     return EXIT_SUCCESS;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stack of linear layers on a device, 64-256-128-10: this is the file to read to learn epigrad's API.
  *
- * Every parameter lives in one device buffer, layer by layer (weight, then bias), and every gradient in
- * another of the same order; the operands of a call point into them by a byte offset. The host keeps the
- * master copy, which the optimiser changes:
+ * Every parameter lives in one device buffer, layer by layer (weight, then bias; of a gated unit two of
+ * each), and every gradient in another of the same order; the operands of a call point into them by a byte
+ * offset. The host keeps the master copy, which the optimiser changes:
  *
  *                 dtype f64    f32    f16, bf16
  *   master copy, gradients     f64    f32    f32      16-bit weights are rounded from f32 masters, and their
@@ -19,14 +19,24 @@
 
 enum { LAYERS = 3 };
 
+/* What a hidden layer makes of pre = x · weight + bias:
+ *     plain    y = act(pre)
+ *     gated    y = act(pre) ⊙ pre_up, with pre_up = x · weight_up + bias_up: SwiGLU where act is silu */
+typedef struct hidden_units {
+    eg_activation activation;
+    bool gated;
+} hidden_units;
+
+/* What ends in _up is of gated units: 0 or NULL in a plain layer. */
 typedef struct dense {
     int64_t in, out;
-    eg_activation activation;
+    hidden_units units;
     size_t weight_at, bias_at; /* elements from the start of the parameters, and of the gradients */
-    void *y;                   /* device [rows, out]: act(pre) */
-    void *pre;                 /* device [rows, out], saved for act'; NULL where act' is a function of y */
-    void *grad_pre;            /* device [rows, out]: dLoss/dpre */
-    eg_packed *packed;         /* by network_pack: the weight as the device's kernels like it best, or NULL */
+    size_t weight_up_at, bias_up_at;
+    void *y;                      /* device [rows, out] */
+    void *pre, *pre_up;           /* device [rows, out], saved for act'; NULL where act' is a function of y */
+    void *grad_pre, *grad_pre_up; /* device [rows, out]: dLoss/dpre, dLoss/dpre_up */
+    eg_packed *packed, *packed_up; /* by network_pack: weights as the device's kernels like them, or NULL */
 } dense;
 
 typedef struct network {
@@ -42,10 +52,11 @@ typedef struct network {
     void *staging;    /* host: values of dtype on their way to or from the device */
 } network;
 
-void network_open(network *net, eg_context *context, eg_dtype dtype, eg_activation hidden, int max_rows);
+void network_open(network *net, eg_context *context, eg_dtype dtype, hidden_units hidden, int max_rows);
 void network_close(network *net);
 
-/* First values for the master copy: biases 0, normal weights that keep the variance of a relu layer. */
+/* First values for the master copy: biases 0, normal weights that keep the variance of a relu layer, gated or
+ * not. */
 void network_initialise(const network *net, rng *random, double *parameters);
 
 /* Takes over the master copy (parameter_count values of master_dtype). */

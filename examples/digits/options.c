@@ -12,6 +12,7 @@ static const char usage[] =
     "  --backend NAME     cpu, cuda or webgpu (cpu)\n"
     "  --dtype NAME       f64, f32, f16 or bf16 (f32); the 16-bit types keep f32 master weights\n"
     "  --activation NAME  of the hidden layers, one of those below (gelu)\n"
+    "  --gated            hidden layers of gated units, act(x W + b) * (x W_up + b_up): SwiGLU with silu\n"
     "  --threads N        CPU threads, 0 for all (1: layers this small gain nothing from more)\n"
     "  --epochs N         passes over the training digits (30)\n"
     "  --seed N           of the split, the first weights and the order (1)\n"
@@ -22,7 +23,7 @@ static const char usage[] =
 options options_default(void) {
     return (options){.backend = EG_BACKEND_CPU,
                      .threads = 1,
-                     .plan = {.epochs = 30, .seed = 1, .dtype = EG_F32, .activation = EG_ACT_GELU},
+                     .plan = {.epochs = 30, .seed = 1, .dtype = EG_F32, .hidden.activation = EG_ACT_GELU},
                      .data = DIGITS_FILE};
 }
 
@@ -55,16 +56,21 @@ static eg_activation parse_activation(const char *text) {
 
 options options_parse(int argc, char **argv) {
     options o = options_default();
-    for (int i = 1; i < argc; i += 2) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i];
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) help();
+        if (strcmp(name, "--gated") == 0) {
+            o.plan.hidden.gated = true;
+            continue;
+        }
+        const char *value = argv[++i]; /* NULL behind the last */
         if (!value) refuse(name, "", "an option and its value");
         if (strcmp(name, "--backend") == 0)
             o.backend = parse_backend(value);
         else if (strcmp(name, "--dtype") == 0)
             o.plan.dtype = parse_dtype(value);
         else if (strcmp(name, "--activation") == 0)
-            o.plan.activation = parse_activation(value);
+            o.plan.hidden.activation = parse_activation(value);
         else if (strcmp(name, "--threads") == 0)
             o.threads = (int)parse_number(name, value, 0, 1024);
         else if (strcmp(name, "--epochs") == 0)

@@ -62,7 +62,7 @@ training_result train(network *net, eg_context *context, const training_plan *pl
                       int *order, int count, const char *title) {
     rng random = {plan->seed};
     trainer t;
-    network_open(net, context, plan->dtype, plan->activation, BATCH);
+    network_open(net, context, plan->dtype, plan->hidden, BATCH);
     net->comm = plan->comm;
     trainer_open(&t, net, &random);
     t.sum = plan->sum;

@@ -13,7 +13,7 @@ typedef struct training_plan {
     int epochs;
     uint64_t seed; /* of the first weights and of the order of the examples */
     eg_dtype dtype;
-    eg_activation activation;
+    hidden_units hidden;
     const eg_comm *comm;     /* of processes that share every batch; NULL: one process */
     double (*sum)(double x); /* over those processes */
 } training_plan;

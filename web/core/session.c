@@ -23,7 +23,7 @@ static struct session {
     int *order; /* the digits shuffled: the first train_count to learn from, then TEST */
     int train_count;
     uint64_t seed;
-    eg_activation activation;
+    hidden_units hidden;
 
     bool open; /* what follows is there: */
     rng random;
@@ -70,10 +70,10 @@ static void stop(void) {
 WEB_EXPORT(web_begin) int web_begin(int activation, int seed, int epochs) {
     stop();
     s.seed = (uint64_t)seed;
-    s.activation = (eg_activation)activation;
+    s.hidden.activation = (eg_activation)activation;
     shuffle_digits();
     s.random = (rng){s.seed};
-    network_open(&s.net, s.context, EG_F32, s.activation, BATCH);
+    network_open(&s.net, s.context, EG_F32, s.hidden, BATCH);
     const size_t count = s.net.parameter_count;
     double *initial = must_alloc(count, sizeof(double));
     s.master = must_alloc(count, sizeof(float));
@@ -166,7 +166,7 @@ WEB_EXPORT(web_read) int web_read(void) {
 /* Compares gradients with finite differences on fresh weights: returns whether all is within its limit;
  * web_reply holds count, worst error and limit, then the same in the training's f32 (0 if it is the same). */
 WEB_EXPORT(web_check) int web_check(void) {
-    const gradient_report r = gradient_check(s.context, EG_F32, s.activation, s.seed, &s.data, s.order);
+    const gradient_report r = gradient_check(s.context, EG_F32, s.hidden, s.seed, &s.data, s.order);
     const double values[] = {r.checked, r.worst, r.limit, r.other_worst, r.other_limit};
     memcpy(reply, values, sizeof values);
     reply[5] = (double)eg_dtype_size(r.dtype) * 8;
@@ -183,7 +183,7 @@ WEB_EXPORT(web_device) const char *web_device(void) {
 /* What the library would run for the backward pass of the middle layer, 256 to 128. */
 WEB_EXPORT(web_plan) const char *web_plan(void) {
     const dense *layer = &s.net.layer[1], *below = &s.net.layer[0];
-    const bool from_y = eg_activation_from_y(below->activation);
+    const bool from_y = below->pre == NULL;
     const eg_layer description = {.size = sizeof description, .m = BATCH, .k = layer->in, .n = layer->out};
     const eg_backward_args args = {.size = sizeof args,
                                    .a.data = below->y,
@@ -193,7 +193,7 @@ WEB_EXPORT(web_plan) const char *web_plan(void) {
                                    .d_b.data = s.net.gradients,
                                    .chain = {.saved.data = from_y ? below->y : below->pre,
                                              .source = from_y ? EG_SOURCE_Y : EG_SOURCE_PRE,
-                                             .activation = below->activation,
+                                             .activation = below->units.activation,
                                              .d_bias.data = s.net.gradients}};
     must(eg_backward_plan(s.context, &description, &args, text, sizeof text));
     return text;
