@@ -446,7 +446,8 @@ typedef enum eg_sharding {
  * call, with M = 0 too. The reduction begins as soon as d_b is there and goes on while d_a is computed, where
  * that is estimated to gain time. The same ranks get the same bits in every run. Where a call fails here it
  * may have had a part in other ranks' results: the communicator is of no more use then, and the call's memory
- * has to stay until the process ends. Not with workspace_limit, nor on WebGPU. */
+ * has to stay until the process ends. Not for gated units or a chain to them, with workspace_limit, nor on
+ * WebGPU. */
 typedef struct eg_data_parallel {
     const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
     eg_reduction reduction;
