@@ -9,7 +9,10 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { FORWARD_ARRAYS = 5, ARRAYS = 8 };
+/* Arguments, then results. Those that a call has not got are empty. */
+enum { X, W, BIAS, W_UP, BIAS_UP, OFFSETS, INPUTS };
+enum { Y = INPUTS, PRE, PRE_UP, FORWARD_ARRAYS };
+enum { GRAD = INPUTS, SAVED, SAVED_UP, D_X, D_W, D_BIAS, D_W_UP, D_BIAS_UP, ARRAYS };
 
 /* An array of a call: of `items` matrices by vmap's leading dimensions, of which each may be 1 for all. */
 typedef struct array {
@@ -22,8 +25,9 @@ typedef struct call {
     const XLA_FFI_CallFrame *frame;
     eg_backend backend;
     int64_t activation, math, source; /* attributes; source is -1 in the forward pass */
+    int64_t gated, grouped;           /* attributes, 0 or 1 */
     int leading;                      /* dimensions that vmap has put in front */
-    array arrays[ARRAYS];             /* arguments, then results */
+    array arrays[ARRAYS];
     int count;
     eg_layer layer;
 } call;
@@ -70,7 +74,8 @@ static int64_t product(const int64_t *dims, int64_t first, int64_t end) {
     return size;
 }
 
-/* x (..., K), w (N, K), behind the leading dimensions of vmap. Python has checked shapes and types. */
+/* x (..., K), w (N, K), of groups (groups, N, K), behind the leading dimensions of vmap. Python has checked
+ * shapes and types. */
 static bool take_arrays(call *call) {
     const XLA_FFI_Buffers *sides[] = {&call->frame->args, &call->frame->rets};
     for (int side = 0; side < 2; side++) {
@@ -80,8 +85,8 @@ static bool take_arrays(call *call) {
         }
     }
     if (call->count != (call->source < 0 ? FORWARD_ARRAYS : ARRAYS)) return false;
-    const XLA_FFI_Buffer *x = call->arrays[0].buffer, *w = call->arrays[1].buffer;
-    call->leading = (int)w->rank - 2;
+    const XLA_FFI_Buffer *x = call->arrays[X].buffer, *w = call->arrays[W].buffer;
+    call->leading = (int)w->rank - (call->grouped ? 3 : 2);
     if (call->leading < 0 || x->rank <= call->leading || dtype_of(x->dtype) == EG_DTYPE_DEFAULT) return false;
     call->layer = (eg_layer){.size = sizeof(eg_layer),
                              .m = product(x->dims, call->leading, x->rank - 1),
@@ -89,13 +94,15 @@ static bool take_arrays(call *call) {
                              .n = w->dims[w->rank - 2],
                              .dtype = dtype_of(x->dtype),
                              .activation = (eg_activation)call->activation,
-                             .math = (eg_math)call->math};
+                             .math = (eg_math)call->math,
+                             .groups = call->grouped ? w->dims[call->leading] : 0};
     for (int i = 0; i < call->count; i++) {
         array *array = &call->arrays[i];
         const XLA_FFI_Buffer *buffer = array->buffer;
         const int64_t elements = product(buffer->dims, call->leading, buffer->rank);
         array->present = elements != 0;
-        array->bytes = elements * (int64_t)eg_dtype_size(call->layer.dtype);
+        array->bytes =
+            elements * (int64_t)(i == OFFSETS ? sizeof(int32_t) : eg_dtype_size(call->layer.dtype));
     }
     return true;
 }
@@ -112,32 +119,76 @@ static void *item_of(const call *call, const array *array, const int64_t *dims, 
     return (char *)array->buffer->data + place * array->bytes;
 }
 
-static eg_status run_item(const call *call, eg_context *context, const int64_t *dims, int64_t index) {
-    void *item[ARRAYS] = {NULL};
-    for (int i = 0; i < call->count; i++) item[i] = item_of(call, &call->arrays[i], dims, index);
-    if (call->source < 0) { /* x, w, bias -> y, pre */
-        eg_forward_args args = eg_forward_of(eg_row_major(item[0]), eg_col_major(item[1]),
-                                             eg_elements(item[2]), eg_row_major(item[3]));
-        args.pre = eg_row_major(item[4]);
-        return eg_forward(context, &call->layer, &args);
-    }
-    /* x, w, bias, grad, saved -> d_x, d_w, d_bias */
-    eg_backward_args args = eg_backward_of(eg_row_major(item[0]), eg_col_major(item[1]), eg_elements(item[2]),
-                                           eg_row_major(item[3]));
+/* A weight [N, K], or one a group. */
+static eg_matrix weight(const call *call, void *data) {
+    eg_matrix matrix = eg_col_major(data);
+    if (call->grouped) matrix.batch_stride = call->layer.n * call->layer.k;
+    return matrix;
+}
+
+/* A weight without elements is there, too: it makes a gated unit. */
+static eg_matrix weight_up(const call *call, void *data) {
+    static _Alignas(64) char no_element;
+    return weight(call, call->gated && data == NULL ? &no_element : data);
+}
+
+static eg_status run_forward(const call *call, eg_context *context, void **item) {
+    eg_forward_args args = eg_forward_of(eg_row_major(item[X]), weight(call, item[W]),
+                                         eg_elements(item[BIAS]), eg_row_major(item[Y]));
+    args.b_up = weight_up(call, item[W_UP]);
+    args.bias_up = eg_elements(item[BIAS_UP]);
+    args.offsets.data = item[OFFSETS];
+    args.pre = eg_row_major(item[PRE]);
+    args.pre_up = eg_row_major(item[PRE_UP]);
+    return eg_forward(context, &call->layer, &args);
+}
+
+static eg_status run_backward(const call *call, eg_context *context, void **item) {
+    eg_backward_args args = eg_backward_of(eg_row_major(item[X]), weight(call, item[W]),
+                                           eg_elements(item[BIAS]), eg_row_major(item[GRAD]));
+    args.b_up = weight_up(call, item[W_UP]);
+    args.bias_up = eg_elements(item[BIAS_UP]);
+    args.offsets.data = item[OFFSETS];
     args.source = (eg_source)call->source;
-    *(args.source == EG_SOURCE_Y ? &args.y : &args.pre) = eg_row_major(item[4]);
-    args.d_a = eg_row_major(item[5]);
-    args.d_b = eg_col_major(item[6]);
-    args.d_bias = eg_elements(item[7]);
+    *(args.source == EG_SOURCE_Y ? &args.y : &args.pre) = eg_row_major(item[SAVED]);
+    args.pre_up = eg_row_major(item[SAVED_UP]);
+    args.d_a = eg_row_major(item[D_X]);
+    args.d_b = weight(call, item[D_W]);
+    args.d_bias = eg_elements(item[D_BIAS]);
+    args.d_b_up = weight(call, item[D_W_UP]);
+    args.d_bias_up = eg_elements(item[D_BIAS_UP]);
     return eg_backward(context, &call->layer, &args);
 }
 
-/* Whether w and bias are one for all items, so that a forward pass over all of them is one with more rows. */
+/* Rows from the last end on are not written by the library, and XLA's memory is not cleared: a result would
+ * change from run to run. On CUDA the ends are on the device, and JAX clears those rows. */
+static void clear_rest(const call *call, const array *array, void **item) {
+    const int32_t *ends = item[OFFSETS];
+    const int64_t m = call->layer.m, rest = m - ends[call->layer.groups - 1];
+    if (rest == 0 || !array->present) return;
+    char *data = item[array - call->arrays];
+    memset(data + array->bytes / m * (m - rest), 0, (size_t)(array->bytes / m * rest));
+}
+
+static eg_status run_item(const call *call, eg_context *context, const int64_t *dims, int64_t index) {
+    void *item[ARRAYS] = {NULL};
+    for (int i = 0; i < call->count; i++) item[i] = item_of(call, &call->arrays[i], dims, index);
+    const bool forward = call->source < 0;
+    const eg_status status = (forward ? run_forward : run_backward)(call, context, item);
+    if (status == EG_OK && call->grouped && call->backend == EG_BACKEND_CPU)
+        clear_rest(call, &call->arrays[forward ? Y : D_X], item);
+    return status;
+}
+
+/* Whether weights and biases are one for all items, so that a forward pass over all of them is one with more
+ * rows. Groups are of each item's own rows. */
 static bool shares_weights(const call *call) {
+    const XLA_FFI_Buffer *x = call->arrays[X].buffer, *y = call->arrays[Y].buffer;
+    if (call->grouped) return call->leading == 0;
     for (int i = 0; i < call->leading; i++) {
-        const XLA_FFI_Buffer *x = call->arrays[0].buffer, *y = call->arrays[3].buffer;
-        if (call->arrays[1].buffer->dims[i] != 1 || x->dims[i] != y->dims[i]) return false;
-        if (call->arrays[2].present && call->arrays[2].buffer->dims[i] != 1) return false;
+        if (x->dims[i] != y->dims[i]) return false;
+        for (int a = W; a <= BIAS_UP; a++)
+            if (call->arrays[a].present && call->arrays[a].buffer->dims[i] != 1) return false;
     }
     return true;
 }
@@ -161,7 +212,7 @@ static XLA_FFI_Error *run(call *call) {
     }
     eg_status status = eg_py_contexts_take(&device, &context);
     if (status != EG_OK) return fail(call->frame, status, eg_last_error());
-    const XLA_FFI_Buffer *result = call->arrays[call->source < 0 ? 3 : 6].buffer; /* y, or d_w */
+    const XLA_FFI_Buffer *result = call->arrays[call->source < 0 ? Y : D_W].buffer;
     int64_t items = product(result->dims, 0, call->leading);
     if (call->source < 0 && shares_weights(call)) {
         call->layer.m *= items;
@@ -194,7 +245,9 @@ static XLA_FFI_Error *handle(const XLA_FFI_CallFrame *frame, eg_backend backend,
     if (asks_for_metadata(frame)) return NULL;
     call call = {.frame = frame, .backend = backend, .source = -1};
     bool taken = take_attribute(&frame->attributes, "activation", &call.activation) &&
-                 take_attribute(&frame->attributes, "math", &call.math);
+                 take_attribute(&frame->attributes, "math", &call.math) &&
+                 take_attribute(&frame->attributes, "gated", &call.gated) &&
+                 take_attribute(&frame->attributes, "grouped", &call.grouped);
     if (!forward) taken = taken && take_attribute(&frame->attributes, "source", &call.source);
     if (!taken || !take_arrays(&call))
         return fail(frame, EG_ERR_ARGUMENT, "epigrad: a call that its own Python code did not make");

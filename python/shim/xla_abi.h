@@ -32,6 +32,7 @@ typedef struct XLA_FFI_Metadata_Extension {
 } XLA_FFI_Metadata_Extension;
 
 typedef enum XLA_FFI_DataType {
+    XLA_FFI_DataType_S32 = 4,
     XLA_FFI_DataType_S64 = 5,
     XLA_FFI_DataType_F16 = 10,
     XLA_FFI_DataType_F32 = 11,
