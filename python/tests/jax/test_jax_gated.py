@@ -171,14 +171,12 @@ def test_rows_of_no_group_are_not_read():
     assert (y[ENDS[-1]:] == 0).all() and (d_x[ENDS[-1]:] == 0).all()
 
 
-def test_rows_of_no_group_are_cleared_where_it_takes_a_pass():
-    """On CUDA XLA clears those of y and of d_x; the CPU's handler writes no other rows."""
+def test_rows_of_no_group_are_cleared_on_cuda():
+    """Where the handler does not see the ends, the compiled program clears the rows. Nobody reads y here."""
     x, w, bias, _ = parameters(False)
     mine, _ = plain_layer("gelu")
     traced = jax.jit(jax.grad(lambda *a: mine(jnp.array(ENDS, jnp.int32), *a).sum(), (0, 1, 2))).trace(x, w, bias)
-    passes = {platform: traced.lower(lowering_platforms=(platform,)).as_text().count("stablehlo.select")
-              for platform in ("cpu", "cuda")}
-    assert passes == {"cpu": 0, "cuda": 1}  # nobody reads y
+    assert traced.lower(lowering_platforms=("cuda",)).as_text().count("stablehlo.select") == 1
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(jnp.float32, 1e-5), (jnp.float16, 2e-2), (jnp.bfloat16, 2e-1)])
