@@ -241,6 +241,27 @@ static void nothing_is_read_past_the_last_group(void **state) {
     eg_close(context);
 }
 
+/* Groups of some hundred KB each, and more threads than the machine has: only the room ends a wave. */
+static void a_wave_stays_in_its_workspace(void **state) {
+    enum { BEHIND = 16 << 20, UNTOUCHED = 0x5a };
+    const sample s = {EG_F32, 2048, 8, 1024, 32};
+    eg_context *context = open_cpu(64);
+    grouped *g = make(&s);
+    size_t bytes;
+    (void)state;
+    for (int i = 0; i < s.groups; i++) g->ends[i] = (i + 1) * 64;
+    assert_ok(eg_backward_workspace(context, &g->layer, &g->backward, &bytes));
+    unsigned char *workspace = need_memory(bytes + BEHIND + 64), *begin = workspace;
+    begin += (64 - (uintptr_t)workspace % 64) % 64;
+    memset(workspace, UNTOUCHED, bytes + BEHIND + 64);
+    g->backward.workspace = (eg_workspace){.data = begin, .bytes = bytes};
+    assert_ok(eg_backward(context, &g->layer, &g->backward));
+    for (size_t i = bytes; i < bytes + BEHIND; i++) assert_int_equal(begin[i], UNTOUCHED);
+    free(workspace);
+    discard(g);
+    eg_close(context);
+}
+
 /* ---- What a call may be given ---------------------------------------------------------------------- */
 
 /* Numbers that a kernel refuses concern their group alone, and what others have added is not added twice. */
@@ -453,6 +474,7 @@ int main(void) {
         cmocka_unit_test(any_threads_have_the_same_bits),
         cmocka_unit_test(large_results_may_begin_anywhere),
         cmocka_unit_test(nothing_is_read_past_the_last_group),
+        cmocka_unit_test(a_wave_stays_in_its_workspace),
         cmocka_unit_test(a_group_that_is_refused_runs_again),
         cmocka_unit_test(bad_ends_are_refused_before_anything_is_written),
         cmocka_unit_test(what_groups_do_not_go_with_is_refused),

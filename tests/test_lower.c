@@ -124,7 +124,6 @@ static void a_batch_is_rows_or_summed(void **state) {
     assert_true(list.op[2].items == 1 && list.op[2].summed == 1 && list.op[2].depth == 3 * M);
 }
 
-/* No operation has an empty result; one that sums nothing reads nothing. */
 /* y and A [OUTER, M, INNER, ...], heads within sequences. */
 static void levels_fold_where_they_can(void **state) {
     (void)state;
@@ -185,6 +184,25 @@ static void windows_of_packed_heads_are_apart(void **state) {
     assert_non_null(strstr(eg_last_error(), "or neither"));
 }
 
+/* Of a gated unit both weights are shared, or the items stay apart. */
+static void a_gated_batch_is_rows_where_both_weights_are_shared(void **state) {
+    (void)state;
+    const eg_layer layer = layer_of(3, EG_ACT_SILU);
+    for (int own = 0; own < 4; own++) { /* bits: b, b_up */
+        const eg_forward_args args = {.size = sizeof args,
+                                      .a = matrix(0, M * K),
+                                      .b = matrix(1, own & 1 ? K * N : 0),
+                                      .y = matrix(2, M * N),
+                                      .b_up = matrix(3, own & 2 ? K * N : 0)};
+        eg_problem problem;
+        eg_op_list list;
+        assert_ok(eg_validate_forward(EG_PRESENCE, &layer, &args, &problem));
+        eg_lower(&problem, &list);
+        assert_true(list.op[0].items == (own == 0 ? 1 : 3) && list.op[0].rows == (own == 0 ? 3 * M : M));
+    }
+}
+
+/* No operation has an empty result; one that sums nothing reads nothing. */
 static void what_is_empty_is_left_out(void **state) {
     (void)state;
     eg_layer layer = layer_of(1, EG_ACT_GELU);
@@ -265,6 +283,10 @@ static void a_gated_unit_is_generic_operations(void **state) {
     assert_true(eg_term_of(&list.op[1], EG_TERM_TIMES)->view.id == EG_OP_GRAD);
     assert_true(list.op[4].out.id == EG_OP_D_A && list.op[5].out.id == EG_OP_D_A && list.op[5].accumulate);
     assert_true(list.op[6].right.id == list.op[3].out.id && list.op[7].right.id == list.op[2].out.id);
+    args.grad_pre = matrix(10, 0); /* which may be in the memory of grad, and is written last */
+    list = lower_backward(&layer, &args);
+    for (int i = 1; i < 3; i++) assert_int_equal(eg_term_of(&list.op[i], EG_TERM_TIMES)->view.id, EG_OP_GRAD);
+    args.grad_pre.data = NULL;
     layer.dtype = EG_BF16;
     list = lower_backward(&layer, &args);
     assert_int_equal(list.buffers, 3);
@@ -283,6 +305,7 @@ int main(void) {
         cmocka_unit_test(without_an_activation_there_is_no_temporary),
         cmocka_unit_test(a_saved_pre_is_a_map),
         cmocka_unit_test(a_batch_is_rows_or_summed),
+        cmocka_unit_test(a_gated_batch_is_rows_where_both_weights_are_shared),
         cmocka_unit_test(what_is_empty_is_left_out),
         cmocka_unit_test(what_is_added_to_d_a_is_a_term),
         cmocka_unit_test(levels_fold_where_they_can),
