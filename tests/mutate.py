@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Breaks the library on purpose, one small change at a time, and sees that the tests notice.
 
-    tests/mutate.py [--only WORD] [--work DIR] [--list] [--campaign CASES]
+    tests/mutate.py [--only WORD]... [--tests REGEX] [--target NAME]... [--cmake OPTION]... [--work DIR]
+                    [--list] [--campaign CASES]
 
 Each mutation is a replacement of one piece of source text, in a scratch copy of the tree. The copy is built
 and tested; the table printed at the end (Markdown, for docs/lab/mutations.md) names the first test that failed.
 With --campaign, only the campaign runs: so many cases as it is, at each level of instruction sets and on the
-emulated tiles, one after the other; what it does not look at, such as validation, survives.
-Exits with 1 if a mutation survives, or if its text is no longer in the source exactly once.
+emulated tiles, one after the other; what it does not look at, such as validation, survives. With --tests only the tests
+that ctest -R chooses run, and with --target only their programs are built: minutes for a part of the library. What
+survives there is to be run again without them. CUDA and WebGPU are built, and their mutations tried, with
+--cmake=-DEPIGRAD_CUDA=ON and --cmake=-DEPIGRAD_WEBGPU=ON.
+Exits with 1 if a mutation survives, does not compile, or if its text is no longer in the source exactly once.
 """
 import argparse
 import os
@@ -39,9 +43,16 @@ def copy_tree(to):
             shutil.copymode(source, to / name)  # and not its date: the build folder may be older
 
 
-def configure(tree, build):
+def is_built(name, options):
+    """Whether the copy has this file in its build."""
+    return all(f"-D{option}=ON" in options for folder, option in (("src/cuda/", "EPIGRAD_CUDA"),
+                                                                  ("src/webgpu/", "EPIGRAD_WEBGPU"))
+               if name.startswith(folder))
+
+
+def configure(tree, build, more):
     options = ["-DEPIGRAD_CLI=OFF", "-DEPIGRAD_EXAMPLES=OFF", "-DEPIGRAD_CUDA=OFF", "-DEPIGRAD_WEBGPU=OFF",
-               "-DEPIGRAD_WERROR=OFF"]
+               "-DEPIGRAD_WERROR=OFF", *more]
     done = run(["cmake", "-S", tree, "-B", build, "-G", "Ninja", *options])
     if done.returncode != 0:
         sys.exit(done.stdout)
@@ -55,14 +66,15 @@ def first_failure(output):
     return None
 
 
-def verdict(build):
-    """The first test that fails, the cheap and broad ones first; None if all pass."""
-    built = run(["cmake", "--build", build, "-j", "2"])
+def verdict(build, tests, targets):
+    """The first test that fails, of those that `tests` chooses, or of all, the cheap and broad ones first; None if all
+    pass."""
+    built = run(["cmake", "--build", build, "-j", "2", *(["--target", *targets] if targets else [])])
     if built.returncode != 0:
-        return "(does not compile)"
+        return "**does not compile**"
     base = ["ctest", "--test-dir", build, "--stop-on-failure", "--timeout", "300"]
     long = "^table_cpu_row_|^table_emulated|^activation$|^concurrency$"
-    for chosen in (["-E", long], ["-R", long]):
+    for chosen in ([["-R", tests]] if tests else [["-E", long], ["-R", long]]):
         tested = run([*base, *chosen])
         if tested.returncode != 0:
             return first_failure(tested.stdout) or "(ctest failed)"
@@ -73,7 +85,7 @@ def campaign_verdict(build, cases):
     """The first program of the campaign that fails, and its case; None if all pass."""
     built = run(["cmake", "--build", build, "-j", "2", "--target", "campaign", "campaign_emulated"])
     if built.returncode != 0:
-        return "(does not compile)"
+        return "**does not compile**"
     levels = ("", "avx512", "avx2", "portable")
     programs = [("campaign", level) for level in levels] + [("campaign_emulated", "")]
     for program, level in programs:
@@ -98,23 +110,26 @@ def apply(tree, mutation):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="", help="mutations whose description has this text")
+    parser.add_argument("--only", action="append", metavar="WORD", help="mutations whose description has this text")
+    parser.add_argument("--tests", metavar="REGEX", help="run only these tests")
+    parser.add_argument("--target", action="append", metavar="NAME", help="build only these programs")
+    parser.add_argument("--cmake", action="append", default=[], metavar="OPTION", help="an option of the build")
     parser.add_argument("--work", help="scratch folder to keep (default: a temporary one)")
     parser.add_argument("--list", action="store_true", help="say which mutations still apply, and build nothing")
     parser.add_argument("--campaign", type=int, metavar="CASES", help="run so many cases of the campaign, no other test")
     options = parser.parse_args()
 
     def verdict_of(build):
-        return campaign_verdict(build, options.campaign) if options.campaign else verdict(build)
+        return campaign_verdict(build, options.campaign) if options.campaign else verdict(build, options.tests, options.target)
 
-    chosen = [m for m in MUTATIONS if options.only in m[0]]
+    chosen = [m for m in MUTATIONS if not options.only or any(word in m[0] for word in options.only)]
     work = pathlib.Path(options.work or tempfile.mkdtemp(prefix="epigrad-mutate-"))
     tree, build = work / "tree", work / "build"
     shutil.rmtree(tree, ignore_errors=True)
     copy_tree(tree)
-    bad = 0
+    bad, tried = 0, len(chosen)
     if not options.list:
-        configure(tree, build)
+        configure(tree, build, options.cmake)
         clean = verdict_of(build)
         if clean is not None:
             sys.exit(f"the tests do not pass without a mutation: {clean}")
@@ -125,6 +140,9 @@ def main():
             result = "**its text is gone**"
         elif options.list:
             result = "applies"
+        elif not is_built(mutation[1], options.cmake):
+            result = "not in this build"
+            tried -= 1
         else:
             caught = verdict_of(build)
             result = caught if caught is not None else "**survived**"
@@ -134,7 +152,7 @@ def main():
             (tree / mutation[1]).write_text(was)
     if not options.work:
         shutil.rmtree(work)
-    print(f"\n{len(chosen) - bad} of {len(chosen)} {'apply' if options.list else 'caught'}", file=sys.stderr)
+    print(f"\n{tried - bad} of {tried} {'apply' if options.list else 'caught'}", file=sys.stderr)
     return 1 if bad else 0
 
 

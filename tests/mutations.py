@@ -245,7 +245,6 @@ MUTATIONS = [
      "!eg_has_items(d_a) && eg_has_items(residual)", "false"),
     # Two levels of a batch.
     ("the outer stride is not used", "src/core/problem.h", "return whole * outer.stride +", "return whole * 0 +"),
-    ("levels that cross are folded", "src/core/fold.c", "(which != ALL || x->outer.inner == 0)", "true"),
     # The scale.
     ("d_b has no scale", "src/core/lower_layer.c", "    op.out = out;\n    add_scale(p, &op);\n", "    op.out = out;\n"),
     ("d_a has no scale", "src/core/lower_layer.c", "    op.right = eg_transposed(eg_view_of_b(p, b));\n    add_scale(p, &op);\n",
@@ -279,7 +278,7 @@ MUTATIONS = [
      "lower_d_b(p, list, x.up, EG_OP_D_B_UP,", "lower_d_b(p, list, x.gate, EG_OP_D_B_UP,"),
     ("grad_pre is written before the other half has read grad", "src/core/lower_layer.c",
      "eg_op op = map_of_gate(p, pre, p->activation, grad);",
-     "eg_op op = map_of_gate(p, pre, p->activation, eg_wants(p, EG_OP_GRAD_PRE) ? operand(p, EG_OP_GRAD_PRE) : grad);"),
+     "eg_op op = map_of_gate(p, pre, p->activation, eg_wants(p, EG_OP_GRAD_PRE) ? eg_operand_view(p, EG_OP_GRAD_PRE) : grad);"),
     ("a chain to a gated unit writes y without its factor", "src/core/lower_layer.c",
      "eg_op y = map_of_gate(p, gate, p->below_activation, up);",
      "eg_op y = map_of_gate(p, gate, p->below_activation, d_y);"),
