@@ -137,11 +137,18 @@ static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t 
             continue;
         }
         const bool turns = turns_left(job);
+        const int64_t cols = eg_least(EG_AMX_BLOCK, end - k);
+        if (job->a.row_stride == 1 && job->a.col_stride != 1) { /* as it lies: its transpose */
+            const eg_operand a = eg_cpu_transpose(job->a);
+            const eg_cpu_packs packs = {.left_t = turns ? NULL : at, .right = turns ? at : NULL};
+            const eg_rows from = eg_cpu_block_rows(kernel, &a, item, k, cols, 0, rows, tile);
+            kernel->pack.split(&from, 0, EG_AMX_BLOCK / 2, cols, rows, &packs);
+            continue;
+        }
         const bool some =
             rows <= kernel->micro.rows_along_k && job->right == NULL; /* are read of the block */
         const int64_t count = some ? eg_ceil_div(rows, 2) * 2 : EG_AMX_BLOCK / 2;
         const eg_cpu_packs packs = {.left = turns ? NULL : at, .right_t = turns ? at : NULL};
-        const int64_t cols = eg_least(EG_AMX_BLOCK, end - k);
         const eg_rows from = eg_cpu_block_rows(kernel, &job->a, item, 0, rows, k, cols, tile);
         kernel->pack.split(&from, 0, count, rows, cols, &packs); /* bf16 take any number */
     }
