@@ -102,7 +102,18 @@ EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), co
     }
 }
 
-EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
+static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols) {
+    EG_R *sum = sums;
+    const EG_R *from = rows;
+    for (int64_t j = 0; j < cols; j += EG_LANES) {
+        EG_T total = EG_V(load)(sum + j);
+        for (int64_t i = 0; i < count; i++) total += EG_V(load)(from + i * step + j);
+        EG_V(store)(sum + j, total);
+    }
+}
+
+/* Any operands of other * act'(x). */
+EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
     const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;
     EG_EACH_GROUP(of, g) {
         EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];
@@ -113,19 +124,74 @@ EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)
         EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), grad[u]);
         EG_V(give)(&s.out, &g, grad);
     }
+    if (of->sums == NULL) return;
+    const EG_R *result = (const EG_R *)of->result + of->row * of->tile_row;
+    EG_V(add_rows)(of->sums, result, of->tile_row, of->end - of->row, of->cols);
+}
+
+/* A column of vectors whose operands are of one type, down all rows: there is nothing to find out within the
+ * loop, and what comes `ahead` is prefetched line by line, as many at once are not fetched. */
+EG_INLINE void EG_V(grad_column)(const eg_elementwise *s, EG_T (*act_grad)(EG_T), const eg_dtype dtype,
+                                 const EG_V(part) part, const bool has_x, int64_t j) {
+    enum { LINE = 64 };
+    const int64_t at = j * EG_LANES * EG_V(size_of)(dtype), x_step = s->x.step, other_step = s->other.step;
+    const EG_I kept = (EG_I){0} - (EG_V(word))s->propagate;
+    const EG_T bias = EG_V(first_group)(s, j).bias;
+    const char *other = s->other.at + s->row * other_step + at,
+               *x = has_x ? s->x.at + s->row * x_step + at : NULL;
+    const int64_t ahead = at % LINE == 0 ? s->ahead : 0;
+    EG_R *result = (EG_R *)s->result + s->row * s->tile_row + j * EG_LANES;
+    EG_R *sums = s->sums != NULL ? (EG_R *)s->sums + j * EG_LANES : NULL;
+    EG_T total = sums != NULL ? EG_V(load)(sums) : (EG_T){0};
+    for (int64_t i = s->row; i < s->end; i++) {
+        EG_T grad = EG_V(load_part)(other, dtype, part), at_x = {0};
+        if (ahead > 0) {
+            __builtin_prefetch(other + ahead * other_step);
+            if (has_x) __builtin_prefetch(x + ahead * x_step);
+        }
+        if (has_x) at_x = EG_V(load_part)(x, dtype, part) + bias, x += x_step;
+        grad *= EG_V(unless_nan)(at_x, act_grad(at_x), kept);
+        EG_V(store)(result, grad);
+        total += grad;
+        other += other_step, result += s->tile_row;
+    }
+    if (sums != NULL) EG_V(store)(sums, total);
+}
+
+EG_INLINE void EG_V(grad_of_type)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const eg_dtype dtype,
+                                  const bool has_x) {
+    const eg_elementwise s = *of;
+    int64_t j = 0;
+    for (; (j + 1) * EG_LANES <= s.cols; j++)
+        EG_V(grad_column)(&s, act_grad, dtype, EG_V(part_of)(EG_LANES, 0), has_x, j);
+    if (j * EG_LANES < s.cols) EG_V(grad_column)(&s, act_grad, dtype, EG_V(part_of)(s.cols, j), has_x, j);
+}
+
+EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
+    const eg_rows *x = &of->x, *other = &of->other;
+    const bool is_alike =
+        other->at != NULL && of->out.at == NULL && other->scale == 1 &&
+        (has_x ? x->at != NULL && x->dtype == other->dtype && x->scale == 1 : x->at == NULL);
+#define EG_GRAD_OF(type) EG_V(grad_of_type)(of, act_grad, type, has_x)
+    if (is_alike) {
+        EG_BY_TYPE(other->dtype, EG_GRAD_OF);
+    } else {
+        EG_V(grad_of_any)(of, act_grad);
+    }
+#undef EG_GRAD_OF
 }
 
 #define EG_GRAD_Y_0(name)
 #define EG_GRAD_Y_1(name)                                                                                    \
     static void EG_V(grad_y_elementwise_##name)(const eg_elementwise *of) {                                  \
-        EG_V(grad_elementwise)(of, EG_V(act_grad_y_##name));                                                 \
+        EG_V(grad_elementwise)(of, EG_V(act_grad_y_##name), true);                                           \
     }
 #define EG_ROW(NAME, name, value, from_y, text)                                                              \
     static void EG_V(elementwise_##name)(const eg_elementwise *of) {                                         \
         EG_V(elementwise)(of, EG_V(act_##name), (value) == EG_ACT_NONE);                                     \
     }                                                                                                        \
     static void EG_V(grad_elementwise_##name)(const eg_elementwise *of) {                                    \
-        EG_V(grad_elementwise)(of, EG_V(act_grad_##name));                                                   \
+        EG_V(grad_elementwise)(of, EG_V(act_grad_##name), (value) != EG_ACT_NONE);                           \
     }                                                                                                        \
     EG_GRAD_Y_##from_y(name)
 EG_ACTIVATION_TABLE(EG_ROW)
@@ -134,13 +200,3 @@ EG_ACTIVATION_TABLE(EG_ROW)
 #undef EG_GRAD_Y_1
 #undef EG_EACH_GROUP
 #undef EG_EACH_ROW
-
-static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols) {
-    EG_R *sum = sums;
-    const EG_R *from = rows;
-    for (int64_t j = 0; j < cols; j += EG_LANES) {
-        EG_T total = EG_V(load)(sum + j);
-        for (int64_t i = 0; i < count; i++) total += EG_V(load)(from + i * step + j);
-        EG_V(store)(sum + j, total);
-    }
-}

@@ -55,6 +55,7 @@ static void prepare_grad(eg_epilogue *e, const eg_term *term, const eg_operand *
     e->x = term->activation != EG_ACT_NONE ? x : NULL;
     e->other = other;
     e->propagate = term->propagate;
+    e->is_grad = true;
     if (e->x == NULL) e->bias = NULL;
 }
 
@@ -66,6 +67,7 @@ static void prepare_copy(eg_epilogue *e, const eg_op *op) {
         return;
     }
     e->elementwise = e->kernel->epilogue.act_grad[EG_ACT_NONE];
+    e->is_grad = true;
     e->other = e->x;
     e->x = e->bias = NULL;
 }
@@ -257,6 +259,10 @@ static void *sums_of(const eg_epilogue *e, const eg_tile *tile) {
     return sums;
 }
 
+/* Whether the element-wise epilogue adds them while it goes down the rows. That of a tile block goes down
+ * both of its tiles of 16 rows at once. */
+static bool adds_sums(const eg_epilogue *e) { return e->sums != NULL && e->is_grad && !e->in_blocks; }
+
 /* A step is as little as is worth a call, because it has to fit between two multiplications of the matrix
  * unit. Element-wise ones take longer to start. They are for the rare cases: edges, other layouts, further
  * operands. */
@@ -339,6 +345,8 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
     target(&s->out, e, e->out, tile, tile->values);
     s->result = e->micro_panels != NULL ? panel_part(e, tile) : tile->values;
     s->tile_row = e->kernel->micro.nr;
+    s->sums = adds_sums(e) ? sums_of(e, tile) : NULL;
+    s->ahead = e->ahead;
     s->propagate = e->propagate;
     s->times = e->times;
     t->is_elementwise = true;
@@ -453,7 +461,7 @@ void eg_cpu_epilogue_finish(eg_tile_epilogue *t) {
     if (!t->is_elementwise) return;
     deliver(e, e->pre, &t->tile, t->tile.spare);
     deliver(e, e->out, &t->tile, t->tile.values);
-    if (e->sums != NULL)
+    if (e->sums != NULL && !adds_sums(e))
         e->kernel->epilogue.add_rows(sums_of(e, &t->tile), t->elementwise.result, e->kernel->micro.nr,
                                      t->tile.rows, t->tile.cols);
 }
@@ -479,6 +487,12 @@ static void prefetch(const eg_operand *x, const eg_tile *tile) {
 
 static void touch(const eg_operand *x, const eg_tile *tile) {
     if (is_read(x)) eg_cpu_touch(x, tile->item, tile->row, tile->rows, tile->col, tile->cols);
+}
+
+bool eg_cpu_epilogue_fetches(const eg_epilogue *e, int64_t cols) {
+    const eg_tile tile = {.cols = cols};
+    return e->is_grad && e->other != NULL && in_place(e, e->other, &tile) && e->out == NULL &&
+           (e->x == NULL || (in_place(e, e->x, &tile) && e->x->dtype == e->other->dtype));
 }
 
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {

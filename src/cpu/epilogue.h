@@ -29,6 +29,8 @@ typedef struct eg_epilogue {
     eg_amx_grid grid;
     int64_t width;     /* of the result, as whole tiles */
     double scale;      /* of the product; 1: none */
+    int64_t ahead;     /* rows of what is read that are prefetched so much earlier; 0: none */
+    bool is_grad;      /* `elementwise` is an act', which adds the column sums, too */
     bool propagate;    /* act'(NaN) = NaN */
     bool times;        /* `other` is multiplied with act(x) */
     bool plain_store;  /* the product is the result, */
@@ -37,6 +39,9 @@ typedef struct eg_epilogue {
 } eg_epilogue;
 
 void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epilogue *epilogue);
+
+/* Whether what a map reads of tiles of so many columns can be prefetched on the way, `ahead`. */
+bool eg_cpu_epilogue_fetches(const eg_epilogue *e, int64_t cols);
 
 /* Loads what a map reads of a tile, see eg_cpu_touch. */
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile);

@@ -171,6 +171,8 @@ typedef struct eg_elementwise {
     eg_rows out;      /* the result is stored here */
     void *result;     /* act', and act with `times`: and here, as a tile */
     int64_t tile_row; /* numbers from row to row of `result` */
+    void *sums;       /* act': of the columns, to which the rows of `result` are added; NULL: none */
+    int64_t ahead;    /* act': rows so much further down are prefetched; 0: none */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
     bool times;       /* act: `other` is multiplied with it */
 } eg_elementwise;

@@ -16,7 +16,8 @@ typedef struct map_job {
     bool is_far;           /* what it reads comes from memory: not, where steps run block by block */
 } map_job;
 
-/* A segment of a band: long pieces of rows, which the hardware prefetches, tile after tile. */
+/* A segment of a band: long pieces of rows, tile after tile. The same segment of the next band follows, of
+ * which the first rows have been prefetched; block by block, the blocks are those of the other steps. */
 static void map_segment(void *arg, int64_t index, int thread) {
     const map_job *job = arg;
     const eg_cpu_kernel *kernel = job->kernel;
@@ -25,13 +26,17 @@ static void map_segment(void *arg, int64_t index, int thread) {
     eg_tile tile = {.item = index / (job->bands * job->segments),
                     .values = scratch,
                     .spare = scratch + (size_t)(rows * nr) * eg_dtype_size(kernel->compute)};
-    const int64_t col = index % job->segments * job->segment, cols = eg_least(job->segment, job->cols - col);
-    const int64_t first = index / job->segments % job->bands * job->band;
-    const int64_t end = eg_least(first + job->band, job->rows);
+    const int64_t in_item = index % (job->bands * job->segments);
+    const int64_t band = job->is_far ? in_item % job->bands : in_item / job->segments,
+                  segment = job->is_far ? in_item / job->bands : in_item % job->segments;
+    const int64_t first = band * job->band, col = segment * job->segment;
+    const int64_t end = eg_least(first + job->band, job->rows),
+                  cols = eg_least(job->segment, job->cols - col);
+    const bool fetches = job->epilogue.ahead > 0;
     for (tile.row = first; tile.row < end; tile.row += rows) {
         tile.rows = eg_least(rows, end - tile.row);
         tile.col = col, tile.cols = cols;
-        if (job->is_far) eg_cpu_epilogue_touch(&job->epilogue, &tile);
+        if (job->is_far && (!fetches || tile.row == 0)) eg_cpu_epilogue_touch(&job->epilogue, &tile);
         for (tile.col = col; tile.col < col + cols; tile.col += nr) {
             eg_tile_epilogue t;
             tile.cols = eg_least(nr, col + cols - tile.col);
@@ -66,6 +71,8 @@ void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
     job->bands = eg_ceil_div(op->rows, job->band);
     job->segments = eg_ceil_div(op->cols, job->segment);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    if (job->is_far && eg_cpu_epilogue_fetches(&job->epilogue, eg_least(nr, op->cols)))
+        job->epilogue.ahead = eg_cpu_epilogue_rows(kernel);
     eg_cpu_share(run, step->threads, op->items * job->bands * job->segments, map_segment, job);
 }
 
