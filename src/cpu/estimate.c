@@ -118,13 +118,14 @@ static bool is_evicted(const eg_view *x, int where, int64_t many, int64_t pitch)
 }
 
 /* A tile of a transposed left operand takes a piece of as many lines as it has k, and the next tile takes the
- * next piece. Two sets of L1 have room for some of them. */
+ * next piece. Two sets of L1 have room for some of them, and all sets for most: beside the micro-panel the
+ * lines are as many as L1 has. */
 static double left_evicted(const eg_view *x, int where) {
     enum { L1_WAYS = 16 };
-    const double of_two_sets = 0.2;
-    if (x->col_stride == 1) return 0;
+    const double of_two_sets = 0.2, of_all_sets = 0.1;
+    if (where != EG_CPU_IN_PLACE || x->col_stride == 1) return 0;
     if (is_evicted(x, where, L1_WAYS, PAGE)) return 1;
-    return is_evicted(x, where, 2 * L1_WAYS, PAGE / 2) ? of_two_sets : 0;
+    return is_evicted(x, where, 2 * L1_WAYS, PAGE / 2) ? of_two_sets : of_all_sets;
 }
 
 /* Of so many numbers of the operand. */
