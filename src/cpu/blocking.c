@@ -68,6 +68,14 @@ bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_may_refuse(kernel) || (!op->accumulate && eg_term_of(op, EG_TERM_ADD) == NULL);
 }
 
+/* Dots of bf16: what an operation has made as a left operand is as well a matrix in rows, of blocks. A block
+ * that has all rows of the product packs it as a right one, once: so it is written once, and not in both
+ * layouts. */
+bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks) {
+    return kernel->pack.bf16_terms == 1 && !eg_cpu_has_tiles(kernel) && op->right.space == EG_TEMPORARY &&
+           !op->right.transposed && op->depth > 0 && op->rows <= blocks->mc;
+}
+
 /* A block may pack both operands of a product with lines of numbers, or what has been packed before. Few rows
  * or little depth do not pay for it, and the smallest chunks of a call in little memory have no room. */
 bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op) {

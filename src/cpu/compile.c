@@ -237,6 +237,8 @@ static void add_product(eg_cpu_compiler *c, int index) {
         eg_cpu_share_layout(c, &op->left, false, &detail->left);
     if (detail->streams != EG_CPU_STREAMS_RIGHT && !(is_outer && op->right.space == EG_OPERAND))
         eg_cpu_share_layout(c, &op->right, true, &detail->right);
+    if (op->right.space == EG_TEMPORARY && detail->right == EG_CPU_FUSED)
+        detail->right_blocks = c->made[op->right.id].left;
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = eg_cpu_is_non_temporal(c, op, detail->streams, blocks->threads);
     eg_cpu_counts counts = {{0}};

@@ -123,7 +123,7 @@ static void plan_blocks(eg_prefetch_plan *plan, const eg_product *x, const eg_ge
                         const eg_gemm_pass *pass, int64_t item, int64_t col) {
     if (x->fused) {
         plan_source_rows(plan, x, b, pass, item, col);
-    } else {
+    } else if (!x->turns_made) {
         const eg_part next = part_after(x, b, pass, &item, col, x->nr);
         plan->right_blocks = eg_side_at(&x->right, item, next.col, next.k);
         plan->right_bytes = (size_t)eg_div(pass->depth * x->right.k, eg_ceil_div(b->rows, x->mr));
@@ -325,7 +325,10 @@ static void find_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
     const bool narrow = is_narrow(x, part.cols);
     *right = x->right.micro;
     right->at = b->panel;
-    if (x->widens) {
+    if (x->turns_made) {
+        eg_cpu_turn_blocks(x->kernel, eg_side_at(&x->right, item, pass->k, col), x->right.panel, pass->depth,
+                           b->panel);
+    } else if (x->widens) {
         x->kernel->pack.load(b->panel, eg_side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
                              pass->depth, x->nr, pass->depth);
     } else if (copies(x, b, part.cols)) {
@@ -470,7 +473,9 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.panel = b.tiles + (size_t)eg_cpu_block_tiles(kernel, x->mc, x->nc, x->single_pass) * tile;
     const int64_t terms = kernel->pack.bf16_terms;
     const size_t number = terms > 0 ? 2 * (size_t)terms : x->size; /* of a micro-panel */
-    b.tail = b.panel + (x->right.in_place || x->fused || x->widens ? (size_t)(x->kc * x->nr) * number : 0);
+    b.tail =
+        b.panel +
+        (x->right.in_place || x->fused || x->widens || x->turns_made ? (size_t)(x->kc * x->nr) * number : 0);
     if (x->packs_both) b.tail = b.panel + (x->fused || x->widens ? (size_t)(x->kc * x->nc) * number : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);
     if (kernel->micro.enter != NULL) kernel->micro.enter();

@@ -31,7 +31,8 @@ typedef struct eg_product {
     int64_t row_blocks, col_blocks;   /* of each result */
     bool packs_left;                  /* each block packs its rows of the left operand for itself, */
     bool fused;                       /* and the right operand, */
-    bool widens;                      /* or converts micro-panels of a pack */
+    bool widens;                      /* or converts micro-panels of a pack, */
+    bool turns_made;                  /* or what has been made as a left operand; `right` is that one */
     bool packs_both;                  /* vector units: or both for its tiles: gemm_packed.c */
     bool single_pass;                 /* the whole depth is summed in registers */
     bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue, */

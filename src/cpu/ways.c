@@ -285,6 +285,12 @@ static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
     return few.time >= 0 && (is_asked_for || few.time < tiles.time);
 }
 
+/* What an operation makes is written in one layout rather than two, where another product reads that one. */
+static bool turns_made(const eg_cpu_compiler *c, const eg_op *op, const way *x) {
+    return x->streams == EG_CPU_STREAMS_NONE && x->right == EG_CPU_NOWHERE &&
+           eg_cpu_may_turn_made(c->kernel, op, &x->blocks) && c->made[op->right.id].left == EG_CPU_WANTED;
+}
+
 static void choose_way(eg_cpu_compiler *c, int index, int threads) {
     const eg_op *op = &c->list->op[index];
     way best = {.time = -1};
@@ -300,6 +306,7 @@ static void choose_way(eg_cpu_compiler *c, int index, int threads) {
     if (c->detail[index].packs_both)
         best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
+    if (turns_made(c, op, &best)) best.right = EG_CPU_FUSED;
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }
 
