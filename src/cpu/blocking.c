@@ -14,6 +14,18 @@ enum { NEAR = 2048 };
 
 static bool divides(int power_of_two, int64_t size) { return (size & (power_of_two - 1)) == 0; }
 
+/* Dots of bf16: vector units that read tile blocks. */
+static bool has_dots(const eg_cpu_kernel *kernel) {
+    return kernel->pack.bf16_terms == 1 && !eg_cpu_has_tiles(kernel);
+}
+
+/* The transpose of d_b: each block lays out its rows of the gradient. */
+static bool has_turned_gradient(const eg_cpu_kernel *kernel, const eg_op *op) {
+    const bool is_gradient =
+        op->left.space == EG_TEMPORARY || op->left.id == EG_OP_GRAD || op->left.id == EG_OP_GRAD_UP;
+    return has_dots(kernel) && op->left.transposed && is_gradient;
+}
+
 static int64_t batch_of(const eg_op *op) { return op->items > op->summed ? op->items : op->summed; }
 
 bool eg_cpu_is_near(const eg_view *x, bool right) {
@@ -53,7 +65,8 @@ bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
     const bool shared = batch_of(op) > 1 && !eg_is_batched(right),
-               transposed = op->left.transposed && (eg_cpu_is_amx(kernel) || op->depth <= EG_CPU_CHUNK);
+               transposed = op->left.transposed && !has_turned_gradient(kernel, op) &&
+                            (eg_cpu_is_amx(kernel) || op->depth <= EG_CPU_CHUNK);
     if (op->depth == 0 || transposed || right->space != EG_OPERAND || shared ||
         kernel->blocking.fused_max_rows == 0)
         return false;
@@ -61,6 +74,10 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
 }
 
 /* AMX tile blocks. A transposed operand is a gradient of weights, which may be accumulated to. */
+bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return has_turned_gradient(kernel, op);
+}
+
 bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     if (!eg_cpu_is_amx(kernel) || op->depth == 0 || op->ragged || op->left.transposed ||
         op->left.space != EG_OPERAND)
@@ -72,8 +89,17 @@ bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
  * that has all rows of the product packs it as a right one, once: so it is written once, and not in both
  * layouts. */
 bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks) {
-    return kernel->pack.bf16_terms == 1 && !eg_cpu_has_tiles(kernel) && op->right.space == EG_TEMPORARY &&
-           !op->right.transposed && op->depth > 0 && op->rows <= blocks->mc;
+    return has_dots(kernel) && op->right.space == EG_TEMPORARY && !op->right.transposed && op->depth > 0 &&
+           op->rows <= blocks->mc;
+}
+
+/* d_b of no more columns than a block has rows is better its transpose, where that is row-major: a is read
+ * once, as it lies, and of few columns no vector of sums is part empty. */
+bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return has_dots(kernel) && op->left.id == EG_OP_A && op->left.space == EG_OPERAND &&
+           op->left.transposed && !op->right.transposed && op->items == 1 && op->summed <= 1 &&
+           op->depth > 0 && !op->ragged && !op->accumulate && op->cols <= kernel->blocking.mc &&
+           op->rows >= op->cols;
 }
 
 /* A block may pack both operands of a product with lines of numbers, or what has been packed before. Few rows
@@ -265,6 +291,7 @@ static int64_t most_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
     const int64_t most = most_rows(kernel, op);
     return kernel->micro.few_rows != NULL && op->rows <= most && op->depth > 0 &&
+           !eg_cpu_must_fuse_left(kernel, op) &&
            (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
 }
 

@@ -18,6 +18,8 @@ eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const e
 static inline bool eg_cpu_packs_both(const eg_cpu_kernel *kernel, int left) {
     return left == EG_CPU_FUSED && !eg_cpu_is_amx(kernel);
 }
+bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks);
 bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_packed_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);

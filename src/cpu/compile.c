@@ -238,7 +238,9 @@ static void add_product(eg_cpu_compiler *c, int index) {
     if (detail->streams != EG_CPU_STREAMS_RIGHT && !(is_outer && op->right.space == EG_OPERAND))
         eg_cpu_share_layout(c, &op->right, true, &detail->right);
     if (op->right.space == EG_TEMPORARY && detail->right == EG_CPU_FUSED)
-        detail->right_blocks = c->made[op->right.id].left;
+        detail->made_blocks = c->made[op->right.id].left;
+    if (op->left.space == EG_TEMPORARY && detail->left == EG_CPU_FUSED)
+        detail->made_blocks = c->made[op->left.id].left;
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = eg_cpu_is_non_temporal(c, op, detail->streams, blocks->threads);
     eg_cpu_counts counts = {{0}};
@@ -410,7 +412,8 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
         eg_op *op = &program->list.op[i];
         if (program->list.exchanged == 0 && is_column_throughout(op)) {
             turn_column(op);
-        } else if (!eg_cpu_is_amx(kernel)) {
+        } else if (!eg_cpu_is_amx(kernel) ||
+                   (program->list.exchanged == 0 && eg_cpu_may_turn_narrow(kernel, op))) {
             turn_result(op);
         }
     }

@@ -112,8 +112,10 @@ typedef struct eg_part {
  */
 void eg_cpu_touch(const eg_operand *x, int64_t item, int64_t row, int64_t rows, int64_t col, int64_t cols);
 
-/* Blocks of a left operand of `depth` rows, `step` bytes from one to the next, as those of a right one. */
-void eg_cpu_turn_blocks(const eg_cpu_kernel *kernel, const char *from, int64_t step, int64_t depth, char *to);
+/* Blocks of a left operand of `depth` rows, `step` bytes from one to the next, as those of a right one, or
+ * `left`: of its transpose as a left one. */
+void eg_cpu_turn_blocks(const eg_cpu_kernel *kernel, const char *from, int64_t step, int64_t depth, bool left,
+                        char *to);
 
 /* Packs a part of x [depth, cols] to a micro-panel, or to AMX tile blocks as if x were that part alone. */
 void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const eg_operand *x, int64_t item,

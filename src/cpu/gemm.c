@@ -327,7 +327,7 @@ static void find_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
     right->at = b->panel;
     if (x->turns_made) {
         eg_cpu_turn_blocks(x->kernel, eg_side_at(&x->right, item, pass->k, col), x->right.panel, pass->depth,
-                           b->panel);
+                           false, b->panel);
     } else if (x->widens) {
         x->kernel->pack.load(b->panel, eg_side_at(&x->right, item, col, pass->k), x->b_dtype, x->nr, 1,
                              pass->depth, x->nr, pass->depth);
@@ -429,6 +429,14 @@ static void pack_left(const eg_product *x, eg_gemm_block *b, const eg_gemm_pass 
     b->left = (eg_side){.data = b->tail,
                         .index = grid.row_pitch * (int64_t)grid.block_bytes / EG_AMX_BLOCK,
                         .panel_width = INT64_MAX};
+    if (x->turns_made_left) {
+        char *to = b->tail;
+        for (int64_t i = 0; i < b->rows; i += EG_AMX_BLOCK, to += b->left.index * EG_AMX_BLOCK)
+            eg_cpu_turn_blocks(
+                x->kernel, eg_side_at(&x->left, x->summed > 1 ? pass->summand : b->item, pass->k, b->row + i),
+                x->left.panel, pass->depth, true, to);
+        return;
+    }
     eg_cpu_pack_left_part(x->run, x->kernel, &transposed, x->summed > 1 ? pass->summand : b->item, &part,
                           b->tail);
 }

@@ -209,13 +209,13 @@ void eg_cpu_pack_part(const eg_cpu_run *run, const eg_cpu_kernel *kernel, const 
 }
 
 /* A block of a left operand is 32 rows as they are, with zeros beyond the matrix. */
-void eg_cpu_turn_blocks(const eg_cpu_kernel *kernel, const char *from, int64_t step, int64_t depth,
+void eg_cpu_turn_blocks(const eg_cpu_kernel *kernel, const char *from, int64_t step, int64_t depth, bool left,
                         char *to) {
     const int64_t row = EG_AMX_TERM_BYTES / EG_AMX_BLOCK;
     for (; depth > 0; depth -= EG_AMX_BLOCK, from += step, to += EG_AMX_TERM_BYTES) {
         const eg_rows rows = {(char *)from, row, kernel->dtype, 1};
-        kernel->pack.split(&rows, 0, EG_AMX_BLOCK / 2, EG_AMX_BLOCK, EG_AMX_BLOCK,
-                           &(eg_cpu_packs){.right = to});
+        const eg_cpu_packs packs = {.right = left ? NULL : to, .left_t = left ? to : NULL};
+        kernel->pack.split(&rows, 0, EG_AMX_BLOCK / 2, EG_AMX_BLOCK, EG_AMX_BLOCK, &packs);
     }
 }
 

@@ -52,12 +52,7 @@ static void find_side(eg_side *s, const eg_product *x, const eg_view *view, int 
     *s = (eg_side){.data = "", .panel_width = INT64_MAX};
     if (where == EG_CPU_NOWHERE) return;
     if (where == EG_CPU_FUSED && role != RIGHT) return; /* of each block: pack_left */
-    if (x->turns_made && role == RIGHT) {               /* from where a block turns it */
-        place_packed_side(s, x->kernel, 0, PLAIN, x->cols, x->depth);
-        if (!eg_is_batched(view)) s->item = 0;
-        s->data = eg_cpu_region(x->run, where);
-        return;
-    }
+    if (where == EG_CPU_FUSED && view->space == EG_TEMPORARY) return;
     if (where == EG_CPU_FUSED && !is_pack) {
         const eg_operand operand = eg_cpu_bind(x->run->call, view);
         place_side(s, &operand, role == RIGHT, x->nr); /* from where a block packs it */
@@ -72,6 +67,13 @@ static void find_side(eg_side *s, const eg_product *x, const eg_view *view, int 
         if (!eg_is_batched(view)) s->item = 0;
         s->data = is_pack ? eg_cpu_packed_b(x->run, x->kernel, view) : eg_cpu_region(x->run, where);
     }
+}
+
+/* What an operation has made as a left operand, [depth, count], from where a block turns it. */
+static void find_made(eg_side *s, const eg_product *x, const eg_view *view, int where, int64_t count) {
+    *s = (eg_side){.data = eg_cpu_region(x->run, where), .panel_width = INT64_MAX};
+    place_packed_side(s, x->kernel, 0, PLAIN, count, x->depth);
+    if (!eg_is_batched(view)) s->item = 0;
 }
 
 /* The micro-kernel prefetches what the epilogue stores to. Where the result is packed to AMX tile blocks, it
@@ -102,15 +104,18 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->items = op->items, x->summed = op->summed;
     x->row_blocks = eg_ceil_div(x->rows - x->first, x->mc), x->col_blocks = eg_ceil_div(op->cols, x->nc);
     x->widens = eg_cpu_widens_pack(kernel, &op->right);
+    x->turns_made_left = detail->left == EG_CPU_FUSED && op->left.space == EG_TEMPORARY;
     x->turns_made = detail->right == EG_CPU_FUSED && op->right.space == EG_TEMPORARY;
     x->fused = detail->right == EG_CPU_FUSED && !x->widens && !x->turns_made;
     x->single_pass = detail->single_pass;
     x->packs_both = detail->packs_both;
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
-    find_side(&x->right, x, &op->right, x->turns_made ? detail->right_blocks : detail->right, RIGHT, x->cols);
+    find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
+    if (x->turns_made) find_made(&x->right, x, &op->right, detail->made_blocks, x->cols);
+    if (x->turns_made_left) find_made(&x->left, x, &op->left, detail->made_blocks, op->rows);
     if (x->fused || x->right.in_place) x->b = eg_cpu_bind(run->call, &op->right);
     x->packs_left = detail->left == EG_CPU_FUSED;
-    if (x->left.in_place || x->packs_left) x->a = eg_cpu_bind(run->call, &op->left);
+    if (x->left.in_place || (x->packs_left && !x->turns_made_left)) x->a = eg_cpu_bind(run->call, &op->left);
     x->b_dtype = op->right.dtype;
     x->result = eg_cpu_bind(run->call, &op->out);
     x->out = x->result.data != NULL && x->result.col_stride == 1 ? &x->result : NULL;

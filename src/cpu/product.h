@@ -32,7 +32,8 @@ typedef struct eg_product {
     bool packs_left;                  /* each block packs its rows of the left operand for itself, */
     bool fused;                       /* and the right operand, */
     bool widens;                      /* or converts micro-panels of a pack, */
-    bool turns_made;                  /* or what has been made as a left operand; `right` is that one */
+    bool turns_made;                  /* or what has been made as a left operand: `right` is that one, */
+    bool turns_made_left;             /* or `left`, of the transpose */
     bool packs_both;                  /* vector units: or both for its tiles: gemm_packed.c */
     bool single_pass;                 /* the whole depth is summed in registers */
     bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue, */

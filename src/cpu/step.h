@@ -37,7 +37,7 @@ enum { EG_CPU_SCRATCH, EG_CPU_FIRST_FREE };
 typedef struct eg_cpu_step {
     const eg_cpu_kernel *kernel;
     int8_t left, right;   /* GEMM: regions, or as above */
-    int8_t right_blocks;  /* GEMM, EG_CPU_FUSED from a left operand's blocks: their region */
+    int8_t made_blocks;   /* GEMM, EG_CPU_FUSED from what was made as a left operand: its region */
     int8_t sums;          /* region of the column sums that the step makes or reduces */
     int8_t source;        /* packing: the operation that reads the matrix, */
     bool source_is_right; /* as its right operand */

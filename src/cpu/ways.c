@@ -164,6 +164,7 @@ static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) 
     if (!refuses_too_late(c) && eg_cpu_may_fuse_left(c->kernel, op) &&
         (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
+    if (eg_cpu_must_fuse_left(c->kernel, op)) return ways[0] = EG_CPU_FUSED, 1;
     if (count == 0 || (only != EG_CPU_PLACED && only != EG_CPU_FUSES)) ways[count++] = EG_CPU_NOWHERE;
     return count;
 }
@@ -307,6 +308,8 @@ static void choose_way(eg_cpu_compiler *c, int index, int threads) {
         best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     if (turns_made(c, op, &best)) best.right = EG_CPU_FUSED;
+    if (best.left == EG_CPU_FUSED && op->left.space == EG_TEMPORARY)
+        c->made[op->left.id].left = EG_CPU_WANTED;
     c->detail[index].right = read_at(c, &op->right, true, best.right);
 }
 
