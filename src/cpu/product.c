@@ -70,10 +70,9 @@ static void find_side(eg_side *s, const eg_product *x, const eg_view *view, int 
 }
 
 /* What an operation has made as a left operand, [depth, count], from where a block turns it. */
-static void find_made(eg_side *s, const eg_product *x, const eg_view *view, int where, int64_t count) {
+static void find_made(eg_side *s, const eg_product *x, int where, int64_t count) {
     *s = (eg_side){.data = eg_cpu_region(x->run, where), .panel_width = INT64_MAX};
     place_packed_side(s, x->kernel, 0, PLAIN, count, x->depth);
-    if (!eg_is_batched(view)) s->item = 0;
 }
 
 /* The micro-kernel prefetches what the epilogue stores to. Where the result is packed to AMX tile blocks, it
@@ -111,8 +110,8 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->packs_both = detail->packs_both;
     find_side(&x->left, x, &op->left, detail->left, op->left.transposed ? TRANSPOSED : PLAIN, op->rows);
     find_side(&x->right, x, &op->right, detail->right, RIGHT, x->cols);
-    if (x->turns_made) find_made(&x->right, x, &op->right, detail->made_blocks, x->cols);
-    if (x->turns_made_left) find_made(&x->left, x, &op->left, detail->made_blocks, op->rows);
+    if (x->turns_made) find_made(&x->right, x, detail->made_blocks, x->cols);
+    if (x->turns_made_left) find_made(&x->left, x, detail->made_blocks, op->rows);
     if (x->fused || x->right.in_place) x->b = eg_cpu_bind(run->call, &op->right);
     x->packs_left = detail->left == EG_CPU_FUSED;
     if (x->left.in_place || (x->packs_left && !x->turns_made_left)) x->a = eg_cpu_bind(run->call, &op->left);
