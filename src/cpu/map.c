@@ -46,6 +46,17 @@ static void map_segment(void *arg, int64_t index, int thread) {
     }
 }
 
+/* Whether lines had better be prefetched beside the work than loaded before it, in one go. Tile blocks take a
+ * line of each row: of long rows, one go is faster in itself, and only an activation is work enough. */
+static bool overlaps(const map_job *job, const eg_op *op) {
+    enum { SHORT = 512 };
+    const eg_term *at_value = eg_term_of(op, EG_TERM_GRAD_AT_VALUE),
+                  *act = at_value != NULL ? at_value : eg_term_of(op, EG_TERM_GRAD_AT_SAVED);
+    const bool is_long = eg_least(job->segment, job->cols) * (int64_t)eg_size_of(op->left.dtype) > SHORT;
+    return !eg_cpu_is_amx(job->kernel) || !is_long ||
+           (act != NULL && act->activation != EG_ACT_NONE && act->activation != EG_ACT_RELU);
+}
+
 /* Micro-panels of a segment: many, or as few as give every thread its part. */
 static int64_t segment_of(int64_t panels, int64_t bands, int threads) {
     enum { LONG = 16, PARTS_A_THREAD = 4 };
@@ -71,7 +82,7 @@ void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
     job->bands = eg_ceil_div(op->rows, job->band);
     job->segments = eg_ceil_div(op->cols, job->segment);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
-    if (job->is_far && eg_cpu_epilogue_fetches(&job->epilogue, eg_least(nr, op->cols)))
+    if (job->is_far && overlaps(job, op) && eg_cpu_epilogue_fetches(&job->epilogue, eg_least(nr, op->cols)))
         job->epilogue.ahead = eg_cpu_epilogue_rows(kernel);
     eg_cpu_share(run, step->threads, op->items * job->bands * job->segments, map_segment, job);
 }
