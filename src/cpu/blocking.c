@@ -73,11 +73,11 @@ bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
 }
 
-/* AMX tile blocks. A transposed operand is a gradient of weights, which may be accumulated to. */
 bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     return has_turned_gradient(kernel, op);
 }
 
+/* AMX tile blocks. A transposed operand is a gradient of weights, which may be accumulated to. */
 bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     if (!eg_cpu_is_amx(kernel) || op->depth == 0 || op->ragged || op->left.transposed ||
         op->left.space != EG_OPERAND)
