@@ -111,7 +111,7 @@ def layers_of(backend, found):
                       + backward_peer(group) * (backend == "cpu"), ""]
             lines += sweep_section(group)
             layers, how = group[0]["layers_are"], group[0]["how"]
-            lines += [f"{date}. {layers[0].upper()}{layers[1:]}. {how}.", ""]
+            lines += [f"{date}. {layers[0].upper()}{layers[1:]}. {how} ({run_link(path)}).", ""]
         for r in records:
             if r["kind"] == "table":
                 lines += [f"### {r['title']}", ""] + table(r["columns"], r["rows"])
