@@ -32,7 +32,8 @@ exclude_patterns = ["build*", ".git", "fuzz"]
 source_suffix = {".md": "markdown"}
 nitpicky = True
 # The C library's, the standard's and other packages' names have no page here.
-nitpick_ignore = [("c:identifier", name) for name in ("size_t", "int64_t", "uint64_t")] + [("py:exc", "a ValueError")]
+nitpick_ignore = [("c:identifier", name) for name in ("size_t", "int64_t", "uint64_t")]
+nitpick_ignore += [("py:exc", name) for name in ("a ValueError", "jax.errors.JaxRuntimeError")]
 
 # ---- Markdown -------------------------------------------------------------------------------------
 

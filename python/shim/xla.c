@@ -164,8 +164,9 @@ static eg_status run_backward(const call *call, eg_context *context, void **item
  * change from run to run. On CUDA the ends are on the device, and JAX clears those rows. */
 static void clear_rest(const call *call, const array *array, void **item) {
     const int32_t *ends = item[OFFSETS];
+    if (ends == NULL || !array->present) return;
     const int64_t m = call->layer.m, rest = m - ends[call->layer.groups - 1];
-    if (rest == 0 || !array->present) return;
+    if (rest == 0) return;
     char *data = item[array - call->arrays];
     memset(data + array->bytes / m * (m - rest), 0, (size_t)(array->bytes / m * rest));
 }
