@@ -20,7 +20,7 @@ static bool has_dots(const eg_cpu_kernel *kernel) {
 }
 
 /* The transpose of d_b: each block lays out its rows of the gradient. */
-static bool has_turned_gradient(const eg_cpu_kernel *kernel, const eg_op *op) {
+bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     const bool is_gradient =
         op->left.space == EG_TEMPORARY || op->left.id == EG_OP_GRAD || op->left.id == EG_OP_GRAD_UP;
     return has_dots(kernel) && op->left.transposed && is_gradient;
@@ -65,16 +65,12 @@ bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
 bool eg_cpu_may_fuse(const eg_cpu_kernel *kernel, const eg_op *op) {
     const eg_view *right = &op->right;
     const bool shared = batch_of(op) > 1 && !eg_is_batched(right),
-               transposed = op->left.transposed && !has_turned_gradient(kernel, op) &&
+               transposed = op->left.transposed && !eg_cpu_must_fuse_left(kernel, op) &&
                             (eg_cpu_is_amx(kernel) || op->depth <= EG_CPU_CHUNK);
     if (op->depth == 0 || transposed || right->space != EG_OPERAND || shared ||
         kernel->blocking.fused_max_rows == 0)
         return false;
     return !eg_cpu_may_refuse(kernel) || eg_term_of(op, EG_TERM_ADD) == NULL;
-}
-
-bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return has_turned_gradient(kernel, op);
 }
 
 /* AMX tile blocks. A transposed operand is a gradient of weights, which may be accumulated to. */

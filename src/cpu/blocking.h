@@ -13,14 +13,17 @@ typedef struct eg_cpu_blocks {
 } eg_cpu_blocks;
 eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const eg_op *op, bool fused);
 
+/* Dots of bf16: whether d_b is made as its transpose, whether each block has to lay out the left operand of
+ * such a product, and whether a block may lay out what was made as a left operand as a right one. */
+bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks);
+
 /* The same for blocks that pack both operands for their tiles, in the same passes: those of vector units that
  * pack the left one. */
 static inline bool eg_cpu_packs_both(const eg_cpu_kernel *kernel, int left) {
     return left == EG_CPU_FUSED && !eg_cpu_is_amx(kernel);
 }
-bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
-bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op);
-bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks);
 bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_packed_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 /* Rows of the left operand that such a block packs at once: 147 KB of f32 in passes of 192 k, which stay in
