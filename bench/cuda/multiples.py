@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times each call of a layer on CUDA as a multiple of its bare products: what its epilogue costs.
 
-    multiples.py LIBEPIGRAD [--sizes MxKxN,...] [--dtypes bf16,f16,f32,f64] [--weights nk,kn] [--activation gelu]
-                 [--seed 1] [--seconds N] [--out build/cuda-multiples]
+    multiples.py LIBEPIGRAD [--sizes MxKxN,...] [--dtypes bf16,f16,f32,f64] [--weights nk,kn] [--calls forward,chain,...]
+                 [--activation gelu] [--seed 1] [--seconds N] [--out build/cuda-multiples]
 
     forward        y                                backward recompute   the same, act' from a.b + bias
     forward+pre    y and pre                        chain                d_a times act' of the layer below, its d_bias
@@ -35,8 +35,15 @@ from layers import Layer
 OF_16_BITS = "2048x768x3072,8192x1024x4096,4096x4096x4096,8192x4096x14336,512x768x3072,1024x768x3072,1024x1024x1024"
 SIZES = {"bf16": OF_16_BITS, "f16": OF_16_BITS, "f32": "2048x768x3072,2048x2048x2048,4096x4096x4096",
          "f64": "2048x768x3072,2048x2048x2048,4096x4096x4096"}
-CALLS = ["forward", "forward+pre", "chain", "backward pre", "backward recompute"]
+CALLS = [operation for operation in sweep.OPERATIONS if operation != "accumulate"]
 TURNS, TURN_MS = 7, 12
+
+
+class Torch(sweep.Peers):
+    """Of the sweep's peers the one that is no product alone."""
+
+    def of(self, operation):
+        return {"torch": super().of(operation)["torch"]}
 
 
 def bare(call, products, x, scratch):
@@ -51,10 +58,9 @@ def bare(call, products, x, scratch):
 
 def measure(libraries, lt, layer, call, sets):
     scratch, products = sweep.Scratch(sets[0]), sweep.LtProducts(lt, layer)
-    peers = sweep.Peers(lt, layer, sets)
+    peers = Torch(lt, layer, sets)
     ours = {name: sweep.Epigrad(library, layer, call, sets) for name, library in libraries.items()}
     row = {"call": call, "dtype": layer.dtype, "weight": layer.weight, "size": list(layer[1:4])}
-    peers.of = lambda call, of=peers.of: {"torch": of(call)["torch"]}
     good, wrong = sweep.checked(call, layer, ours, peers)
     if wrong:
         return {**row, "wrong": wrong}
