@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times each call of a layer on CUDA as a multiple of its bare products: what its epilogue costs.
 
-    multiples.py LIBEPIGRAD [--sizes MxKxN,...] [--dtypes bf16,f16,f32,f64] [--weights nk,kn] [--calls forward,chain,...]
-                 [--activation gelu] [--seed 1] [--seconds N] [--out build/cuda-multiples]
+    multiples.py LIBEPIGRAD [--sizes MxKxN,...] [--dtypes bf16,f16,f32,f64] [--weights nk,kn]
+                 [--calls forward,chain,...] [--activation gelu] [--seed 1] [--seconds N] [--out build/cuda-multiples]
 
     forward        y                                backward recompute   the same, act' from a.b + bias
     forward+pre    y and pre                        chain                d_a times act' of the layer below, its d_bias
