@@ -459,8 +459,11 @@ static double estimate_whole_sums(const eg_cuda_machine *machine, const eg_cuda_
     const double all = (double)eg_ceil_div(x->cols, row->tile_cols) * blocks;
     const double rounds = ceil_of(all / (resident * machine->multiprocessors));
     const double turns = (double)eg_ceil_div(x->rows, 2 * EG_WHOLE_SUMS_ROWS * blocks);
+    /* Single numbers of few rows are there sooner, as long as every block has a multiprocessor. */
+    const bool sooner = (row->takes & EG_CUDA_ODD) != 0 && x->rows < 16 && all <= machine->multiprocessors;
+    const double latency = costs->latency * (sooner ? 0.85 + 0.15 * (double)x->rows / 16 : 1);
     return costs->launch + (blocks > 1 ? costs->tile : 0) + (rounds - 1) * costs->tail +
-           beside(rounds * turns * costs->latency, memory_time(machine, costs, x));
+           beside(rounds * turns * latency, memory_time(machine, costs, x));
 }
 
 /* Columns of few rows are summed by the warps of one block. Of single numbers wide rows take more blocks than
@@ -470,11 +473,14 @@ static double estimate_map(const eg_cuda_machine *machine, const eg_cuda_kernel 
     const int64_t at_once = 2 * row->threads / 32, few = 2 * (int64_t)row->tile_rows, resident = 3;
     const bool one_block = x->sums != 0 && x->rows <= few;
     const double turns = one_block ? (double)eg_ceil_div(x->rows, at_once) : 0;
+    /* f64 has no unit for exponentials, and a warp alone waits for each step of one. */
+    const bool formula = x->activation != EG_ACT_NONE && x->activation != EG_ACT_RELU;
+    const double latency = costs->latency * (row->compute == EG_F64 && formula ? 2.4 : 1);
     const double rounds = costs->tile > 0 ? ceil_of((double)eg_ceil_div(x->cols, row->tile_cols) /
                                                     (double)(resident * machine->multiprocessors))
                                           : 1;
-    return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x) +
-           turns * costs->latency + (rounds - 1) * costs->tile;
+    return costs->launch + memory_time(machine, costs, x) + by_numbers(row, costs, x) + turns * latency +
+           (rounds - 1) * costs->tile;
 }
 
 double eg_cuda_estimate(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,

@@ -39,6 +39,7 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_TMA_128,
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_PINGPONG,
+    EG_CUDA_KIND_PINGPONG_192,
     EG_CUDA_KIND_GROUPED, /* persistent, of groups: a tile for each consumer, */
     EG_CUDA_KIND_GROUPED_WIDE,
     EG_CUDA_KIND_GATED,        /* both products of a gated unit, */

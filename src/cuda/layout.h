@@ -47,12 +47,16 @@ enum {
 
 /* ---- And with a tile for each consumer (kernels/hopper_pingpong.cuh): the same parts ------------------ */
 
-#define EG_PINGPONG_STAGES(cols)   5
-#define EG_PINGPONG_BOXES(cols)    ((cols) / 32) /* of each warp */
-#define EG_PINGPONG_BOXES_AT(cols) (EG_PINGPONG_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
+/* A warp's part of a tile of 128 columns has a box each; with 192 columns parts take turns, and no column
+ * sums are exchanged. */
+enum { EG_PINGPONG_BOXES = 4 /* of each warp */ };
+#define EG_PINGPONG_STAGES(cols)        ((cols) == 128 ? 5 : 4)
+#define EG_PINGPONG_EXCHANGE_ROWS(cols) ((cols) == 128 ? 2 : 1)
+#define EG_PINGPONG_BOXES_AT(cols)      (EG_PINGPONG_STAGES(cols) * EG_HOPPER_STAGE_BYTES(cols))
 #define EG_PINGPONG_EXCHANGE_AT(cols)                                                                        \
-    (EG_PINGPONG_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES(cols) * EG_HOPPER_BOX_BYTES)
-#define EG_PINGPONG_BARRIERS_AT(cols) (EG_PINGPONG_EXCHANGE_AT(cols) + EG_HOPPER_EXCHANGE_BYTES(cols))
+    (EG_PINGPONG_BOXES_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES * EG_HOPPER_BOX_BYTES)
+#define EG_PINGPONG_BARRIERS_AT(cols)                                                                        \
+    (EG_PINGPONG_EXCHANGE_AT(cols) + EG_HOPPER_CONSUMERS * EG_PINGPONG_EXCHANGE_ROWS(cols) * (cols)*4)
 #define EG_PINGPONG_BOX_BARRIERS_AT(cols)                                                                    \
     (EG_PINGPONG_BARRIERS_AT(cols) + 3 * EG_PINGPONG_STAGES(cols) * EG_BARRIER_BYTES)
 #define EG_PINGPONG_LEFT_SUMS_AT(cols)                                                                       \

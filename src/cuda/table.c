@@ -52,8 +52,8 @@
     HOPPER_ROW(#type "_stream_k", storage, layout, 256, EG_HOPPER_SHARED(256), terms, EG_CUDA_TMA, 64,       \
                EG_CUDA_STREAM_K)
 /* With a tile for each consumer, and column sums of each of its four warps: kernels/hopper_pingpong.cuh. */
-#define HOPPER_PINGPONG(type, storage, layout, terms)                                                        \
-    HOPPER_ROW(#type "_pingpong", storage, layout, 128, EG_PINGPONG_SHARED(128), terms, EG_CUDA_TMA, 32,     \
+#define HOPPER_PINGPONG(type, storage, layout, cols, terms)                                                  \
+    HOPPER_ROW(#type "_pingpong", storage, layout, cols, EG_PINGPONG_SHARED(cols), terms, EG_CUDA_TMA, 32,   \
                EG_CUDA_PINGPONG)
 #define HOPPER_16(type, storage)                                                                             \
     HOPPER_WIDTHS(type, storage, nn, STORES | EPILOGUES)                                                     \
@@ -65,9 +65,11 @@
     HOPPER_STREAM_K(type, storage, tn, STORES)
 
 #define HOPPER_16_PINGPONG(type, storage)                                                                    \
-    HOPPER_PINGPONG(type, storage, nn, STORES | EPILOGUES)                                                   \
-    HOPPER_PINGPONG(type, storage, nt, STORES | EPILOGUES)                                                   \
-    HOPPER_PINGPONG(type, storage, tn, STORES)
+    HOPPER_PINGPONG(type, storage, nn, 128, STORES | EPILOGUES)                                              \
+    HOPPER_PINGPONG(type, storage, nn, 192, EPILOGUES)                                                       \
+    HOPPER_PINGPONG(type, storage, nt, 128, STORES | EPILOGUES)                                              \
+    HOPPER_PINGPONG(type, storage, nt, 192, EPILOGUES)                                                       \
+    HOPPER_PINGPONG(type, storage, tn, 128, STORES)
 
 /* f32 and f64 on Hopper: kernels/hopper_f32.cu, hopper_f64.cu. */
 #define HOPPER_TILES(type, storage, layout, cols, depth, bytes)                                              \

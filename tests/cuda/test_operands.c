@@ -466,13 +466,20 @@ static void a_cluster_lies_as_takes_fewer_tiles(void **state) {
                  {"hopper_bf16_nt_128x256", 400, 128, 128, 2 * 4},
                  {"hopper_bf16_pingpong_nt_128x128", 300, 64, 128, 3 * 4},
                  {"hopper_bf16_pingpong_nt_128x128", 129, 128, 64, 1 * 8},
+                 {"hopper_bf16_pingpong_nt_128x192", 300, 64, 192, 3 * 3},
+                 {"hopper_bf16_pingpong_nt_128x192", 400, 128, 96, 2 * 6},
                  {"hopper_bf16_stream_k_nt_128x256", 300, 128, 128, 2 * 4}};
     (void)state;
     for (size_t i = 0; i < LENGTH(cases); i++) {
         session s;
         open_session(&s);
         eg_context *named = open_named(cases[i].kernel);
-        const eg_layer layer = {.size = sizeof layer, .m = cases[i].m, .k = K, .n = N, .dtype = EG_BF16};
+        const eg_layer layer = {.size = sizeof layer,
+                                .m = cases[i].m,
+                                .k = K,
+                                .n = N,
+                                .dtype = EG_BF16,
+                                .activation = EG_ACT_GELU};
         const eg_forward_args args = {.size = sizeof args,
                                       .a = {.data = place(0)},
                                       .b = {.data = place(1), .layout = EG_COL_MAJOR},

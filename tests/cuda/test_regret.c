@@ -197,7 +197,7 @@ static void the_chosen_rows_are_nearly_the_best(void **state) {
     assert_true(100 * above_2 <= 14 * r.operations);
     assert_true(100 * above_5 <= 8 * r.operations);
     assert_true(100 * above_15 <= 3 * r.operations);
-    assert_true(r.unjudged < 10);
+    assert_true(r.unjudged < 20); /* the new row of padded operands */
 }
 
 int main(void) {

@@ -38,19 +38,22 @@ struct eg_box_address {
     }
 };
 
-/* The 64 columns of a box. Pairs of neighbours stay packed until they are used. */
-EG_DEVICE void eg_load_pairs(eg_box_address address, uint32_t line, uint32_t (&pairs)[16]) {
+/* The 64 columns of a box, or fewer from a vector of eight on. Pairs of neighbours stay packed until they are
+ * used. */
+template <int N>
+EG_DEVICE void eg_load_pairs(eg_box_address address, uint32_t line, uint32_t (&pairs)[N], int vector = 0) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) eg_load_blocks(address.blocks(line, i * 2), (uint32_t(&)[4])pairs[i * 4]);
+    for (int i = 0; i < N / 4; i++)
+        eg_load_blocks(address.blocks(line, vector + i * 2), (uint32_t(&)[4])pairs[i * 4]);
 }
-template <bool BF16>
-EG_DEVICE void eg_store_numbers(eg_box_address address, uint32_t line, const float (&v)[32]) {
+template <bool BF16, int V>
+EG_DEVICE void eg_store_numbers(eg_box_address address, uint32_t line, const float (&v)[V], int vector = 0) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < V / 8; i++) {
         uint32_t r[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) r[j] = eg_round_pair<BF16>(v[i * 8 + j * 2], v[i * 8 + j * 2 + 1]);
-        eg_store_blocks(address.blocks(line, i * 2), r);
+        eg_store_blocks(address.blocks(line, vector + i * 2), r);
     }
 }
 
@@ -98,17 +101,16 @@ EG_DEVICE uint32_t eg_keep(uint32_t x) {
 }
 
 /* A warp finishes its rows of a tile in parts of 16 rows and 64 columns, a TMA box each: the parts of a box's
- * columns, one below the other, then those of the next. It has a box in shared memory for each part. Where
- * two results are stored, a part takes two, `second`, then `out`, and boxes are used again in the same tile.
- * Where the epilogue reads `in`, TMA fills the boxes of `out` with it during the products, and results are
- * written over it. One elected lane issues the copies. */
+ * columns, one below the other, then those of the next. It has a box in shared memory for each part, or for
+ * most. Where two results are stored, a part takes two, `second`, then `out`. Where there are too few, boxes
+ * are used again in the same tile, two at once. Where the epilogue reads `in`, TMA fills the boxes of `out`
+ * with it during the products, and results are written over it. One elected lane issues the copies. */
 struct eg_parts {
     uint32_t begin, end;
 };
 template <class K> struct eg_boxes {
     static constexpr int PARTS = K::PRODUCTS * K::COLS / 64;
-    static_assert(K::BOXES == PARTS && PARTS % 2 == 0,
-                  "a box for each part, and two for each of half of them");
+    static_assert(K::BOXES <= PARTS && K::BOXES % 2 == 0 && PARTS % 2 == 0, "two parts, or boxes, at once");
 
     const uint32_t warp; /* of the consumers' */
     const uint32_t boxes, barrier, line;
@@ -125,7 +127,9 @@ template <class K> struct eg_boxes {
     __device__ static bool elected() { return eg_elect(); }
     __device__ eg_box_address box(uint32_t i) const { return {boxes + i * K::BOX_BYTES}; }
     __device__ eg_box_address second(uint32_t part) const { return box(2 * part % K::BOXES); }
-    __device__ eg_box_address out(uint32_t part) const { return box(two ? 2 * part % K::BOXES + 1 : part); }
+    __device__ eg_box_address out(uint32_t part) const {
+        return box(two ? 2 * part % K::BOXES + 1 : part % K::BOXES);
+    }
     __device__ int row(uint32_t part) const { return first + (int)(part % K::PRODUCTS * 64); }
     __device__ static int right(uint32_t part) { return (int)(part / K::PRODUCTS * 64); }
 
@@ -149,13 +153,14 @@ template <class K> struct eg_boxes {
         const int from = !reads_out && p.gemm.in.item_stride == 0 ? 0 : matrix();
         eg_load_box(out(part).box, p.in, barrier, col + right(part), row(part), from);
     }
-    /* Loads `in` of a tile's parts, once TMA has read the last tile's results. */
+    /* Loads `in` of a tile's parts, of as many as have boxes, once TMA has read the last tile's results. */
     __device__ void fetch(const eg_cuda_hopper &p, eg_parts parts) const {
         if (!reads || two || !elected()) return;
+        const uint32_t end = K::BOXES < PARTS ? min(parts.end, parts.begin + K::BOXES) : parts.end;
         eg_stores_have_read<0>();
-        eg_barrier_expect(barrier, (parts.end - parts.begin) * K::BOX_BYTES);
+        eg_barrier_expect(barrier, (end - parts.begin) * K::BOX_BYTES);
 #pragma unroll 1
-        for (uint32_t part = parts.begin; part < parts.end; part++) load(p, part);
+        for (uint32_t part = parts.begin; part < end; part++) load(p, part);
     }
     __device__ void wait_for_in() {
         eg_barrier_wait(barrier, phase);
@@ -168,16 +173,19 @@ template <class K> struct eg_boxes {
         eg_stores_have_read<0>(); /* those of the elected lane: the others have none */
         __syncwarp();
     }
-    /* The same for a part, where two results are stored. */
-    __device__ void acquire(const eg_cuda_hopper &p, uint32_t part, bool rehearsal) {
-        if (part >= K::BOXES / 2) {
+    /* The same for the next two boxes: of a part that stores two results, or of this one and the next. */
+    __device__ void acquire(const eg_cuda_hopper &p, uint32_t part, eg_parts parts, bool rehearsal) {
+        const uint32_t count = two ? 1 : 2;
+        const bool again = part >= parts.begin + count * (K::BOXES / 2);
+        if (again) {
             eg_stores_have_read<K::BOXES / 2 - 1>();
             __syncwarp();
         }
-        if (__builtin_expect(reads && !rehearsal, 0)) {
+        if (__builtin_expect(reads && !rehearsal && (two || again), 0)) {
             if (elected()) {
-                eg_barrier_expect(barrier, K::BOX_BYTES);
+                eg_barrier_expect(barrier, count * K::BOX_BYTES);
                 load(p, part);
+                if (!two) load(p, part + 1);
             }
             wait_for_in();
         }

@@ -7,15 +7,16 @@
  *
  * which is also that of ldmatrix and stmatrix. So `in` and `out` are combined with them in registers. TMA
  * moves boxes of 16 rows of 128 bytes between shared and device memory, and a warp finishes a box at a time,
- * 32 numbers of each thread. */
+ * 32 numbers of each thread, or half of it. */
 #ifndef EG_CUDA_HOPPER_EPILOGUE_CUH
 #define EG_CUDA_HOPPER_EPILOGUE_CUH
 
 #include "hopper_boxes.cuh"
 
-/* v = a + v or a * v, where a are a part's accumulators, 32 for each thread. Accumulators are registers, and
- * a register cannot be indexed at run time. So this jumps to the part's instructions. They are volatile, or
- * the compiler makes of the jump as many selections as there are accumulators. */
+/* v = a + v or a * v, where a are a thread's accumulators of a part, which has 32, or of a slice of one.
+ * Accumulators are registers, and a register cannot be indexed at run time. So this jumps to the slice's
+ * instructions. They are volatile, or the compiler makes of the jump as many selections as there are
+ * accumulators. */
 struct eg_plus {
     __device__ static void apply(float a, float &v) {
         asm volatile("add.ftz.f32 %0, %1, %0;" : "+f"(v) : "f"(a));
@@ -26,47 +27,47 @@ struct eg_times {
         asm volatile("mul.ftz.f32 %0, %1, %0;" : "+f"(v) : "f"(a));
     }
 };
-template <int I> struct eg_constant { static constexpr int value = I; };
-template <class F, int PRODUCTS, int N>
-EG_DEVICE void eg_take_accumulators(const float (&acc)[PRODUCTS][N], uint32_t part, float (&v)[32]) {
-    static_assert(PRODUCTS * N / 32 <= 4, "the cases below");
-    const auto take = [&](auto number) {
-        constexpr int PART = decltype(number)::value;
-        if constexpr (PART * 32 < PRODUCTS * N) {
+template <int V, int FIRST, int END, int PRODUCTS, int N, class F>
+EG_DEVICE void eg_with_one_of(const float (&acc)[PRODUCTS][N], uint32_t slice, const F &f) {
+    if constexpr (END - FIRST == 1) {
+        constexpr int PART = FIRST * V / 32, FROM = PART / PRODUCTS * 32 + FIRST * V % 32;
 #pragma unroll
-            for (int i = 0; i < 32; i++) F::apply(acc[PART % PRODUCTS][PART / PRODUCTS * 32 + i], v[i]);
-        }
-    };
-    if (part < 2) {
-        if (part == 0) {
-            take(eg_constant<0>());
-        } else {
-            take(eg_constant<1>());
-        }
+        for (int i = 0; i < V; i++) f(acc[PART % PRODUCTS][FROM + i], i);
     } else {
-        if (part == 2) {
-            take(eg_constant<2>());
+        constexpr int MIDDLE = (FIRST + END) / 2;
+        if (slice < MIDDLE) {
+            eg_with_one_of<V, FIRST, MIDDLE>(acc, slice, f);
         } else {
-            take(eg_constant<3>());
+            eg_with_one_of<V, MIDDLE, END>(acc, slice, f);
         }
     }
 }
+/* f(accumulator, i) for each i of the V accumulators of a slice. */
+template <int V, int PRODUCTS, int N, class F>
+EG_DEVICE void eg_with_accumulators(const float (&acc)[PRODUCTS][N], uint32_t slice, const F &f) {
+    eg_with_one_of<V, 0, PRODUCTS * N / V>(acc, slice, f);
+}
+template <class F, int PRODUCTS, int N, int V>
+EG_DEVICE void eg_take_accumulators(const float (&acc)[PRODUCTS][N], uint32_t slice, float (&v)[V]) {
+    eg_with_accumulators<V>(acc, slice, [&](float a, int i) { F::apply(a, v[i]); });
+}
 
 /* The same of accumulators that the block's other consumer has lent (hopper_pingpong.cuh): those of a tile's
- * right half, in shared memory. Vectors of four lie in the order of the threads. */
+ * last 64 columns, in shared memory. Vectors of four lie in the order of the threads. */
 template <int PRODUCTS, int N>
 EG_DEVICE void eg_lend_accumulators(float4 *to, const float (&acc)[PRODUCTS][N]) {
 #pragma unroll
     for (int i = 0; i < PRODUCTS * 8; i++) {
-        const float *const a = acc[i / 8] + N / 2 + i % 8 * 4;
+        const float *const a = acc[i / 8] + N - 32 + i % 8 * 4;
         to[i * 128 + threadIdx.x % 128] = make_float4(a[0], a[1], a[2], a[3]);
     }
 }
-template <class F, int PRODUCTS>
-EG_DEVICE void eg_take_lent_accumulators(const float4 *from, uint32_t part, float (&v)[32]) {
-    const float4 *const of = from + part % PRODUCTS * (8 * 128) + threadIdx.x % 128;
+template <class F, int PRODUCTS, int V>
+EG_DEVICE void eg_take_lent_accumulators(const float4 *from, uint32_t slice, float (&v)[V]) {
+    const uint32_t part = slice * V / 32, vector = slice * V % 32 / 4;
+    const float4 *const of = from + (part % PRODUCTS * 8 + vector) * 128 + threadIdx.x % 128;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < V / 4; i++) {
         const float4 a = of[i * 128];
         F::apply(a.x, v[i * 4]), F::apply(a.y, v[i * 4 + 1]);
         F::apply(a.z, v[i * 4 + 2]), F::apply(a.w, v[i * 4 + 3]);
@@ -75,17 +76,17 @@ EG_DEVICE void eg_take_lent_accumulators(const float4 *from, uint32_t part, floa
 
 /* ---- The arithmetic ------------------------------------------------------------------------------------ */
 
-/* v = the bias of this thread's columns; `bias`: of the first of the part's. */
-EG_DEVICE void eg_load_bias(const float *bias, float (&v)[32]) {
+/* v = the bias of this thread's columns; `bias`: of the first of all threads'. */
+template <int V> EG_DEVICE void eg_load_bias(const float *bias, float (&v)[V]) {
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < V / 4; i++) {
         const float2 b = *(const float2 *)(bias + i * 8 + threadIdx.x % 4 * 2);
         v[i * 4] = v[i * 4 + 2] = b.x, v[i * 4 + 1] = v[i * 4 + 3] = b.y;
     }
 }
-template <bool BF16> EG_DEVICE void eg_widen_pairs(const uint32_t (&pairs)[16], float (&v)[32]) {
+template <bool BF16, int N> EG_DEVICE void eg_widen_pairs(const uint32_t (&pairs)[N], float (&v)[2 * N]) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
+    for (int i = 0; i < N; i++) eg_widen_pair<BF16>(pairs[i], v[i * 2], v[i * 2 + 1]);
 }
 /* values[i] = gelu'(of pairs), of which none is NaN or an infinity. */
 template <int N>
@@ -100,10 +101,10 @@ EG_DEVICE void eg_gelu_derivatives_of_pairs(const uint32_t (&pairs)[N], float (&
 }
 
 /* Whether one of them is NaN or an infinity, from 0 * x. */
-template <bool BF16> EG_DEVICE bool eg_maybe_nan_pairs(const uint32_t (&pairs)[16]) {
+template <bool BF16, int N> EG_DEVICE bool eg_maybe_nan_pairs(const uint32_t (&pairs)[N]) {
     uint32_t sums[4] = {};
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < N; i++) {
         if (BF16) {
             asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sums[i % 4]) : "r"(pairs[i]), "r"(0));
         } else {
@@ -146,9 +147,9 @@ template <class K> struct eg_bias {
 };
 
 /* Sums of a thread's two rows are added to those of the parts above: two columns of each eight. */
-EG_DEVICE void eg_add_rows(const float (&v)[32], bool first, float (&sums)[16]) {
+template <int N> EG_DEVICE void eg_add_rows(const float (&v)[2 * N], bool first, float (&sums)[N]) {
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < N; i++) {
         const float two = v[i / 2 * 4 + i % 2] + v[i / 2 * 4 + i % 2 + 2];
         sums[i] = first ? two : sums[i] + two;
     }
@@ -184,6 +185,16 @@ EG_DEVICE int eg_sum_column() {
     const int lane = threadIdx.x % 32;
     return lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2;
 }
+/* Where a warp's column sums of a tile go: this lane's column of the first 32, of which `cols` columns from
+ * there on are the result's. */
+struct eg_row_of_sums {
+    float *row;
+    int cols;
+
+    __device__ void store(int at, float sum) const {
+        if (at < cols) row[at] = sum;
+    }
+};
 
 /* The product's scale, on accumulators that nothing else has read: without one, a tile costs a branch. The
  * bits are compared, since f64 waits for the matrix unit. */
@@ -255,19 +266,22 @@ EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<
 /* ---- Products with an activation ------------------------------------------------------------------ */
 
 /* The epilogue of one warp, part by part: 32 numbers of each thread at once, which is work enough to hide the
- * latencies of each other, with few branches between. */
+ * latencies of each other, with few branches between. Where accumulators leave too few registers for that, a
+ * part is finished in two slices. */
 template <class K, int EPILOGUE> struct eg_epilogue {
     static constexpr bool FORWARD = EPILOGUE == EG_CUDA_FORWARD, CHAIN = EPILOGUE == EG_CUDA_CHAIN;
     static constexpr int PARTS = eg_boxes<K>::PARTS, RIGHT = K::COLS / 64 /* parts side by side */;
     static constexpr bool LENDS = K::CONSUMERS == 1; /* hopper_pingpong.cuh */
+    static constexpr int V = K::NUMBERS, SLICES = 32 / V /* of a part */;
 
     const eg_cuda_hopper &p;
     eg_boxes<K> boxes;
     uint8_t *memory;
     const uint32_t has_sums, has_out;
     const int activation;
-    float row_sums[16];    /* of this thread's columns of the present part, down to its row */
-    float sums[2 * RIGHT]; /* of two columns in each 64, the last 64 first */
+    float row_sums[V / 2]; /* of this thread's columns of the present slice, down to its row */
+    float sums[2 * RIGHT]; /* of two columns in each 64, the last 64 first; else stored at once: */
+    eg_row_of_sums own;
 
     __device__ eg_epilogue(const eg_cuda_hopper &hopper, uint8_t *from, uint32_t shared, int warp)
         : p(hopper), boxes(hopper, shared, warp, !FORWARD || eg_keep(hopper.gemm.in.data != 0),
@@ -276,7 +290,7 @@ template <class K, int EPILOGUE> struct eg_epilogue {
           has_out(eg_keep(hopper.gemm.out.data != 0)), activation((int)eg_keep(hopper.gemm.activation)) {}
     /* Of the consumer: the bias of a tile, then the column sums of two warps. */
     __device__ float *exchange() const {
-        return (float *)(memory + K::EXCHANGE) + boxes.warp / 4 * (2 * K::COLS);
+        return (float *)(memory + K::EXCHANGE) + boxes.warp / 4 * (K::EXCHANGE_ROWS * K::COLS);
     }
     __device__ void sync() const { eg_sync_threads<128>(EG_HOPPER_SYNC + boxes.warp / 4); }
 
@@ -290,21 +304,22 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         boxes.fetch(p, parts);
     }
     template <class F>
-    __device__ void take(const eg_accumulators<K> &acc, uint32_t part, bool lent, float (&v)[32]) const {
+    __device__ void take(const eg_accumulators<K> &acc, uint32_t slice, bool lent, float (&v)[V]) const {
         if (LENDS && lent) {
-            eg_take_lent_accumulators<F, K::PRODUCTS>((const float4 *)memory, part, v);
+            eg_take_lent_accumulators<F, K::PRODUCTS>((const float4 *)memory, slice, v);
         } else {
-            eg_take_accumulators<F>(acc, part, v);
+            eg_take_accumulators<F>(acc, slice, v);
         }
     }
     /* `skips`: all up to the activation, in a rehearsal. */
-    __device__ void finish(const eg_accumulators<K> &acc, uint32_t part, bool lent, bool skips) {
+    __device__ void finish(const eg_accumulators<K> &acc, uint32_t slice, bool lent, bool skips) {
+        const uint32_t part = slice / SLICES, vector = slice % SLICES * (V / 4);
         const eg_box_address out = boxes.out(part);
-        float v[32];
-        uint32_t pairs[16];
+        float v[V];
+        uint32_t pairs[V / 2];
         if (!skips) {
             if (CHAIN) {
-                eg_load_pairs(out, boxes.line, pairs);
+                eg_load_pairs(out, boxes.line, pairs, vector);
                 const bool maybe_nan = __any_sync(0xffffffffU, eg_maybe_nan_pairs<K::BF16>(pairs));
                 if (K::BF16 && activation == EG_ACT_GELU && !maybe_nan) {
                     eg_gelu_derivatives_of_pairs(pairs, v);
@@ -314,9 +329,10 @@ template <class K, int EPILOGUE> struct eg_epilogue {
                                             maybe_nan, v);
                 }
             } else {
-                eg_load_bias(exchange() + boxes.right(part), v);
-                take<eg_plus>(acc, part, lent, v);
-                if (FORWARD && boxes.two) eg_store_numbers<K::BF16>(boxes.second(part), boxes.line, v);
+                eg_load_bias(exchange() + boxes.right(part) + vector * 8, v);
+                take<eg_plus>(acc, slice, lent, v);
+                if (FORWARD && boxes.two)
+                    eg_store_numbers<K::BF16>(boxes.second(part), boxes.line, v, vector);
                 if (FORWARD) {
                     eg_act_many(activation, v);
                 } else {
@@ -325,21 +341,37 @@ template <class K, int EPILOGUE> struct eg_epilogue {
             }
         }
         if (CHAIN) {
-            take<eg_times>(acc, part, lent, v);
+            take<eg_times>(acc, slice, lent, v);
         } else if (!FORWARD) {
-            eg_load_pairs(out, boxes.line, pairs);
+            eg_load_pairs(out, boxes.line, pairs, vector);
 #pragma unroll
-            for (int i = 0; i < 16; i++) {
+            for (int i = 0; i < V / 2; i++) {
                 float low, high;
                 eg_widen_pair<K::BF16>(pairs[i], low, high);
                 v[i * 2] *= low, v[i * 2 + 1] *= high;
             }
         } else if (__builtin_expect(boxes.reads, 0)) { /* the residual */
-            eg_load_pairs(out, boxes.line, pairs);
+            eg_load_pairs(out, boxes.line, pairs, vector);
             eg_add_pairs<K::BF16>(pairs, v);
         }
-        eg_store_numbers<K::BF16>(out, boxes.line, v);
-        if (has_sums) add_sums(part, v);
+        eg_store_numbers<K::BF16>(out, boxes.line, v, vector);
+        if constexpr (!FORWARD) {
+            if (has_sums) add_sums(slice, v);
+        }
+    }
+
+    /* Slices of both parts of the same columns follow each other where their sums are added up. */
+    __device__ void finish_part(const eg_accumulators<K> &acc, uint32_t part, bool lent, bool skips) {
+        if constexpr (SLICES == 1) {
+            finish(acc, part, lent, skips);
+        } else if constexpr (FORWARD) {
+#pragma unroll 1
+            for (uint32_t i = 0; i < SLICES; i++) finish(acc, part * SLICES + i, lent, skips);
+        } else if (part % 2 == 1) {
+#pragma unroll 1
+            for (uint32_t i = 0; i < 2 * SLICES; i++)
+                finish(acc, (part - 1 + i % 2) * SLICES + i / 2, lent, skips);
+        }
     }
 
     /* ---- Stores ---- */
@@ -379,14 +411,19 @@ template <class K, int EPILOGUE> struct eg_epilogue {
 
     /* ---- Column sums ---- */
 
-    __device__ void add_sums(uint32_t part, float (&v)[32]) {
+    __device__ void add_sums(uint32_t slice, float (&v)[V]) {
+        const uint32_t part = slice / SLICES;
         const int row = boxes.row(part);
         if (__builtin_expect(row + 16 > boxes.rows(p.gemm), 0)) eg_clear_rows(boxes.rows(p.gemm) - row, v);
         eg_add_rows(v, part % K::PRODUCTS == 0, row_sums);
         if (part % K::PRODUCTS + 1 < K::PRODUCTS) return; /* there are more of these columns */
+        if constexpr (SLICES == 1) {
 #pragma unroll
-        for (int i = 2 * RIGHT - 1; i > 1; i--) sums[i] = sums[i - 2];
-        sums[0] = eg_sum_lanes(row_sums), sums[1] = eg_sum_lanes(row_sums + 8);
+            for (int i = 2 * RIGHT - 1; i > 1; i--) sums[i] = sums[i - 2];
+            sums[0] = eg_sum_lanes(row_sums), sums[1] = eg_sum_lanes(row_sums + 8);
+        } else {
+            own.store(boxes.right(part) + (int)(slice % SLICES) * 32, eg_sum_lanes(row_sums));
+        }
     }
     /* Of the consumer's rows of the tile, -1: they are not there. */
     __device__ int64_t row_of_sums() const {
@@ -399,16 +436,18 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         return chunk < p.gemm.chunks ? boxes.item * p.gemm.chunks + chunk : -1;
     }
     /* Each warp's own, of its rows of the tile: no warp waits for another. */
+    __device__ eg_row_of_sums sums_of_warp(bool rehearsal) const {
+        const int chunk = boxes.first / K::ROWS * 4 + (int)boxes.warp % 4, col = boxes.col + eg_sum_column();
+        float *const rows = (float *)p.gemm.sums + (boxes.item * p.gemm.chunks + chunk) * p.gemm.cols;
+        return {rows + col, rehearsal || chunk >= p.gemm.chunks ? 0 : (int)p.gemm.cols - col};
+    }
     __device__ void store_sums_of_warp(eg_parts parts, bool rehearsal) const {
-        const int chunk = boxes.first / K::ROWS * 4 + (int)boxes.warp % 4;
         const int from = boxes.right(parts.begin), to = boxes.right(parts.end);
-        if (rehearsal || chunk >= p.gemm.chunks) return;
-        const int col = boxes.col + to - 64 + eg_sum_column(), cols = (int)p.gemm.cols;
-        float *const row = (float *)p.gemm.sums + (boxes.item * p.gemm.chunks + chunk) * p.gemm.cols + col;
+        const eg_row_of_sums all = sums_of_warp(rehearsal);
 #pragma unroll
         for (int i = 0; i < 2 * RIGHT; i++) {
-            const int at = i % 2 * 32 - i / 2 * 64;
-            if (to - i / 2 * 64 > from && col + at < cols) row[at] = sums[i];
+            const int at = to - 64 + i % 2 * 32 - i / 2 * 64;
+            if (to - i / 2 * 64 > from) all.store(at, sums[i]);
         }
     }
     /* The column sums of four warps become those of the consumer: of a row of `sums`, for its rows of the
@@ -450,17 +489,18 @@ template <class K, int EPILOGUE> struct eg_epilogue {
         const bool skips = rehearsal && boxes.warp % 4 >= 2;
         if (!CHAIN) sync(); /* the bias is there */
         boxes.acquire_tile(rehearsal);
+        if constexpr (!FORWARD && SLICES > 1) own = sums_of_warp(rehearsal);
 #pragma unroll 1
         for (uint32_t part = parts.begin; part < parts.end; part++) {
-            if (boxes.two) boxes.acquire(p, part, rehearsal);
-            finish(acc, part, lent, skips);
+            if (boxes.two || (K::BOXES < PARTS && part % 2 == 0)) boxes.acquire(p, part, parts, rehearsal);
+            finish_part(acc, part, lent, skips);
             if (boxes.two) {
                 store(part, part, rehearsal);
             } else if (part % 2 == 1) {
                 store(part - 1, part, rehearsal);
             }
         }
-        if (!has_sums) return;
+        if (!has_sums || SLICES > 1) return;
         if constexpr (K::SUMS_OF_WARPS) {
             store_sums_of_warp(parts, rehearsal);
         } else {

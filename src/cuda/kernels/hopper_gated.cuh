@@ -233,40 +233,14 @@ template <bool BF16> EG_DEVICE bool eg_half_maybe_nan(const uint32_t (&pairs)[8]
     return ((sums[0] | sums[1]) & 0x7fff7fffU) != 0;
 }
 
-/* a, b *= the accumulators of half a part: as eg_take_accumulators. */
+/* a, b *= the accumulators of half a part. */
 template <int PRODUCTS, int N>
 EG_DEVICE void eg_times_accumulators(const float (&acc)[PRODUCTS][N], uint32_t part, uint32_t half,
                                      float (&a)[16], float (&b)[16]) {
-    static_assert(PRODUCTS * N == 128, "the cases below");
-    const auto take = [&](auto number) {
-        constexpr int PART = decltype(number)::value / 2, FIRST = decltype(number)::value % 2 * 16;
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const float x = acc[PART % PRODUCTS][PART / PRODUCTS * 32 + FIRST + i];
-            eg_times::apply(x, a[i]);
-            eg_times::apply(x, b[i]);
-        }
-    };
-    const auto either = [&](auto number) {
-        if (half == 0) {
-            take(eg_constant<2 * decltype(number)::value>());
-        } else {
-            take(eg_constant<2 * decltype(number)::value + 1>());
-        }
-    };
-    if (part < 2) {
-        if (part == 0) {
-            either(eg_constant<0>());
-        } else {
-            either(eg_constant<1>());
-        }
-    } else {
-        if (part == 2) {
-            either(eg_constant<2>());
-        } else {
-            either(eg_constant<3>());
-        }
-    }
+    eg_with_accumulators<16>(acc, 2 * part + half, [&](float x, int i) {
+        eg_times::apply(x, a[i]);
+        eg_times::apply(x, b[i]);
+    });
 }
 template <int PRODUCTS>
 EG_DEVICE void eg_times_lent_accumulators(const float4 *from, uint32_t part, uint32_t half, float (&a)[16],

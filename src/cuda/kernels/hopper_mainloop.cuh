@@ -43,7 +43,8 @@ template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
     static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
     static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_);
     static constexpr int STAGING = EG_HOPPER_BOXES_AT(COLS_);
-    static constexpr int EXCHANGE = EG_HOPPER_EXCHANGE_AT(COLS_);
+    static constexpr int EXCHANGE = EG_HOPPER_EXCHANGE_AT(COLS_), EXCHANGE_ROWS = 2;
+    static constexpr int NUMBERS = 32; /* that a thread finishes at once */
     static constexpr int BARRIERS = EG_HOPPER_BARRIERS_AT(COLS_);
     static constexpr int IN_FULL = EG_HOPPER_BOX_BARRIERS_AT(COLS_);
     static constexpr int LEFT_SUMS = EG_HOPPER_LEFT_SUMS_AT(COLS_);

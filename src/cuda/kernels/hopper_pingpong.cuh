@@ -6,9 +6,11 @@
  *
  * While one consumer is in its epilogue, the other multiplies, so that an epilogue costs nothing where it is
  * shorter than a tile's products. Only that of a block's last tile is left, when the other consumer has
- * nothing to do. So it is lent the accumulators of the tile's right half, through shared memory, where the
- * ring's stages are free by then, and finishes those. A consumer holds the accumulators of 128 rows, two
- * products of 64, so a tile has 128 columns.
+ * nothing to do. So it is lent the accumulators of the tile's last 64 columns, through shared memory, where
+ * the ring's stages are free by then, and finishes those. A consumer holds the accumulators of 128 rows, two
+ * products of 64. A tile has 128 columns, and its products move 160 bytes a clock through shared memory,
+ * which gives 128. With 192 columns they move 135. That leaves few registers for an epilogue, which takes
+ * so long that only long products hide it.
  *
  * There is one ring of stages and one producer, which loads one tile after another. Each consumer skips the
  * stages of the other's tiles. A consumer begins a tile when the other has asked for the last products of the
@@ -35,9 +37,11 @@ template <int COLS_> struct eg_pingpong_shape {
     static constexpr int LEFT_BYTES = EG_HOPPER_LEFT_BYTES, RIGHT_BYTES = EG_HOPPER_RIGHT_BYTES(COLS);
     static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_PINGPONG_STAGES(COLS);
     static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
-    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES(COLS);
+    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES;
     static constexpr int STAGING = EG_PINGPONG_BOXES_AT(COLS);
     static constexpr int EXCHANGE = EG_PINGPONG_EXCHANGE_AT(COLS);
+    static constexpr int EXCHANGE_ROWS = EG_PINGPONG_EXCHANGE_ROWS(COLS);
+    static constexpr int NUMBERS = COLS == 128 ? 32 : 16;
     static constexpr int BARRIERS = EG_PINGPONG_BARRIERS_AT(COLS);
     static constexpr int IN_FULL = EG_PINGPONG_BOX_BARRIERS_AT(COLS);
     static constexpr int LEFT_SUMS = EG_PINGPONG_LEFT_SUMS_AT(COLS);
@@ -53,13 +57,14 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
+    static constexpr bool STORES = COLS_ == 128; /* a product alone, too */
     static constexpr bool SHARES_LEFT = GROUPED; /* a group's last tile loses fewer rows */
     static constexpr bool SUMS_OF_WARPS = !GROUPED;
 };
 
 /* What a consumer of tiles in turn asks of an epilogue: its parameter P, and
  *
- *   PARTS           parts of a tile, of which the last half may be lent
+ *   PARTS           parts of a tile, of which the last two may be lent
  *   LENDS, lend     whether it takes accumulators that have been lent, and how they are
  *   bias            that of a tile, which is loaded before the tile is begun
  *   prefetch, start_tile, put, sync, finish_tile   as hopper_epilogue.cuh has them */
@@ -85,7 +90,7 @@ template <class K, int EPILOGUE> struct eg_turn_epilogue : eg_epilogue<K, EPILOG
 template <class K, class E, class P>
 EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared,
                                   uint32_t rank, int warp) {
-    constexpr uint32_t PARTS = E::PARTS, HALF = PARTS / 2;
+    constexpr uint32_t PARTS = E::PARTS, KEPT = PARTS - 2; /* where the others are lent */
     const int consumer = warp / 4;
     bool rehearsal = consumer == 1 && !K::GROUPED; /* the ends of groups may be the predecessor's */
     if (!rehearsal) eg_wait_for_predecessor();
@@ -107,10 +112,10 @@ EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t 
     if (consumer == 1) helps = work.next(), other = work.tile, ring.skip(work.last);
     for (;;) {
         const bool lent = !rehearsal && !work.next();
-        eg_parts parts = {0, rehearsal ? HALF : PARTS};
+        eg_parts parts = {0, rehearsal ? KEPT : PARTS};
         if (lent) {
             if (!E::LENDS || !helps) break;
-            helps = false, parts.begin = HALF;
+            helps = false, parts.begin = KEPT;
             place(other);
             epilogue.start_tile(tile, parts);
             epilogue.sync(); /* the last bias has been read */
@@ -118,7 +123,7 @@ EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t 
             eg_sync_threads<256>(EG_PINGPONG_LENT);
         } else if (!rehearsal) {
             const bool last = work.is_last();
-            if (E::LENDS && last) parts.end = HALF;
+            if (E::LENDS && last) parts.end = KEPT;
             /* Before the turn: in a launch's first tile instructions and tensor maps come from far away, and
              * would keep the products waiting. Later, a tile is placed under the products of the one before.
              */
@@ -172,7 +177,8 @@ EG_DEVICE void eg_consume_any_in_turn(const eg_cuda_hopper &p, uint8_t *memory, 
                                                                              warp);
         }
     }
-    eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_STORE>>(p, p, memory, shared, rank, warp);
+    if constexpr (K::STORES)
+        eg_consume_in_turn<K, eg_turn_epilogue<K, EG_CUDA_STORE>>(p, p, memory, shared, rank, warp);
 }
 
 template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
@@ -196,6 +202,9 @@ template <class K> EG_DEVICE void eg_hopper_pingpong(const eg_cuda_hopper &p) {
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nn_128x##cols, bf16, false, true, cols, true)         \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nt_128x##cols, bf16, false, false, cols, true)        \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_tn_128x##cols, bf16, true, true, cols, false)
+#define EG_HOPPER_PINGPONG_192_KERNELS(type, bf16)                                                           \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nn_128x192, bf16, false, true, 192, true)             \
+    EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_pingpong_nt_128x192, bf16, false, false, 192, true)
 #define EG_HOPPER_GROUPED_KERNELS(type, bf16, cols)                                                          \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_grouped_nn_128x##cols, bf16, false, true, cols, true, true)    \
     EG_HOPPER_PINGPONG_KERNEL(hopper_##type##_grouped_nt_128x##cols, bf16, false, false, cols, true, true)
