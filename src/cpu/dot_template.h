@@ -128,6 +128,10 @@ EG_INLINE void EG_V(dot_rows_of)(const eg_few_rows *x, const eg_dtype dtype) {
         int64_t row = 0;
         for (; row + EG_V(dot_rows) <= x->rows; row += EG_V(dot_rows))
             EG_V(dot_block)(x, row, col, part, dtype, EG_V(dot_rows));
+        if (EG_V(dot_rows) == 4 && row + 3 == x->rows) {
+            EG_V(dot_block)(x, row, col, part, dtype, 3);
+            continue;
+        }
         for (; row + 2 <= x->rows; row += 2) EG_V(dot_block)(x, row, col, part, dtype, 2);
         if (row < x->rows) EG_V(dot_block)(x, row, col, part, dtype, 1);
     }
