@@ -261,6 +261,20 @@ static double loading_of_tiles(const eg_cuda_machine *machine, const eg_cuda_ker
     return bytes * machine->multiprocessors / (rate * grown_of(machine));
 }
 
+/* What column sums of few rows take longer beside a product, by trials of whole calls on an H100: in split
+ * tiles from some k-blocks on, and in kernels for short rows; and kernels that stream columns of weights fall
+ * short of memory's rate where they recompute, which is not explained. */
+static double sums_of_few_rows(const eg_cuda_kernel *row, const eg_cuda_gemm *x, double memory) {
+    const bool streams_cols = row->family == EG_CUDA_STREAMED && (row->takes & EG_CUDA_RIGHT_COLS) != 0 &&
+                              eg_size_of(row->dtype) == 2,
+               splits = row->family == EG_CUDA_TMA_SPLIT && (row->takes & EG_CUDA_FEW_ROWS) != 0,
+               recomputes = x->epilogue == EG_CUDA_ACT_GRAD;
+    if (x->sums == 0) return 0;
+    if (streams_cols && recomputes) return 3.5 + 0.6 * memory;
+    if ((row->takes & EG_CUDA_TALL) != 0 && recomputes) return 2.5;
+    return splits && x->depth >= 8 * (int64_t)row->k_block ? 2 : 0;
+}
+
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,
                              const eg_cuda_costs *costs, const eg_cuda_gemm *x, double saved) {
     const bool clusters = eg_cuda_is_persistent(row);
@@ -287,7 +301,8 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double each = in_turn ? greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
     const double epilogues = epilogue + greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
     const double memory = memory_time(machine, costs, x);
-    return costs->launch + (has_tail ? costs->tail : 0) + epilogues + beside(products * k_blocks, memory);
+    return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) +
+           beside(products * k_blocks, memory);
 }
 
 /* A cluster has all of its tiles, also those outside the result. */
@@ -412,8 +427,9 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double epilogue = (costs->tile + terms_of(costs, x)) * part_of(row, x) / (shares ? splits : 1);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
     const double exposed = k_blocks * exposed_of(row, costs, rounds, blocks / places);
+    const double memory = memory_time(machine, costs, x);
     return costs->launch + exposed + (splits > 1 ? costs->tail * splits / 2 : 0) + epilogue +
-           beside(busy, memory_time(machine, costs, x) * spread_of(row, splits));
+           sums_of_few_rows(row, x, memory) + beside(busy, memory * spread_of(row, splits));
 }
 
 /* A block finishes sixteen columns of each consumer, or more; of a turned tile 32. */

@@ -362,6 +362,30 @@ static void epilogues_run_beside_products(void **state) {
     close_session(&s);
 }
 
+/* ---- What column sums take ---------------------------------------------------------------------- */
+
+/* d_a of a layer with a weight [N, K], times act' of the layer below, and that layer's d_bias. */
+static bool chain_takes(const session *s, const eg_layer *layer, bool sums, const char *kernel) {
+    eg_backward_args args = far_away();
+    args.b.layout = EG_COL_MAJOR;
+    args.chain = (eg_chain){.saved = args.a, .source = EG_SOURCE_PRE, .activation = EG_ACT_GELU};
+    if (sums) args.chain.d_bias = args.d_bias;
+    args.a = args.d_b = (eg_matrix){.data = NULL};
+    args.d_bias = (eg_vector){.data = NULL};
+    return takes_kernel(s, layer, &args, kernel);
+}
+
+/* Split tiles take longer for them than kernels that stream rows. */
+static void sums_of_few_rows_are_not_made_by_split_tiles(void **state) {
+    (void)state;
+    session s;
+    open_session(&s);
+    s.layer.m = 16, s.layer.k = 192, s.layer.n = 768, s.layer.activation = EG_ACT_NONE;
+    assert_true(chain_takes(&s, &s.layer, false, "hopper_bf16_split_16x64"));
+    assert_true(chain_takes(&s, &s.layer, true, "few_bf16_nn_16x64"));
+    close_session(&s);
+}
+
 /* ---- What the copy engine stores ---------------------------------------------------------------- */
 
 /* Results leave in boxes of 16 rows; operands of a product come in larger ones. */
@@ -459,6 +483,7 @@ int main(void) {
         cmocka_unit_test(short_rows_are_copied_as_spans),
         cmocka_unit_test(the_last_tiles_are_split_where_they_leave_clusters_idle),
         cmocka_unit_test(epilogues_run_beside_products),
+        cmocka_unit_test(sums_of_few_rows_are_not_made_by_split_tiles),
         cmocka_unit_test(the_copy_engine_stores_no_end_of_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
