@@ -114,19 +114,10 @@ const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype) {
     return row;
 }
 
-/* Whether the call has no other product beside which the sums of this one could be added up. */
-static bool is_only_product(const eg_op_list *list, const eg_op *op) {
-    for (int i = 0; i < list->ops; i++) {
-        if (list->op[i].kind == EG_GEMM && &list->op[i] != op) return false;
-    }
-    return op->kind == EG_GEMM;
-}
-
 /* Where a kernel leaves several rows of column sums, another one adds them up, mostly beside the products. */
 static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_op *op) {
-    const double alone = 2; /* microseconds more: chains of 40 layers on an H100 */
     if (op->items * eg_cuda_sums_left(c->multiprocessors, row, op) == 1) return 0;
-    return eg_cuda_machine_of(c).calibration->add_up + (is_only_product(c->list, op) ? alone : 0);
+    return eg_cuda_machine_of(c).calibration->add_up;
 }
 
 /* A way to make an operation: by a row, or its product by a row and the rest by another. */

@@ -261,18 +261,19 @@ static double loading_of_tiles(const eg_cuda_machine *machine, const eg_cuda_ker
     return bytes * machine->multiprocessors / (rate * grown_of(machine));
 }
 
-/* What column sums of few rows take longer beside a product, by trials of whole calls on an H100: in split
- * tiles from some k-blocks on, and in kernels for short rows; and kernels that stream columns of weights fall
- * short of memory's rate where they recompute, which is not explained. */
+/* What column sums of few rows take longer beside a product, by trials of whole calls: of a chain in split
+ * tiles, from some k-blocks on; recomputing in kernels for short rows; and in those that stream columns of
+ * weights, which then fall short of memory's rate (why is not known). */
 static double sums_of_few_rows(const eg_cuda_kernel *row, const eg_cuda_gemm *x, double memory) {
     const bool streams_cols = row->family == EG_CUDA_STREAMED && (row->takes & EG_CUDA_RIGHT_COLS) != 0 &&
                               eg_size_of(row->dtype) == 2,
-               splits = row->family == EG_CUDA_TMA_SPLIT && (row->takes & EG_CUDA_FEW_ROWS) != 0,
-               recomputes = x->epilogue == EG_CUDA_ACT_GRAD;
+               splits = row->family == EG_CUDA_TMA_SPLIT && (row->takes & EG_CUDA_FEW_ROWS) != 0 &&
+                        x->depth >= 8 * (int64_t)row->k_block;
     if (x->sums == 0) return 0;
-    if (streams_cols && recomputes) return 3.5 + 0.6 * memory;
-    if ((row->takes & EG_CUDA_TALL) != 0 && recomputes) return 2.5;
-    return splits && x->depth >= 8 * (int64_t)row->k_block ? 2 : 0;
+    if (x->epilogue == EG_CUDA_CHAIN) return splits ? 2 : 0;
+    if (x->epilogue != EG_CUDA_ACT_GRAD) return 0;
+    if (streams_cols) return 3.5 + 0.6 * memory;
+    return (row->takes & EG_CUDA_TALL) != 0 ? 2.5 : 0;
 }
 
 static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kernel *row,

@@ -453,33 +453,6 @@ static void tiles_of_a_cluster_load_for_each_other(void **state) {
     }
 }
 
-/* The sums of a chain are added up beside d_b. Alone it waits for them: a map that has whole ones is faster.
- */
-static void sums_that_nothing_hides_count(void **state) {
-    (void)state;
-    session s;
-    open_session(&s);
-    char text[4096];
-    const eg_layer layer = {
-        .size = sizeof layer, .m = 512, .k = 1024, .n = 1024, .batch = 1, .dtype = EG_BF16};
-    eg_backward_args args = {.size = sizeof args,
-                             .b = dense(1),
-                             .grad = dense(2),
-                             .d_a = dense(3),
-                             .chain = {.saved = dense(4),
-                                       .source = EG_SOURCE_PRE,
-                                       .activation = EG_ACT_GELU,
-                                       .d_bias = {.data = place(6)}},
-                             .workspace = {place(5), 0, (size_t)1 << 30}};
-    assert_ok(eg_backward_plan(s.context, &layer, &args, text, sizeof text));
-    assert_non_null(strstr(text, "hopper_act_grad_product_bf16"));
-    args.a = dense(7), args.d_b = dense(8);
-    assert_ok(eg_backward_plan(s.context, &layer, &args, text, sizeof text));
-    assert_null(strstr(text, "act_grad_product"));
-    assert_non_null(strstr(text, "column_sum_f32"));
-    close_session(&s);
-}
-
 /* Without groups they share left where tiles of two blocks' rows would be more. */
 static void a_cluster_lies_as_takes_fewer_tiles(void **state) {
     enum { K = 512, N = 1024 };
@@ -536,7 +509,6 @@ int main(void) {
                                        cmocka_unit_test(every_item_of_a_chunk_has_to_be_aligned),
                                        cmocka_unit_test(k_blocks_have_the_rows_of_their_group),
                                        cmocka_unit_test(a_cluster_shares_left_or_right),
-                                       cmocka_unit_test(sums_that_nothing_hides_count),
                                        cmocka_unit_test(a_cluster_lies_as_takes_fewer_tiles)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
