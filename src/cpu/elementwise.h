@@ -112,6 +112,43 @@ static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t c
     }
 }
 
+/* A vector of columns of `rows` rows, and a prefetch of those that come next. */
+EG_INLINE void EG_V(sum_vector)(EG_R *sum, const char *from, const eg_dtype dtype, int64_t step,
+                                const EG_V(numbers) some, const int rows) {
+    EG_T total = EG_V(load)(sum);
+    EG_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+        __builtin_prefetch(from + (i + rows) * step);
+        total += EG_V(load_numbers)(from + i * step, dtype, some);
+    }
+    EG_V(store)(sum, total);
+}
+
+EG_INLINE void EG_V(sum_some)(EG_R *sums, const char *from, const eg_dtype dtype, int64_t step, int64_t cols,
+                              const int rows) {
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
+    int64_t j = 0;
+    for (; (j + 1) * EG_LANES <= cols; j++, from += vector)
+        EG_V(sum_vector)(sums + j * EG_LANES, from, dtype, step, EG_V(numbers_of)(EG_LANES, 0), rows);
+    if (j * EG_LANES < cols)
+        EG_V(sum_vector)(sums + j * EG_LANES, from, dtype, step, EG_V(numbers_of)(cols, j), rows);
+}
+
+/* Some rows from end to end: each sum is loaded and stored once for all of them, and each row is a stream of
+ * memory. */
+static void EG_V(sum_rows)(void *sums, const void *rows, eg_dtype dtype, int64_t step, int64_t count,
+                           int64_t cols) {
+    enum { AT_ONCE = 8 };
+    (void)dtype;
+    const char *from = rows;
+#define EG_SUM(type)                                                                                         \
+    for (; count >= AT_ONCE; count -= AT_ONCE, from += AT_ONCE * step)                                       \
+        EG_V(sum_some)(sums, from, type, step, cols, AT_ONCE);                                               \
+    for (; count > 0; count--, from += step) EG_V(sum_some)(sums, from, type, step, cols, 1);
+    EG_BY_STORAGE(dtype, EG_SUM);
+#undef EG_SUM
+}
+
 /* Any operands of other * act'(x). */
 EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
     const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;

@@ -253,9 +253,10 @@ static char *panel_part(const eg_epilogue *e, const eg_tile *tile) {
 
 /* The column sums of the tile's chunk of rows. One thread runs the chunk's tiles, in order. */
 static void *sums_of(const eg_epilogue *e, const eg_tile *tile) {
-    const int64_t chunk = tile->item * eg_cpu_chunks(e->rows) + tile->row / EG_CPU_CHUNK;
+    const int64_t chunk = tile->item * eg_cpu_chunks(e->rows) + tile->row / EG_CPU_CHUNK,
+                  nr = e->kernel->micro.nr;
     char *sums = e->sums + size_of(e, chunk * e->width + tile->col);
-    if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, size_of(e, e->kernel->micro.nr));
+    if (tile->row % EG_CPU_CHUNK == 0) memset(sums, 0, size_of(e, eg_ceil_div(tile->cols, nr) * nr));
     return sums;
 }
 
@@ -493,6 +494,17 @@ bool eg_cpu_epilogue_fetches(const eg_epilogue *e, int64_t cols) {
     const eg_tile tile = {.cols = cols};
     return e->is_grad && e->other != NULL && in_place(e, e->other, &tile) && e->out == NULL &&
            (e->x == NULL || (in_place(e, e->x, &tile) && e->x->dtype == e->other->dtype));
+}
+
+bool eg_cpu_epilogue_only_sums(const eg_epilogue *e) {
+    return e->is_grad && e->sums != NULL && is_read(e->other) && e->x == NULL && e->out == NULL &&
+           e->scale == 1 && e->micro_panels == NULL && !packs_blocks(e);
+}
+
+void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile) {
+    eg_rows rows;
+    memory_rows(&rows, e->other, tile);
+    e->kernel->epilogue.sum_rows(sums_of(e, tile), rows.at, rows.dtype, rows.step, tile->rows, tile->cols);
 }
 
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {

@@ -43,6 +43,11 @@ void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epil
 /* Whether what a map reads of tiles of so many columns can be prefetched on the way, `ahead`. */
 bool eg_cpu_epilogue_fetches(const eg_epilogue *e, int64_t cols);
 
+/* Whether a map does nothing but add up columns of a matrix that lies in rows. */
+bool eg_cpu_epilogue_only_sums(const eg_epilogue *e);
+/* Those of some rows of a chunk, of any number of columns. */
+void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile);
+
 /* Loads what a map reads of a tile, see eg_cpu_touch. */
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile);
 

@@ -289,6 +289,8 @@ typedef struct eg_epilogue_kernels {
 
     /* sums[j] += the j-th number of every row, from top to bottom; whole vectors. */
     void (*add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols);
+    /* The same of rows of `dtype`, `step` bytes apart. */
+    void (*sum_rows)(void *sums, const void *rows, eg_dtype dtype, int64_t step, int64_t count, int64_t cols);
 
     void (*act[EG_ACTIVATIONS])(const eg_elementwise *of);        /* act(x) + other, or act(x) * other */
     void (*act_grad[EG_ACTIVATIONS])(const eg_elementwise *of);   /* other * act'(x) */

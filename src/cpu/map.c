@@ -13,6 +13,7 @@ typedef struct map_job {
     eg_epilogue epilogue;
     int64_t rows, cols, bands, segments;
     int64_t band, segment; /* rows, a multiple of a chunk of column sums, and columns */
+    bool only_sums;        /* of columns: there is no result */
     bool is_far;           /* what it reads comes from memory: not, where steps run block by block */
 } map_job;
 
@@ -33,6 +34,12 @@ static void map_segment(void *arg, int64_t index, int thread) {
     const int64_t end = eg_least(first + job->band, job->rows),
                   cols = eg_least(job->segment, job->cols - col);
     const bool fetches = job->epilogue.ahead > 0;
+    for (tile.row = first; job->only_sums && tile.row < end; tile.row += EG_CPU_CHUNK) {
+        tile.rows = eg_least(EG_CPU_CHUNK, end - tile.row);
+        tile.col = col, tile.cols = cols;
+        eg_cpu_epilogue_sum(&job->epilogue, &tile);
+    }
+    if (job->only_sums) return;
     for (tile.row = first; tile.row < end; tile.row += rows) {
         tile.rows = eg_least(rows, end - tile.row);
         tile.col = col, tile.cols = cols;
@@ -82,6 +89,7 @@ void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
     job->bands = eg_ceil_div(op->rows, job->band);
     job->segments = eg_ceil_div(op->cols, job->segment);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    job->only_sums = eg_cpu_epilogue_only_sums(&job->epilogue);
     if (job->is_far && overlaps(job, op) && eg_cpu_epilogue_fetches(&job->epilogue, eg_least(nr, op->cols)))
         job->epilogue.ahead = eg_cpu_epilogue_rows(kernel);
     eg_cpu_share(run, step->threads, op->items * job->bands * job->segments, map_segment, job);

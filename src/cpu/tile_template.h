@@ -205,5 +205,5 @@ static void EG_V(store_tile)(const void *tile, void *dst, eg_dtype dtype, int64_
 
 #define EG_ELEMENTWISE_FUNCTIONS                                                                             \
     .store = EG_V(store_tile), .stream = EG_V(stream_tile), .add_rows = EG_S(add_rows),                      \
-    .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)}, .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)},                \
-    .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
+    .sum_rows = EG_S(sum_rows), .act = {EG_ACTIVATION_TABLE(EG_ACT_ROW)},                                    \
+    .act_grad = {EG_ACTIVATION_TABLE(EG_GRAD_ROW)}, .act_grad_y = {EG_ACTIVATION_TABLE(EG_GRAD_Y_ROW)}
