@@ -65,6 +65,8 @@ int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step
 /* Little depth: the same for one that writes its result once, row by row. */
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op);
 eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
+/* Columns of a block whose right operand is in L1 at once. */
+int64_t eg_cpu_outer_part(const eg_cpu_kernel *kernel, const eg_op *op);
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 /* Whether such a product stores its sums from registers: it has no epilogue but a bias and relu. */
 bool eg_cpu_stores_sums(const eg_op *op);
@@ -74,7 +76,8 @@ bool eg_cpu_is_whole_lines(const eg_view *x);
 /* Micro-panels of columns that are copied to rows between cache lines at once. */
 enum { EG_CPU_OUTER_PIECE = 10 };
 
-int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t depth); /* of it, the left operand's */
+/* Of it, those of so many rows of the left operand. */
+int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth);
 
 /* Numbers of the compute type in 16 KiB, which stay in L1 beside what streams through it. */
 static inline int64_t eg_cpu_some_of_l1(const eg_cpu_kernel *kernel) {

@@ -243,6 +243,7 @@ static void add_product(eg_cpu_compiler *c, int index) {
         detail->made_blocks = c->made[op->left.id].left;
     detail->single_pass = blocks->single_pass;
     detail->non_temporal = eg_cpu_is_non_temporal(c, op, detail->streams, blocks->threads);
+    if (is_outer) detail->part = (int32_t)eg_cpu_outer_part(c->kernel, op);
     eg_cpu_counts counts = {{0}};
     if (is_outer) {
         eg_cpu_count_outer(c->calibration, c->kernel, op, blocks, detail->non_temporal, &detail->packs,

@@ -251,12 +251,15 @@ double eg_cpu_bytes_stored(const eg_op *op) {
 void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                         const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
                         eg_cpu_counts *counts) {
+    /* as recorded, where each part of the columns was a block, and laid out the left operand anew */
+    eg_cpu_blocks parts = *blocks;
+    parts.nc = eg_cpu_outer_part(row, op);
     const double row_blocks = (double)op->items * (double)eg_ceil_div(op->rows, blocks->mc),
-                 col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
+                 col_blocks = (double)eg_ceil_div(op->cols, parts.nc);
     const double left = col_blocks * (double)op->items * (double)op->rows * (double)op->depth,
                  right = row_blocks * (double)op->cols * (double)op->depth;
     eg_cpu_counts tiles = {{0}};
-    eg_cpu_count_gemm(calibration, row, op, blocks, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
+    eg_cpu_count_gemm(calibration, row, op, &parts, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
     const bool is_stored = eg_cpu_stores_sums(op);

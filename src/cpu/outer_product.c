@@ -33,11 +33,14 @@ typedef struct outer_job {
     bool by_copies;     /* non-temporal stores of rows that begin between cache lines: by way of L1 */
     bool turns_left;    /* the left operand is in micro-panels of its rows */
     int64_t mc, nc, row_blocks, col_blocks;
+    int64_t part;       /* columns whose right operand is in L1 at once, */
+    int64_t left_bytes; /* and from a row of what is laid out of the left operand to the next */
 } outer_job;
 
 typedef struct outer_block {
     int64_t item, col, cols;
     char *spare, *tile, *left, *right, *bias, *copies;
+    bool has_left;         /* all rows of the left operand are laid out, for the parts before */
     eg_micro_operand a, b; /* of some rows, and from the first column on */
     int64_t right_panel;   /* bytes from one micro-panel of the right operand to the next */
 } outer_block;
@@ -46,25 +49,26 @@ typedef struct outer_block {
 static bool is_packed(const outer_side *side) { return side->panels != NULL && !side->widens; }
 
 /* Rows of nr k; zeros in rows that there are not, which make a last tile whole. */
-static void load_left_rows(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
+static void load_left_rows(const outer_job *job, outer_block *x, char *to, int64_t row, int64_t rows) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *a = &job->a.operand;
     const int64_t nr = kernel->micro.nr, depth = job->op->depth;
     const int64_t padded = eg_ceil_div(rows, kernel->micro.mr) * kernel->micro.mr;
-    char *to = x->left;
     x->a = (eg_micro_operand){.at = to, .index_stride = nr, .k_stride = 1, .group_stride = padded * nr};
+    if (x->has_left) return;
     for (int64_t k = 0; k < depth; k += nr, to += (size_t)(padded * nr) * eg_size_of(kernel->compute))
         kernel->pack.load(to, eg_cpu_at(a, x->item, row, k), a->dtype, a->row_stride, a->col_stride, rows,
                           eg_least(nr, depth - k), padded);
 }
 
 /* The same transposed, where rows are neighbours: up to nr of them. */
-static void load_left_panel(const outer_job *job, outer_block *x, int64_t row, int64_t rows) {
+static void load_left_panel(const outer_job *job, outer_block *x, char *to, int64_t row, int64_t rows) {
     const eg_operand *a = &job->a.operand;
     const int64_t nr = job->kernel->micro.nr, depth = job->op->depth;
-    x->a = (eg_micro_operand){.at = x->left, .index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
-    job->kernel->pack.load(x->left, eg_cpu_at(a, x->item, row, 0), a->dtype, a->col_stride, a->row_stride,
-                           depth, rows, depth);
+    x->a = (eg_micro_operand){.at = to, .index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+    if (x->has_left) return;
+    job->kernel->pack.load(to, eg_cpu_at(a, x->item, row, 0), a->dtype, a->col_stride, a->row_stride, depth,
+                           rows, depth);
 }
 
 static const char *right_panels(const outer_job *job, const outer_block *x) {
@@ -233,44 +237,55 @@ static int64_t rows_at_once(const outer_job *job, int64_t row) {
     return job->a.panels != NULL ? nr - (row - eg_div(row, nr) * nr) : nr;
 }
 
-static void run_block(void *arg, int64_t index, int thread) {
-    const outer_job *job = arg;
-    const int64_t nr = job->kernel->micro.nr;
-    const size_t tiles = (size_t)(eg_cpu_epilogue_rows(job->kernel) * nr) * eg_size_of(job->kernel->compute);
-    const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
-    outer_block x = {.item = item,
-                     .col = (index - down * job->col_blocks) * job->nc,
-                     .spare = eg_cpu_scratch(job->run, thread)};
-    const int64_t first = (down - item * job->row_blocks) * job->mc,
-                  end = eg_least(first + job->mc, job->op->rows);
-    x.cols = eg_least(job->nc, job->op->cols - x.col);
-    x.tile = x.spare + (size_t)eg_cpu_spare_numbers(job->kernel) * eg_size_of(job->kernel->compute);
-    x.left = x.tile + tiles;
-    x.right = x.left + (size_t)eg_cpu_outer_left_numbers(job->kernel, job->op->depth) *
-                           eg_size_of(job->kernel->compute);
-    x.bias = x.right + (size_t)(job->op->depth * job->nc) * eg_size_of(job->kernel->compute);
-    x.copies = x.bias + (size_t)job->nc * eg_size_of(job->kernel->compute);
-    x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
-    if (job->finishes) load_bias(job, &x);
+/* All rows of the block with a part of its columns. What the first part lays out of the left operand, the
+ * others find in L2; of one part alone it stays in L1. */
+static void run_part(const outer_job *job, outer_block *x, int64_t first, int64_t end) {
+    if (job->finishes) load_bias(job, x);
     if (is_packed(&job->b)) {
-        find_right(job, &x);
+        find_right(job, x);
     } else {
-        load_right(job, &x);
+        load_right(job, x);
     }
+    char *left = x->left;
     for (int64_t row = first, rows; row < end; row += rows) {
         rows = eg_least(rows_at_once(job, row), end - row);
         if (job->a.panels != NULL) {
-            find_left(job, &x, row);
+            find_left(job, x, row);
         } else if (job->turns_left) {
-            load_left_panel(job, &x, row, rows);
+            load_left_panel(job, x, left, row, rows);
         } else {
-            load_left_rows(job, &x, row, rows);
+            load_left_rows(job, x, left, row, rows);
         }
+        left += rows * job->left_bytes;
         if (job->stores_result) {
-            store_rows(job, &x, row, rows);
+            store_rows(job, x, row, rows);
         } else {
-            run_rows(job, &x, row, rows);
+            run_rows(job, x, row, rows);
         }
+    }
+    x->has_left = true;
+}
+
+static void run_block(void *arg, int64_t index, int thread) {
+    const outer_job *job = arg;
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, depth = job->op->depth;
+    const size_t number = eg_size_of(kernel->compute);
+    const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
+    outer_block x = {.item = item, .spare = eg_cpu_scratch(job->run, thread)};
+    const int64_t first = (down - item * job->row_blocks) * job->mc,
+                  end = eg_least(first + job->mc, job->op->rows);
+    const int64_t col = (index - down * job->col_blocks) * job->nc,
+                  last = eg_least(col + job->nc, job->op->cols);
+    x.tile = x.spare + (size_t)eg_cpu_spare_numbers(kernel) * number;
+    x.right = x.tile + (size_t)(eg_cpu_epilogue_rows(kernel) * nr) * number;
+    x.bias = x.right + (size_t)(depth * job->part) * number;
+    x.copies = x.bias + (size_t)job->part * number;
+    x.left = x.copies + (size_t)(kernel->micro.mr * nr * EG_CPU_OUTER_PIECE) * number;
+    x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
+    for (x.col = col; x.col < last; x.col += job->part) {
+        x.cols = eg_least(job->part, last - x.col);
+        run_part(job, &x, first, end);
     }
     if (job->epilogue.non_temporal) eg_cpu_order_stores();
 }
@@ -299,7 +314,8 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
                        .op = op,
                        .out = eg_cpu_bind(run->call, &op->out),
                        .mc = step->tile_rows,
-                       .nc = step->tile_cols};
+                       .nc = step->tile_cols,
+                       .part = detail->part};
     const bool turned = op->left.transposed;
     find_side(&job->a, job, &op->left, detail->left, turned ? op->depth : op->rows,
               turned ? op->rows : op->depth);
@@ -315,5 +331,8 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     job->is_relu = act != NULL && act->activation == EG_ACT_RELU;
     job->finishes = job->stores_result && (job->epilogue.bias != NULL || job->is_relu);
     job->by_copies = job->epilogue.non_temporal && !eg_cpu_is_whole_lines(&op->out);
+    if (job->nc > job->part)
+        job->left_bytes =
+            eg_cpu_outer_left_numbers(job->kernel, 1, op->depth) * (int64_t)eg_size_of(job->kernel->compute);
     eg_cpu_share(run, step->threads, op->items * job->row_blocks * job->col_blocks, run_block, job);
 }

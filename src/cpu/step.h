@@ -49,6 +49,7 @@ typedef struct eg_cpu_step {
     bool same_fork;       /* needs nothing of the step before: one fork and join for both, */
     int fork_threads;     /* for which the first of such steps says how many threads there are */
     uint8_t streams;      /* GEMM: eg_cpu_streams */
+    int32_t part;         /* outer products: columns whose right operand is in L1 at once */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 

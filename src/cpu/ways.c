@@ -247,7 +247,8 @@ static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way
     eg_cpu_count_outer(c->calibration, c->kernel, op, &x.blocks, eg_cpu_is_non_temporal(c, op, x.streams, 1),
                        &eg_cpu_no_layouts, &counts);
     const double alone = eg_cpu_estimate(c->costs, &counts);
-    const int64_t units = eg_cpu_count_blocks(op, &x.blocks);
+    const eg_cpu_blocks small = eg_cpu_outer_blocks(c->kernel, most_threads, op);
+    const int64_t units = eg_cpu_count_blocks(op, &small);
     const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
     x.blocks = eg_cpu_outer_blocks(c->kernel, threads, op);
     x.time = eg_cpu_time_on(c->calibration, threads, alone, units);
