@@ -365,14 +365,26 @@ int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step
 
 /* ---- Little depth: outer_product.c --------------------------------------------------------------------- */
 
-bool eg_cpu_stores_sums(const eg_op *op) {
+/* And a vector of `pre` is stored like one of the result. */
+static bool is_stored_alike(const eg_term *term, const eg_view *out) {
+    return term->kind == EG_TERM_STORE && term->view.space == EG_OPERAND && term->view.col_stride == 1 &&
+           out->col_stride == 1 && term->view.dtype == out->dtype;
+}
+
+static bool stores_sums(const eg_op *op, bool with_pre) {
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
         const bool is_plain = term->activation == EG_ACT_NONE || term->activation == EG_ACT_RELU;
-        if (term->kind != EG_TERM_BIAS && !(term->kind == EG_TERM_ACT && is_plain)) return false;
+        if (term->kind != EG_TERM_BIAS && !(term->kind == EG_TERM_ACT && is_plain) &&
+            !(with_pre && is_stored_alike(term, &op->out)))
+            return false;
     }
     return !op->accumulate && op->out.space == EG_OPERAND;
 }
+
+bool eg_cpu_stores_sums(const eg_op *op) { return stores_sums(op, false); }
+
+bool eg_cpu_outer_stores_sums(const eg_op *op) { return stores_sums(op, true); }
 
 bool eg_cpu_is_whole_lines(const eg_view *x) {
     const uint64_t distances =
@@ -408,7 +420,7 @@ eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, cons
     enum { MOST = 4 * EG_CPU_CHUNK, BLOCKS_A_THREAD = 4 };
     const int64_t part = eg_cpu_outer_part(kernel, op), parts = eg_ceil_div(op->cols, part);
     const double enough = BLOCKS_A_THREAD * (double)threads, across = (double)op->items * (double)parts;
-    int64_t rows = eg_cpu_stores_sums(op) ? MOST : EG_CPU_CHUNK, wide = parts;
+    int64_t rows = eg_cpu_outer_stores_sums(op) ? MOST : EG_CPU_CHUNK, wide = parts;
     while (rows > EG_CPU_CHUNK && across * (double)eg_ceil_div(op->rows, rows) < enough) rows /= 2;
     const double blocks = across * (double)eg_ceil_div(op->rows, rows);
     if (threads > 1 && blocks < enough * (double)parts) wide = (int64_t)(blocks / enough);

@@ -70,6 +70,8 @@ int64_t eg_cpu_outer_part(const eg_cpu_kernel *kernel, const eg_op *op);
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 /* Whether such a product stores its sums from registers: it has no epilogue but a bias and relu. */
 bool eg_cpu_stores_sums(const eg_op *op);
+/* The same of outer products, which may store `pre` beside it. */
+bool eg_cpu_outer_stores_sums(const eg_op *op);
 /* Whether rows are cache lines, and whole ones but for the last. */
 bool eg_cpu_is_whole_lines(const eg_view *x);
 

@@ -251,7 +251,8 @@ double eg_cpu_bytes_stored(const eg_op *op) {
 void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                         const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
                         eg_cpu_counts *counts) {
-    /* as recorded, where each part of the columns was a block, and laid out the left operand anew */
+    /* as recorded: each part of the columns was a block, which laid out the left operand anew, and `pre` was
+     * stored by an epilogue */
     eg_cpu_blocks parts = *blocks;
     parts.nc = eg_cpu_outer_part(row, op);
     const double row_blocks = (double)op->items * (double)eg_ceil_div(op->rows, blocks->mc),

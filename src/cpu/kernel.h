@@ -144,9 +144,9 @@ typedef struct eg_little_depth {
     const void *bias;  /* of the compute type, for whole micro-panels: added to every row; NULL: none */
     bool relu;         /* and then the larger of that and 0 */
     bool non_temporal; /* stores bypass the caches; whole cache lines only */
-    eg_dtype dtype;    /* of the result */
-    char *out;
-    int64_t out_step; /* bytes from row to row of it */
+    eg_dtype dtype;    /* of the result, and of `pre` */
+    char *out, *pre;   /* pre: the sums and the bias, without relu; NULL: not wanted */
+    int64_t out_step, pre_step; /* bytes from row to row of each */
     int64_t rows, cols, depth;
 } eg_little_depth;
 

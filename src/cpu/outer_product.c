@@ -27,11 +27,12 @@ typedef struct outer_job {
     eg_epilogue epilogue;
     outer_side a, b;
     eg_operand out;
-    bool stores_result; /* from registers: no epilogue */
-    bool finishes;      /* with a bias or relu, */
-    bool is_relu;       /* or both */
-    bool by_copies;     /* non-temporal stores of rows that begin between cache lines: by way of L1 */
-    bool turns_left;    /* the left operand is in micro-panels of its rows */
+    const eg_operand *pre; /* NULL: none */
+    bool stores_result;    /* from registers: no epilogue */
+    bool finishes;         /* with a bias or relu, */
+    bool is_relu;          /* or both */
+    bool by_copies;        /* non-temporal stores of rows that begin between cache lines: by way of L1 */
+    bool turns_left;       /* the left operand is in micro-panels of its rows */
     int64_t mc, nc, row_blocks, col_blocks;
     int64_t part;       /* columns whose right operand is in L1 at once, */
     int64_t left_bytes; /* and from a row of what is laid out of the left operand to the next */
@@ -207,21 +208,25 @@ static void copy_rows(const outer_job *job, const outer_block *x, const eg_littl
 
 /* Without an epilogue, sums are rounded and stored from registers. */
 static void store_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
-    const eg_little_depth of = {.left = x->a.at,
-                                .right = x->b.at,
-                                .left_group = x->a.group_stride,
-                                .right_panel = is_packed(&job->b) ? job->b.numbers
-                                                                  : job->op->depth * job->kernel->micro.nr,
-                                .left_is_transposed = x->a.index_stride == 1,
-                                .bias = job->finishes ? x->bias : NULL,
-                                .relu = job->is_relu,
-                                .non_temporal = job->epilogue.non_temporal && !job->by_copies,
-                                .dtype = job->out.dtype,
-                                .out = eg_cpu_at(&job->out, x->item, row, x->col),
-                                .out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype),
-                                .rows = rows,
-                                .cols = x->cols,
-                                .depth = job->op->depth};
+    eg_little_depth of = {.left = x->a.at,
+                          .right = x->b.at,
+                          .left_group = x->a.group_stride,
+                          .right_panel =
+                              is_packed(&job->b) ? job->b.numbers : job->op->depth * job->kernel->micro.nr,
+                          .left_is_transposed = x->a.index_stride == 1,
+                          .bias = job->finishes ? x->bias : NULL,
+                          .relu = job->is_relu,
+                          .non_temporal = job->epilogue.non_temporal && !job->by_copies,
+                          .dtype = job->out.dtype,
+                          .out = eg_cpu_at(&job->out, x->item, row, x->col),
+                          .out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype),
+                          .rows = rows,
+                          .cols = x->cols,
+                          .depth = job->op->depth};
+    if (job->pre != NULL) {
+        of.pre = eg_cpu_at(job->pre, x->item, row, x->col);
+        of.pre_step = job->pre->row_stride * (int64_t)eg_size_of(job->pre->dtype);
+    }
     if (job->by_copies) {
         copy_rows(job, x, &of);
     } else {
@@ -322,13 +327,14 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     find_side(&job->b, job, &op->right, detail->right, op->depth, op->cols);
     job->row_blocks = eg_ceil_div(op->rows, job->mc);
     job->col_blocks = eg_ceil_div(op->cols, job->nc);
-    job->stores_result = eg_cpu_stores_sums(op) && job->out.data != NULL;
+    job->stores_result = eg_cpu_outer_stores_sums(op) && job->out.data != NULL;
     job->turns_left = job->a.panels != NULL ? turned
                                             : job->stores_result && job->a.operand.row_stride == 1 &&
                                                   job->a.operand.col_stride != 1;
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
     job->is_relu = act != NULL && act->activation == EG_ACT_RELU;
+    job->pre = job->stores_result ? job->epilogue.pre : NULL;
     job->finishes = job->stores_result && (job->epilogue.bias != NULL || job->is_relu);
     job->by_copies = job->epilogue.non_temporal && !eg_cpu_is_whole_lines(&op->out);
     if (job->nc > job->part)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of little depth that have no epilogue but a bias and relu, such as d_b of few rows: sums are
- * rounded and stored from registers, tile after tile along the rows. Part of kernel_template.h. The sums are
- * those of the micro-kernel.
+ * rounded and stored from registers, tile after tile along the rows, and `pre` with them. Part of
+ * kernel_template.h. The sums are those of the micro-kernel.
  *
  * A tile has `rows` rows of `width` micro-panels, mr of both together. Two of 16-bit numbers are whole
  * cache lines where one is not. */
@@ -9,27 +9,27 @@
 /* `depth` k of a tile. Of both strides of the left operand one is 1 and the other one nr, as constants. */
 EG_INLINE void EG_V(outer_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *left, const int64_t index_stride,
                                 const int64_t k_stride, const EG_R *right, int64_t panel, int64_t depth,
-                                const int rows, const int width) {
+                                const int rows, const int width, const int nv) {
     EG_PARTS(2)
     for (int64_t k = 0; k < depth; k++) {
         EG_UNROLL(2)
         for (int p = 0; p < width; p++) {
             EG_T b[EG_NV];
             EG_UNROLL(8)
-            for (int j = 0; j < EG_NV; j++) b[j] = EG_V(load)(right + p * panel + k * EG_NR + j * EG_LANES);
+            for (int j = 0; j < nv; j++) b[j] = EG_V(load)(right + p * panel + k * EG_NR + j * EG_LANES);
             EG_UNROLL(16)
             for (int i = 0; i < rows; i++) {
                 const EG_T a = EG_V(splat)(left[i * index_stride + k * k_stride]);
-                EG_T *const to = sum + (i * width + p) * EG_NV;
+                EG_T *const to = sum + (i * width + p) * nv;
                 EG_UNROLL(8)
-                for (int j = 0; j < EG_NV; j++) to[j] = EG_V(fma)(a, b[j], to[j]);
+                for (int j = 0; j < nv; j++) to[j] = EG_V(fma)(a, b[j], to[j]);
             }
         }
     }
 }
 
-EG_INLINE void EG_V(put_sums)(EG_R *to, int64_t step, const EG_T sum[EG_MR * EG_NV], const int rows,
-                              const int vectors, const bool non_temporal) {
+EG_INLINE void EG_V(put_sums)(EG_R *to, int64_t step, const EG_T *sum, const int rows, const int vectors,
+                              const bool non_temporal) {
     EG_UNROLL(16)
     for (int i = 0; i < rows; i++, to += step) {
         EG_UNROLL(8)
@@ -40,12 +40,12 @@ EG_INLINE void EG_V(put_sums)(EG_R *to, int64_t step, const EG_T sum[EG_MR * EG_
     }
 }
 
-/* What an epilogue of a bias, and perhaps of relu, makes of the sums. */
+/* What an epilogue of a bias, and perhaps of relu, makes of the sums. NULL: no bias. */
 EG_INLINE void EG_V(finish_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *bias, const bool relu, const int rows,
                                  const int vectors) {
     EG_UNROLL(8)
     for (int j = 0; j < vectors; j++) {
-        const EG_T b = EG_V(load)(bias + j * EG_LANES);
+        const EG_T b = bias != NULL ? EG_V(load)(bias + j * EG_LANES) : EG_V(splat)((EG_R)-0.0);
         EG_UNROLL(16)
         for (int i = 0; i < rows; i++) sum[i * vectors + j] = EG_V(finish_sum)(sum[i * vectors + j], b, relu);
     }
@@ -62,36 +62,86 @@ EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int row
     }
 }
 
-/* One tile, of which there may be fewer rows and columns. */
-EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right,
-                                const EG_R *bias, char *out, const char *next, int64_t rows_left,
-                                int64_t cols_left, const bool transposed, const eg_dtype dtype,
-                                const int rows, const int width) {
-    EG_T sum[EG_MR * EG_NV] = {{0}};
-    if (!x->non_temporal) EG_V(prefetch_tile)(next, x->out_step, rows, width * EG_NR * EG_V(size_of)(dtype));
-    for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
-        const int64_t count = k < EG_NR ? k : EG_NR;
-        if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width);
-        if (!transposed) EG_V(outer_sums)(sum, left, EG_NR, 1, right, x->right_panel, count, rows, width);
-    }
-    if (bias != NULL && x->relu) {
-        EG_V(finish_sums)(sum, bias, true, rows, width * EG_NV);
-    } else if (bias != NULL) {
-        EG_V(finish_sums)(sum, bias, false, rows, width * EG_NV);
-    }
-    if (rows_left < rows || cols_left < width * EG_NR || !EG_V(stores_sums)(dtype)) {
-        EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
-        EG_V(put_sums)(tile, EG_NR, sum, rows, EG_NV, false);
+/* Numbers of a tile, of which there may be fewer rows and columns. */
+EG_INLINE void EG_V(put_tile)(char *out, int64_t step, const EG_T *sum, int64_t rows_left, int64_t cols_left,
+                              const bool non_temporal, const eg_dtype dtype, const int rows,
+                              const int vectors) {
+    if (rows_left < rows || cols_left < vectors * EG_LANES || !EG_V(stores_sums)(dtype)) {
+        EG_R tile[EG_MR * EG_NR] = {0}; /* of one micro-panel */
+        EG_V(put_sums)(tile, EG_NR, sum, rows, vectors < EG_NV ? vectors : EG_NV, false);
         EG_V(store_dense)
-        (tile, out, dtype, x->out_step, rows_left < rows ? rows_left : rows,
-         cols_left < EG_NR ? cols_left : EG_NR);
-    } else if (EG_V(is_own_type)(dtype) && x->non_temporal) {
+        (tile, out, dtype, step, rows_left < rows ? rows_left : rows, cols_left < EG_NR ? cols_left : EG_NR);
+    } else if (EG_V(is_own_type)(dtype) && non_temporal) {
         EG_V(put_sums)
-        ((EG_R *)(void *)out, x->out_step / (int64_t)sizeof(EG_R), sum, rows, width * EG_NV, true);
+        ((EG_R *)(void *)out, step / (int64_t)sizeof(EG_R), sum, rows, vectors, true);
     } else {
         EG_UNROLL(16)
-        for (int i = 0; i < rows; i++)
-            EG_V(store_sums)(out + i * x->out_step, sum + i * width * EG_NV, dtype, width * EG_NV);
+        for (int i = 0; i < rows; i++) EG_V(store_sums)(out + i * step, sum + i * vectors, dtype, vectors);
+    }
+}
+
+/* Where a tile and the one after it are stored, and what bias they have. */
+typedef struct EG_V(outer_place) {
+    char *out, *pre; /* NULL: none */
+    const EG_R *bias;
+    int64_t to_next, pre_to_next; /* bytes */
+} EG_V(outer_place);
+
+/* One tile, and a prefetch of the lines of the next. */
+EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right,
+                                const EG_V(outer_place) * at, int64_t rows_left, int64_t cols_left,
+                                const bool transposed, const eg_dtype dtype, const int rows, const int width,
+                                const int nv) {
+    const int vectors = width * nv;
+    const int64_t bytes = vectors * EG_LANES * EG_V(size_of)(dtype);
+    const EG_R *bias = at->bias;
+    EG_T sum[EG_MR * EG_NV] = {{0}};
+    if (!x->non_temporal) {
+        EG_V(prefetch_tile)(at->out + at->to_next, x->out_step, rows, bytes);
+        if (at->pre != NULL) EG_V(prefetch_tile)(at->pre + at->pre_to_next, x->pre_step, rows, bytes);
+    }
+    for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
+        const int64_t count = k < EG_NR ? k : EG_NR;
+        if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width, nv);
+        if (!transposed) EG_V(outer_sums)(sum, left, EG_NR, 1, right, x->right_panel, count, rows, width, nv);
+    }
+    if (at->pre != NULL) {
+        EG_V(finish_sums)(sum, bias, false, rows, vectors);
+        EG_V(put_tile)
+        (at->pre, x->pre_step, sum, rows_left, cols_left, x->non_temporal, dtype, rows, vectors);
+        if (x->relu) EG_V(finish_sums)(sum, NULL, true, rows, vectors);
+    } else if (bias != NULL && x->relu) {
+        EG_V(finish_sums)(sum, bias, true, rows, vectors);
+    } else if (bias != NULL) {
+        EG_V(finish_sums)(sum, bias, false, rows, vectors);
+    }
+    EG_V(put_tile)(at->out, x->out_step, sum, rows_left, cols_left, x->non_temporal, dtype, rows, vectors);
+}
+
+/* To the tile on the right. */
+EG_INLINE void EG_V(outer_right)(EG_V(outer_place) * at, const eg_dtype dtype, const int width) {
+    const int64_t bytes = width * EG_NR * EG_V(size_of)(dtype);
+    at->out += bytes;
+    if (at->pre != NULL) at->pre += bytes;
+    if (at->bias != NULL) at->bias += width * EG_NR;
+}
+
+/* A tile of fewer vectors than a micro-panel has, of the compute type: others take as long to convert. A
+ * function of its own: within that of whole tiles, it would take registers from them. */
+static __attribute__((noinline)) void EG_V(outer_tail)(const eg_little_depth *x, const EG_R *left,
+                                                       const EG_R *right, const EG_V(outer_place) * at,
+                                                       int64_t rows_left, int64_t cols_left) {
+    enum { MOST = EG_NV > 2 ? EG_NV - 1 : 1 };
+    const eg_dtype own = EG_REAL_BITS == 64 ? EG_F64 : EG_F32;
+    const bool transposed = x->left_is_transposed;
+    if (cols_left > EG_LANES && transposed) {
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, own, EG_MR, 1, MOST);
+    } else if (cols_left > EG_LANES) {
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, own, EG_MR, 1, MOST);
+    } else if (transposed) {
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, own, EG_MR, 1, 1);
+    } else {
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, own, EG_MR, 1, 1);
     }
 }
 
@@ -102,21 +152,28 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
     const int64_t panel_bytes = EG_NR * EG_V(size_of)(dtype);
     const EG_R *left = x->left;
     for (int64_t row = 0; row < x->rows; row += rows, left += rows * (transposed ? 1 : EG_NR)) {
-        const EG_R *right = x->right, *bias = x->bias;
-        char *out = x->out + row * x->out_step;
-        const char *below = out + rows * x->out_step;
-        int64_t cols = x->cols;
+        const EG_R *right = x->right;
+        EG_V(outer_place) at = {.out = x->out + row * x->out_step, .bias = x->bias};
+        int64_t cols = x->cols, done = 0; /* bytes of the rows */
+        if (x->pre != NULL) at.pre = x->pre + row * x->pre_step;
         for (; width > 1 && cols >= width * EG_NR && x->rows - row >= rows; cols -= width * EG_NR) {
-            const char *next = cols > width * EG_NR ? out + width * panel_bytes : below;
-            EG_V(outer_tile)(x, left, right, bias, out, next, rows, cols, transposed, dtype, rows, width);
-            right += width * x->right_panel, out += width * panel_bytes;
-            if (bias != NULL) bias += width * EG_NR;
+            const bool ends = cols <= width * EG_NR;
+            at.to_next = ends ? rows * x->out_step - done : width * panel_bytes;
+            at.pre_to_next = ends ? rows * x->pre_step - done : width * panel_bytes;
+            EG_V(outer_tile)(x, left, right, &at, rows, cols, transposed, dtype, rows, width, EG_NV);
+            EG_V(outer_right)(&at, dtype, width);
+            right += width * x->right_panel, done += width * panel_bytes;
         }
-        for (; cols > 0; cols -= EG_NR, right += x->right_panel, out += panel_bytes) {
-            const char *next = cols > EG_NR ? out + panel_bytes : below;
-            EG_V(outer_tile)
-            (x, left, right, bias, out, next, x->rows - row, cols, transposed, dtype, rows, 1);
-            if (bias != NULL) bias += EG_NR;
+        for (; cols > 0; cols -= EG_NR, right += x->right_panel, done += panel_bytes) {
+            at.to_next = cols <= EG_NR ? rows * x->out_step - done : panel_bytes;
+            at.pre_to_next = cols <= EG_NR ? rows * x->pre_step - done : panel_bytes;
+            if (EG_V(is_own_type)(dtype) && cols <= EG_NR - EG_LANES) {
+                EG_V(outer_tail)(x, left, right, &at, x->rows - row, cols);
+            } else {
+                EG_V(outer_tile)
+                (x, left, right, &at, x->rows - row, cols, transposed, dtype, rows, 1, EG_NV);
+            }
+            EG_V(outer_right)(&at, dtype, 1);
         }
     }
 }
