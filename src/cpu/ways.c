@@ -42,9 +42,9 @@ bool eg_cpu_is_mapped(const eg_op_list *list, int id) {
 
 /* ---- How they are stored ------------------------------------------------------------------------ */
 
-/* Smaller results stay in L2 until they are read. Vectors of half a line write a line in two parts, and
- * non-temporal stores of parts are slower than a last-level cache, on some processors slower than memory: for
- * such results the calibration says how large they are. */
+/* Results that are smaller stay in L2 until they are read. Vectors of half a line write a line in two parts,
+ * and non-temporal stores of parts are slower than a last-level cache, on some processors slower than memory:
+ * for such results the calibration says how large they are. */
 enum { KEPT_A_THREAD = 1 << 20 }; /* bytes */
 
 static bool is_whole_matrix(const eg_view *x) { return x->space == EG_OPERAND && eg_cpu_is_whole_lines(x); }
@@ -78,7 +78,7 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
                            out.dtype == c->kernel->compute && out.align >= (int)eg_size_of(out.dtype) &&
                            op->depth < c->kernel->blocking.copied_below;
     return by_lines && (is_long || is_outer) && (by_copies || eg_cpu_is_whole_lines(&out)) &&
-           bytes > (double)threads * (in_parts ? c->calibration->streams : KEPT_A_THREAD);
+           bytes >= (double)threads * (in_parts ? c->calibration->streams : KEPT_A_THREAD);
 }
 
 /* ---- Ways --------------------------------------------------------------------------------------- */
