@@ -392,6 +392,19 @@ bool eg_cpu_is_whole_lines(const eg_view *x) {
     return x->col_stride == 1 && x->align >= 64 && (distances & 63) == 0;
 }
 
+static bool is_in_numbers(const eg_view *x) {
+    return x->col_stride == 1 && x->align >= (int)eg_size_of(x->dtype);
+}
+
+bool eg_cpu_outer_copies(const eg_cpu_kernel *kernel, const eg_op *op) {
+    const eg_term *stored = eg_term_of(op, EG_TERM_STORE);
+    const eg_view *pre = stored != NULL ? &stored->view : &op->out;
+    const bool half_lines = (kernel->needs & EG_CPU_AVX512) == 0,
+               whole = eg_cpu_is_whole_lines(&op->out) && eg_cpu_is_whole_lines(pre);
+    return eg_cpu_outer_stores_sums(op) && op->depth < kernel->blocking.copied_below && whole == half_lines &&
+           op->out.dtype == kernel->compute && is_in_numbers(&op->out) && is_in_numbers(pre);
+}
+
 /* Up to so many k, whole micro-panels of every row still fit the right operand's part of L1. The tile loop is
  * as fast beyond 48, but for large results of a transposed left operand: there it waits for each line. */
 static int64_t most_depth(const eg_op *op) {
@@ -445,6 +458,6 @@ int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
     const int64_t nr = kernel->micro.nr, part = eg_cpu_detail(step)->part;
     const int64_t rows = step->tile_cols > part ? step->tile_rows + nr : EG_CPU_CHUNK;
     return eg_cpu_epilogue_rows(kernel) * nr + step->k_block * part + part +
-           kernel->micro.mr * nr * EG_CPU_OUTER_PIECE +
+           2 * kernel->micro.mr * nr * EG_CPU_OUTER_PIECE +
            eg_cpu_outer_left_numbers(kernel, rows, step->k_block);
 }

@@ -72,6 +72,9 @@ int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 bool eg_cpu_stores_sums(const eg_op *op);
 /* The same of outer products, which may store `pre` beside it. */
 bool eg_cpu_outer_stores_sums(const eg_op *op);
+/* Whether rows of it may bypass the caches by way of L1: those that begin between cache lines; and whole
+ * lines by vectors of half a line, of which two would otherwise not follow each other. */
+bool eg_cpu_outer_copies(const eg_cpu_kernel *kernel, const eg_op *op);
 /* Whether rows are cache lines, and whole ones but for the last. */
 bool eg_cpu_is_whole_lines(const eg_view *x);
 

@@ -180,8 +180,17 @@ static void run_rows(const outer_job *job, outer_block *x, int64_t row, int64_t 
     x->b.at = right;
 }
 
-/* The same, by pieces that stay in L1 until each row of them is stored. Short rows that follow each other are
- * stored as one: each end of what is stored shares a cache line, which has to be read first. */
+/* Stores a piece of the result, or of `pre`. Short rows that follow each other are stored as one: each end of
+ * what is stored shares a cache line, which has to be read first. */
+static void stream_piece(const outer_job *job, char *to, int64_t to_step, const char *from, int64_t from_step,
+                         int64_t rows, int64_t cols) {
+    const int64_t size = (int64_t)eg_size_of(job->kernel->compute);
+    if (to_step == from_step && from_step == cols * size) cols *= rows, rows = 1;
+    for (int64_t i = 0; i < rows; i++)
+        job->kernel->micro.stream_row(to + i * to_step, from + i * from_step, cols);
+}
+
+/* The same, by pieces that stay in L1 until each row of them is stored. */
 static void copy_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr, size = (int64_t)eg_size_of(kernel->compute),
@@ -189,19 +198,22 @@ static void copy_rows(const outer_job *job, const outer_block *x, const eg_littl
     const bool follow = all->cols <= most && all->out_step == all->cols * size;
     const int64_t at_once = follow ? eg_div(most, all->cols) * mr : mr;
     eg_little_depth of = *all;
-    of.out_step = follow ? all->out_step : most * size;
+    of.out_step = of.pre_step = follow ? all->out_step : most * size;
+    of.out = x->copies;
+    if (all->pre != NULL) of.pre = x->copies + most * mr * size;
     for (int64_t row = 0; row < all->rows; row += at_once) {
         of.left = (const char *)all->left + row * x->a.index_stride * size;
         of.rows = eg_least(at_once, all->rows - row);
         for (int64_t col = 0; col < all->cols; col += most) {
-            char *to = all->out + row * all->out_step + col * size;
             of.right = (const char *)all->right + eg_div(col, nr) * all->right_panel * size;
             of.cols = eg_least(most, all->cols - col);
-            of.out = x->copies;
+            if (all->bias != NULL) of.bias = (const char *)all->bias + col * size;
             kernel->micro.outer(&of);
-            const int64_t rows = follow ? 1 : of.rows, numbers = follow ? of.rows * of.cols : of.cols;
-            for (int64_t i = 0; i < rows; i++)
-                kernel->micro.stream_row(to + i * all->out_step, x->copies + i * of.out_step, numbers);
+            stream_piece(job, all->out + row * all->out_step + col * size, all->out_step, of.out, of.out_step,
+                         of.rows, of.cols);
+            if (of.pre != NULL)
+                stream_piece(job, all->pre + row * all->pre_step + col * size, all->pre_step, of.pre,
+                             of.pre_step, of.rows, of.cols);
         }
     }
 }
@@ -286,7 +298,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     x.right = x.tile + (size_t)(eg_cpu_epilogue_rows(kernel) * nr) * number;
     x.bias = x.right + (size_t)(depth * job->part) * number;
     x.copies = x.bias + (size_t)job->part * number;
-    x.left = x.copies + (size_t)(kernel->micro.mr * nr * EG_CPU_OUTER_PIECE) * number;
+    x.left = x.copies + (size_t)(2 * kernel->micro.mr * nr * EG_CPU_OUTER_PIECE) * number;
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
     for (x.col = col; x.col < last; x.col += job->part) {
         x.cols = eg_least(job->part, last - x.col);
@@ -336,7 +348,7 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     job->is_relu = act != NULL && act->activation == EG_ACT_RELU;
     job->pre = job->stores_result ? job->epilogue.pre : NULL;
     job->finishes = job->stores_result && (job->epilogue.bias != NULL || job->is_relu);
-    job->by_copies = job->epilogue.non_temporal && !eg_cpu_is_whole_lines(&op->out);
+    job->by_copies = job->epilogue.non_temporal && eg_cpu_outer_copies(job->kernel, op);
     if (job->nc > job->part)
         job->left_bytes =
             eg_cpu_outer_left_numbers(job->kernel, 1, op->depth) * (int64_t)eg_size_of(job->kernel->compute);

@@ -67,18 +67,17 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
     const bool turns = eg_cpu_is_amx(c->kernel) && op->out.row_stride == 1 && op->out.col_stride != 1;
     const eg_view out = turns ? eg_transposed(op->out) : op->out; /* as it is stored: epilogue.c */
     const bool by_lines = eg_cpu_is_amx(c->kernel) || out.dtype == c->kernel->compute;
-    if ((!eg_is_bare(op) && !(by_lines && is_activation(op))) || op->accumulate) return false;
-    const double bytes = eg_cpu_bytes_stored(op);
+    const bool is_outer = streams == EG_CPU_STREAMS_RESULT,
+               copies = is_outer && eg_cpu_outer_copies(c->kernel, op);
+    if (op->accumulate || (!copies && !eg_is_bare(op) && !(by_lines && is_activation(op)))) return false;
     const bool is_long = op->depth < c->kernel->blocking.non_temporal_below;
     const bool in_parts = !eg_cpu_is_amx(c->kernel) && (c->kernel->needs & EG_CPU_AVX512) == 0;
-    const bool is_outer = streams == EG_CPU_STREAMS_RESULT;
     if (is_outer && op->terms == 0 && out.dtype == EG_F32 && (double)op->depth < c->calibration->cached)
         return false;
-    const bool by_copies = is_outer && op->terms == 0 && out.col_stride == 1 &&
-                           out.dtype == c->kernel->compute && out.align >= (int)eg_size_of(out.dtype) &&
-                           op->depth < c->kernel->blocking.copied_below;
-    return by_lines && (is_long || is_outer) && (by_copies || eg_cpu_is_whole_lines(&out)) &&
-           bytes >= (double)threads * (in_parts ? c->calibration->streams : KEPT_A_THREAD);
+    const double never = 1e18, parts = c->calibration->streams;
+    const double least = in_parts && (!copies || parts >= never) ? parts : KEPT_A_THREAD;
+    return by_lines && (is_long || is_outer) && (copies || eg_cpu_is_whole_lines(&out)) &&
+           eg_cpu_bytes_stored(op) >= (double)threads * least;
 }
 
 /* ---- Ways --------------------------------------------------------------------------------------- */
