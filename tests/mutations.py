@@ -151,6 +151,8 @@ MUTATIONS = [
      "right + p * panel + k * EG_NR", "right + k * EG_NR"),
     ("outer products: a last tile has all its rows", "src/cpu/outer_template.h",
      "rows_left < rows ? rows_left : rows", "rows"),
+    ("a pack whose column is a row is the pack of its transpose", "src/cpu/few_rows.c",
+     "const eg_view pack = eg_transposed(job->product.left);", "const eg_view pack = job->product.left;"),
     ("outer products: copies of pre are those of the result", "src/cpu/outer_product.c",
      "of.pre = x->copies + most * mr * size;", "of.pre = x->copies;"),
     ("outer products: where pre is stored, there is no relu", "src/cpu/outer_template.h",

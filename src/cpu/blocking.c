@@ -253,7 +253,8 @@ int64_t eg_cpu_units(const eg_cpu_kernel *kernel, const eg_op *x) {
 
 /* ---- Few rows and few columns: few_rows.c -------------------------------------------------------------- */
 
-/* Rows of the result in a block of few columns: whole tiles, micro-panels and chunks of column sums. */
+/* Rows of the result in a block of few columns: whole tiles, micro-panels and chunks of column sums. The few
+ * columns are laid out for each. */
 enum { ROWS_A_BLOCK = 192 };
 
 /* Whether the product's operand can be streamed: its rows or its columns are contiguous, and no other item of
@@ -305,8 +306,8 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
 /* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
  * where columns are neighbours, a block has a LONG piece of each row, as far as the sums of all rows stay in
  * L2; those of one row stay in L1. Where they are not, it is one micro-panel, whose columns are read from end
- * to end, or some of SHORT columns; from a pack some, as a core reads several streams of memory faster than
- * one. */
+ * to end, or some of SHORT columns, or more where each block lays out the left operand; from a pack some, as
+ * a core reads several streams of memory faster than one. */
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
     enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
     const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
@@ -315,7 +316,9 @@ static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int t
     if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
     if (op->right.col_stride != 1) {
         const int64_t bytes = nr * op->depth * (int64_t)eg_size_of(op->right.dtype);
-        return nr * eg_least(at_least_one(SHORT / at_least_one(bytes)), even);
+        const int64_t least = is_gathered(&op->left) ? ROWS_A_BLOCK / nr : 1,
+                      some = SHORT / at_least_one(bytes);
+        return nr * eg_least(some > least ? some : least, even);
     }
     return nr * eg_least(at_least_one(eg_least(LONG, SUMS / op->rows) / nr), even);
 }

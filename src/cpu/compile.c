@@ -14,7 +14,7 @@ static bool is_gradient(int id) { return id == EG_OP_GRAD || id == EG_OP_GRAD_UP
 /* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
  * row-major, and the same sums in the same order. A single column without gaps is column-major, too. What an
  * epilogue or a map packs for a product is not transposed for a right operand (a map may go over grad), and a
- * pack of the caller's is for right operands alone. */
+ * pack of the caller's is for right operands alone, but for a column's. */
 static void turn(eg_op *op) {
     const eg_view left = op->left;
     const int64_t rows = op->rows;
@@ -37,11 +37,19 @@ static bool is_column(const eg_view *x) {
     return x->space == EG_OPERAND && x->cols == 1 && x->row_stride == 1 && x->rows > 1;
 }
 
+/* A pack is a left operand for products of few rows alone. */
+static bool may_be_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    eg_op turned = *op;
+    turn(&turned);
+    return op->right.space == EG_OPERAND ||
+           (op->right.space == EG_PACKED_B && eg_cpu_has_few_rows(kernel, &turned));
+}
+
 /* Such a column is as well a row: an epilogue then has whole vectors of it. But a gradient may have been
  * packed by a map, as the operand that it was. */
-static bool is_column_throughout(const eg_op *op) {
+static bool is_column_throughout(const eg_cpu_kernel *kernel, const eg_op *op) {
     if (op->kind != EG_GEMM || op->ragged || op->accumulate || !is_column(&op->out)) return false;
-    if (op->left.space != EG_OPERAND || op->right.space != EG_OPERAND) return false;
+    if (op->left.space != EG_OPERAND || !may_be_left(kernel, op)) return false;
     if (is_gradient(op->left.id) || is_gradient(op->right.id)) return false;
     for (int i = 0; i < op->terms; i++) {
         const eg_term *term = &op->term[i];
@@ -411,7 +419,7 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
     program->may_refuse = eg_cpu_may_refuse(kernel);
     for (int i = 0; i < program->list.ops; i++) {
         eg_op *op = &program->list.op[i];
-        if (program->list.exchanged == 0 && is_column_throughout(op)) {
+        if (program->list.exchanged == 0 && is_column_throughout(kernel, op)) {
             turn_column(op);
         } else if (!eg_cpu_is_amx(kernel) ||
                    (program->list.exchanged == 0 && eg_cpu_may_turn_narrow(kernel, op))) {

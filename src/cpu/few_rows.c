@@ -43,6 +43,12 @@ static bool turns_left(const few_rows_job *job) {
     return job->product.right.space != EG_PACKED_B && job->product.rows > job->kernel->micro.rows_along_k;
 }
 
+/* The pack whose transpose the left operand is. */
+static const char *packed_left(const few_rows_job *job) {
+    const eg_view pack = eg_transposed(job->product.left);
+    return eg_cpu_packed_b(job->run, job->kernel, &pack);
+}
+
 /* AMX tile blocks: the few rows as a left operand, or where the right one's columns are read as rows of
  * tiles, as a right one. */
 static void find_left_blocks(few_rows_job *job, int where) {
@@ -52,14 +58,15 @@ static void find_left_blocks(few_rows_job *job, int where) {
     if (where == EG_CPU_IN_PLACE) {
         job->a = eg_cpu_bind(job->run->call, view);
     } else if (where == EG_CPU_FROM_PACK) {
-        job->left = eg_cpu_packed_b(job->run, job->kernel, &job->op->right);
+        job->left = packed_left(job);
     } else {
         job->left = eg_cpu_region(job->run, where);
     }
     job->left_k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
     job->left_item = eg_is_batched(view) ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
-    /* a right operand's blocks are as the transposed product reads them */
-    job->gathers = job->left == NULL || job->is_turned != turns_left(job);
+    /* a right operand's blocks, such as a pack's, are as the transposed product reads them */
+    const bool of_right = job->is_turned || where == EG_CPU_FROM_PACK;
+    job->gathers = job->left == NULL || of_right != turns_left(job);
 }
 
 static void find_left(few_rows_job *job, int where) {
@@ -75,8 +82,7 @@ static void find_left(few_rows_job *job, int where) {
         job->part.left_row = nr;
         job->part.left_group = job->product.rows * nr;
         if (where >= 0) find_panel(job, eg_cpu_region(job->run, where), job->kernel->compute);
-        if (where == EG_CPU_FROM_PACK)
-            find_panel(job, eg_cpu_packed_b(job->run, job->kernel, &job->op->right), view->dtype);
+        if (where == EG_CPU_FROM_PACK) find_panel(job, packed_left(job), view->dtype);
         if (where == EG_CPU_IN_PLACE) job->a = eg_cpu_bind(job->run->call, view);
         return;
     }

@@ -134,7 +134,7 @@ static void EG_V(load_rows)(EG_R *tile, const char *src, eg_dtype dtype, int64_t
 static void EG_V(load_tile)(void *tile, const void *src, eg_dtype dtype, int64_t row_stride,
                             int64_t col_stride, int64_t rows, int64_t cols, int64_t padded) {
     EG_R *to = tile;
-    if (row_stride == 1 && col_stride != 1) {
+    if (row_stride == 1 && col_stride != 1 && rows > 1) {
         EG_V(load_columns)(to, src, dtype, col_stride, rows, cols);
     } else if (col_stride == 1) {
         EG_V(load_dense)(to, src, dtype, row_stride * EG_V(size_of)(dtype), rows, cols);

@@ -210,7 +210,9 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
                     way *best) {
     const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left);
     way x = {.streams = streams,
-             .left = in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .left = op->left.space == EG_PACKED_B                ? EG_CPU_FROM_PACK
+                     : in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE
+                                                                  : EG_CPU_NOWHERE,
              .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
                       : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
                                                         : EG_CPU_IN_PLACE};
@@ -278,6 +280,7 @@ static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
     const eg_cpu_way left = c->calibration->left, right = c->calibration->right;
     const bool is_asked_for = left == EG_CPU_STREAMS || right == EG_CPU_STREAMS;
     way few = {.time = -1}, tiles = few;
+    if (op->left.space == EG_PACKED_B) return true; /* a column that is a row: compile.c */
     if (!is_asked_for && (left != EG_CPU_ANY_WAY || right != EG_CPU_ANY_WAY)) return false;
     c->is_alone = true;
     try_few_ways(c, op, 1, &few);
