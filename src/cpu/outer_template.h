@@ -62,12 +62,26 @@ EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int row
     }
 }
 
+/* Without masks, numbers of a part of a vector are stored one by one. But where rows follow each other, what
+ * a whole vector writes beyond its row is in the next one, which is stored after it. */
+EG_INLINE bool EG_V(may_overrun)(int64_t step, int64_t cols, const eg_dtype dtype, const int vectors) {
+    return EG_VECTOR_BYTES < 64 && EG_V(is_own_type)(dtype) && step == cols * (int64_t)sizeof(EG_R) &&
+           vectors * EG_LANES <= 2 * cols;
+}
+
 /* Numbers of a tile, of which there may be fewer rows and columns. */
 EG_INLINE void EG_V(put_tile)(char *out, int64_t step, const EG_T *sum, int64_t rows_left, int64_t cols_left,
                               const bool non_temporal, const eg_dtype dtype, const int rows,
                               const int vectors) {
     if (rows_left < rows || cols_left < vectors * EG_LANES || !EG_V(stores_sums)(dtype)) {
         EG_R tile[EG_MR * EG_NR] = {0}; /* of one micro-panel */
+        const int last = rows - 1;
+        if (rows_left >= rows && EG_V(may_overrun)(step, cols_left, dtype, vectors)) {
+            EG_V(put_sums)((EG_R *)(void *)out, cols_left, sum, last, vectors, false);
+            EG_V(put_sums)(tile, EG_NR, sum + last * vectors, 1, vectors < EG_NV ? vectors : EG_NV, false);
+            EG_V(store_dense)(tile, out + last * step, dtype, step, 1, cols_left);
+            return;
+        }
         EG_V(put_sums)(tile, EG_NR, sum, rows, vectors < EG_NV ? vectors : EG_NV, false);
         EG_V(store_dense)
         (tile, out, dtype, step, rows_left < rows ? rows_left : rows, cols_left < EG_NR ? cols_left : EG_NR);
@@ -126,22 +140,40 @@ EG_INLINE void EG_V(outer_right)(EG_V(outer_place) * at, const eg_dtype dtype, c
     if (at->bias != NULL) at->bias += width * EG_NR;
 }
 
-/* A tile of fewer vectors than a micro-panel has, of the compute type: others take as long to convert. A
- * function of its own: within that of whole tiles, it would take registers from them. */
+/* A tile of fewer vectors than a micro-panel has. A function of its own: within that of whole tiles, it would
+ * take registers from them. */
 static __attribute__((noinline)) void EG_V(outer_tail)(const eg_little_depth *x, const EG_R *left,
                                                        const EG_R *right, const EG_V(outer_place) * at,
                                                        int64_t rows_left, int64_t cols_left) {
     enum { MOST = EG_NV > 2 ? EG_NV - 1 : 1 };
-    const eg_dtype own = EG_REAL_BITS == 64 ? EG_F64 : EG_F32;
-    const bool transposed = x->left_is_transposed;
-    if (cols_left > EG_LANES && transposed) {
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, own, EG_MR, 1, MOST);
-    } else if (cols_left > EG_LANES) {
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, own, EG_MR, 1, MOST);
-    } else if (transposed) {
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, own, EG_MR, 1, 1);
-    } else {
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, own, EG_MR, 1, 1);
+    const bool transposed = x->left_is_transposed, wide = cols_left > EG_LANES;
+#define EG_TAIL(type)                                                                                        \
+    if (wide && transposed) {                                                                                \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, type, EG_MR, 1, MOST);              \
+    } else if (wide) {                                                                                       \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, type, EG_MR, 1, MOST);             \
+    } else if (transposed) {                                                                                 \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, type, EG_MR, 1, 1);                 \
+    } else {                                                                                                 \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, type, EG_MR, 1, 1);                \
+    }
+    EG_BY_STORAGE(x->dtype, EG_TAIL);
+#undef EG_TAIL
+}
+
+/* Of a result as narrow as that. */
+static void EG_V(outer_narrow)(const eg_little_depth *x) {
+    const EG_R *left = x->left;
+    EG_V(outer_place)
+    at = {.out = x->out,
+          .pre = x->pre,
+          .bias = x->bias,
+          .to_next = EG_MR * x->out_step,
+          .pre_to_next = EG_MR * x->pre_step};
+    for (int64_t row = 0; row < x->rows; row += EG_MR, at.out += at.to_next) {
+        EG_V(outer_tail)(x, left, x->right, &at, x->rows - row, x->cols);
+        left += EG_MR * (x->left_is_transposed ? 1 : EG_NR);
+        if (at.pre != NULL) at.pre += at.pre_to_next;
     }
 }
 
@@ -180,6 +212,10 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
 
 static void EG_V(outer)(const eg_little_depth *x) {
     enum { PAIRS = EG_VECTOR_BYTES == 64 && EG_NV % 2 == 1 ? 2 : 1 };
+    if (x->cols <= EG_NR - EG_LANES) {
+        EG_V(outer_narrow)(x);
+        return;
+    }
 #define EG_OUTER(type)                                                                                       \
     if (x->left_is_transposed) {                                                                             \
         EG_V(outer_rows)(x, true, type, EG_V(is_own_type)(type) ? 1 : PAIRS);                                \
