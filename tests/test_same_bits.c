@@ -112,9 +112,10 @@ static void large_activations_have_the_same_bits_on_whole_lines(void **state) {
             if (short_run() && j % LENGTH(sizes) != ((size_t)i + type) % LENGTH(sizes)) continue;
             eg_layer layer = small_layer();
             layer.dtype = dtypes[type], layer.math = EG_MATH_FAST, layer.batch = 1;
-            layer.activation = j % 2 == 0 ? EG_ACT_GELU : EG_ACT_NONE;
+            const bool is_flat = size[1] < 8; /* so little depth that lines go by way of L1: with pre, too */
+            layer.activation = is_flat ? EG_ACT_RELU : j % 2 == 0 ? EG_ACT_GELU : EG_ACT_NONE;
             layer.m = size[0], layer.k = size[1], layer.n = size[2];
-            computed += check_activation(context, layer, j / 2 % 2 == 0);
+            computed += check_activation(context, layer, is_flat || j / 2 % 2 == 0);
         }
         assert_int_not_equal(computed, 0);
         eg_close(context);
