@@ -114,6 +114,7 @@ static void find_right(few_rows_job *job) {
         return;
     }
     job->right = eg_cpu_packed_b(job->run, kernel, view);
+    job->part.padded = true;
     if (eg_cpu_is_amx(kernel)) {
         const eg_amx_grid grid =
             eg_amx_grid_of(kernel->pack.bf16_terms, job->product.cols, job->product.depth);

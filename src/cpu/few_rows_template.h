@@ -193,8 +193,13 @@ EG_INLINE void EG_V(few_of)(const eg_few_rows *x, const eg_dtype dtype) {
     const bool is_pack = EG_V(is_pack)(x, dtype);
     const int64_t ahead = (is_pack ? EG_V(pack_ahead) : EG_V(at_once)) * x->k_bytes;
     if (is_pack) {
-        const int64_t done = EG_V(sum_pack)(x, dtype), panels = eg_div(done, EG_NR);
-        rest.cols -= done, rest.right += panels * x->panel_bytes;
+        /* zeros are as good as numbers, and quicker to load than a part of a vector */
+        if (x->padded) rest.cols = eg_ceil_div(x->cols, EG_LANES) * EG_LANES;
+        const int64_t some = rest.cols, last = some - eg_div(some, EG_NR) * EG_NR;
+        if (x->padded && 2 * last >= EG_NR) rest.cols += EG_NR - last;
+        const int64_t done = EG_V(sum_pack)(&rest, dtype), panels = eg_div(done, EG_NR);
+        rest.cols = some - done;
+        rest.right += panels * x->panel_bytes;
         rest.sums = (EG_R *)x->sums + done * x->rows;
     }
     if (rest.cols > 0) EG_V(add_rows_of)(&rest, 0, x->depth, rest.right, dtype, x->k_bytes, ahead);

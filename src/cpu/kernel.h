@@ -129,6 +129,7 @@ typedef struct eg_few_rows {
     bool by_columns;            /* its k are neighbours, else its columns are */
     int64_t k_bytes, col_bytes; /* from k to k, and from column to column of it, */
     int64_t panel_bytes;        /* and from nr columns to the next, where those of a row are neighbours */
+    bool padded;                /* of a pack: there are zeros up to whole micro-panels */
     int64_t rows, cols, depth;
     void *sums; /* micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
