@@ -104,22 +104,22 @@ typedef struct EG_V(outer_place) {
 /* One tile, and a prefetch of the lines of the next. */
 EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, const EG_R *right,
                                 const EG_V(outer_place) * at, int64_t rows_left, int64_t cols_left,
-                                const bool transposed, const eg_dtype dtype, const int rows, const int width,
-                                const int nv) {
+                                const bool transposed, const bool with_pre, const eg_dtype dtype,
+                                const int rows, const int width, const int nv) {
     const int vectors = width * nv;
     const int64_t bytes = vectors * EG_LANES * EG_V(size_of)(dtype);
     const EG_R *bias = at->bias;
     EG_T sum[EG_MR * EG_NV] = {{0}};
     if (!x->non_temporal) {
         EG_V(prefetch_tile)(at->out + at->to_next, x->out_step, rows, bytes);
-        if (at->pre != NULL) EG_V(prefetch_tile)(at->pre + at->pre_to_next, x->pre_step, rows, bytes);
+        if (with_pre) EG_V(prefetch_tile)(at->pre + at->pre_to_next, x->pre_step, rows, bytes);
     }
     for (int64_t k = x->depth; k > 0; k -= EG_NR, left += x->left_group, right += EG_NR * EG_NR) {
         const int64_t count = k < EG_NR ? k : EG_NR;
         if (transposed) EG_V(outer_sums)(sum, left, 1, EG_NR, right, x->right_panel, count, rows, width, nv);
         if (!transposed) EG_V(outer_sums)(sum, left, EG_NR, 1, right, x->right_panel, count, rows, width, nv);
     }
-    if (at->pre != NULL) {
+    if (with_pre) {
         EG_V(finish_sums)(sum, bias, false, rows, vectors);
         EG_V(put_tile)
         (at->pre, x->pre_step, sum, rows_left, cols_left, x->non_temporal, dtype, rows, vectors);
@@ -133,10 +133,11 @@ EG_INLINE void EG_V(outer_tile)(const eg_little_depth *x, const EG_R *left, cons
 }
 
 /* To the tile on the right. */
-EG_INLINE void EG_V(outer_right)(EG_V(outer_place) * at, const eg_dtype dtype, const int width) {
+EG_INLINE void EG_V(outer_right)(EG_V(outer_place) * at, const bool with_pre, const eg_dtype dtype,
+                                 const int width) {
     const int64_t bytes = width * EG_NR * EG_V(size_of)(dtype);
     at->out += bytes;
-    if (at->pre != NULL) at->pre += bytes;
+    if (with_pre) at->pre += bytes;
     if (at->bias != NULL) at->bias += width * EG_NR;
 }
 
@@ -146,16 +147,16 @@ static __attribute__((noinline)) void EG_V(outer_tail)(const eg_little_depth *x,
                                                        const EG_R *right, const EG_V(outer_place) * at,
                                                        int64_t rows_left, int64_t cols_left) {
     enum { MOST = EG_NV > 2 ? EG_NV - 1 : 1 };
-    const bool transposed = x->left_is_transposed, wide = cols_left > EG_LANES;
+    const bool transposed = x->left_is_transposed, with_pre = at->pre != NULL, wide = cols_left > EG_LANES;
 #define EG_TAIL(type)                                                                                        \
     if (wide && transposed) {                                                                                \
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, type, EG_MR, 1, MOST);              \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, with_pre, type, EG_MR, 1, MOST);    \
     } else if (wide) {                                                                                       \
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, type, EG_MR, 1, MOST);             \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, with_pre, type, EG_MR, 1, MOST);   \
     } else if (transposed) {                                                                                 \
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, type, EG_MR, 1, 1);                 \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, true, with_pre, type, EG_MR, 1, 1);       \
     } else {                                                                                                 \
-        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, type, EG_MR, 1, 1);                \
+        EG_V(outer_tile)(x, left, right, at, rows_left, cols_left, false, with_pre, type, EG_MR, 1, 1);      \
     }
     EG_BY_STORAGE(x->dtype, EG_TAIL);
 #undef EG_TAIL
@@ -178,8 +179,8 @@ static void EG_V(outer_narrow)(const eg_little_depth *x) {
 }
 
 /* All rows from left to right, some at a time. The left operand has mr of the last ones too. */
-EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed, const eg_dtype dtype,
-                                const int width) {
+EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed, const bool with_pre,
+                                const eg_dtype dtype, const int width) {
     const int rows = EG_MR / width;
     const int64_t panel_bytes = EG_NR * EG_V(size_of)(dtype);
     const EG_R *left = x->left;
@@ -187,13 +188,14 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
         const EG_R *right = x->right;
         EG_V(outer_place) at = {.out = x->out + row * x->out_step, .bias = x->bias};
         int64_t cols = x->cols, done = 0; /* bytes of the rows */
-        if (x->pre != NULL) at.pre = x->pre + row * x->pre_step;
+        if (with_pre) at.pre = x->pre + row * x->pre_step;
         for (; width > 1 && cols >= width * EG_NR && x->rows - row >= rows; cols -= width * EG_NR) {
             const bool ends = cols <= width * EG_NR;
             at.to_next = ends ? rows * x->out_step - done : width * panel_bytes;
             at.pre_to_next = ends ? rows * x->pre_step - done : width * panel_bytes;
-            EG_V(outer_tile)(x, left, right, &at, rows, cols, transposed, dtype, rows, width, EG_NV);
-            EG_V(outer_right)(&at, dtype, width);
+            EG_V(outer_tile)
+            (x, left, right, &at, rows, cols, transposed, with_pre, dtype, rows, width, EG_NV);
+            EG_V(outer_right)(&at, with_pre, dtype, width);
             right += width * x->right_panel, done += width * panel_bytes;
         }
         for (; cols > 0; cols -= EG_NR, right += x->right_panel, done += panel_bytes) {
@@ -203,27 +205,46 @@ EG_INLINE void EG_V(outer_rows)(const eg_little_depth *x, const bool transposed,
                 EG_V(outer_tail)(x, left, right, &at, x->rows - row, cols);
             } else {
                 EG_V(outer_tile)
-                (x, left, right, &at, x->rows - row, cols, transposed, dtype, rows, 1, EG_NV);
+                (x, left, right, &at, x->rows - row, cols, transposed, with_pre, dtype, rows, 1, EG_NV);
             }
-            EG_V(outer_right)(&at, dtype, 1);
+            EG_V(outer_right)(&at, with_pre, dtype, 1);
         }
     }
 }
 
+/* With `pre` and without it: each would take registers from the other's loop. */
+#define EG_OUTER_OF(name, with_pre)                                                                          \
+    static __attribute__((noinline)) void EG_V(name)(const eg_little_depth *x) {                             \
+        enum { PAIRS = EG_VECTOR_BYTES == 64 && EG_NV % 2 == 1 ? 2 : 1 };                                    \
+        if (x->left_is_transposed) {                                                                         \
+            EG_BY_STORAGE(x->dtype, EG_OUTER_TRANSPOSED_##with_pre);                                         \
+        } else {                                                                                             \
+            EG_BY_STORAGE(x->dtype, EG_OUTER_PLAIN_##with_pre);                                              \
+        }                                                                                                    \
+    }
+#define EG_OUTER_TRANSPOSED_true(type)                                                                       \
+    EG_V(outer_rows)(x, true, true, type, EG_V(is_own_type)(type) ? 1 : PAIRS)
+#define EG_OUTER_TRANSPOSED_false(type)                                                                      \
+    EG_V(outer_rows)(x, true, false, type, EG_V(is_own_type)(type) ? 1 : PAIRS)
+#define EG_OUTER_PLAIN_true(type) EG_V(outer_rows)(x, false, true, type, EG_V(is_own_type)(type) ? 1 : PAIRS)
+#define EG_OUTER_PLAIN_false(type)                                                                           \
+    EG_V(outer_rows)(x, false, false, type, EG_V(is_own_type)(type) ? 1 : PAIRS)
+EG_OUTER_OF(outer_pre, true)
+EG_OUTER_OF(outer_alone, false)
+#undef EG_OUTER_OF
+#undef EG_OUTER_TRANSPOSED_true
+#undef EG_OUTER_TRANSPOSED_false
+#undef EG_OUTER_PLAIN_true
+#undef EG_OUTER_PLAIN_false
+
 static void EG_V(outer)(const eg_little_depth *x) {
-    enum { PAIRS = EG_VECTOR_BYTES == 64 && EG_NV % 2 == 1 ? 2 : 1 };
     if (x->cols <= EG_NR - EG_LANES) {
         EG_V(outer_narrow)(x);
-        return;
+    } else if (x->pre != NULL) {
+        EG_V(outer_pre)(x);
+    } else {
+        EG_V(outer_alone)(x);
     }
-#define EG_OUTER(type)                                                                                       \
-    if (x->left_is_transposed) {                                                                             \
-        EG_V(outer_rows)(x, true, type, EG_V(is_own_type)(type) ? 1 : PAIRS);                                \
-    } else {                                                                                                 \
-        EG_V(outer_rows)(x, false, type, EG_V(is_own_type)(type) ? 1 : PAIRS);                               \
-    }
-    EG_BY_STORAGE(x->dtype, EG_OUTER);
-#undef EG_OUTER
 }
 
 /* A row by non-temporal stores: of whole cache lines, wherever they begin, and the numbers before and behind
