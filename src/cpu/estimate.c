@@ -251,8 +251,7 @@ double eg_cpu_bytes_stored(const eg_op *op) {
 void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                         const eg_cpu_blocks *blocks, bool non_temporal, const eg_cpu_layouts *packs,
                         eg_cpu_counts *counts) {
-    /* as recorded: each part of the columns was a block, which laid out the left operand anew, and `pre` was
-     * stored by an epilogue */
+    /* as recorded: each part of the columns was a block, which laid out the left operand anew */
     eg_cpu_blocks parts = *blocks;
     parts.nc = eg_cpu_outer_part(row, op);
     const double row_blocks = (double)op->items * (double)eg_ceil_div(op->rows, blocks->mc),
@@ -263,7 +262,9 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, &parts, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
-    const bool is_stored = eg_cpu_stores_sums(op);
+    /* `pre` is stored from registers, too; what was recorded before that is right for others' choices */
+    const bool is_stored =
+        (row->needs & EG_CPU_AVX512) != 0 ? eg_cpu_outer_stores_sums(op) : eg_cpu_stores_sums(op);
     if (non_temporal) tiles.of[EG_CPU_COST_STREAM] = eg_cpu_bytes_stored(op);
     if (!non_temporal)
         tiles.of[is_stored ? EG_CPU_COST_OUTER_FAR : EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
