@@ -19,7 +19,7 @@ MUTATIONS = [
     ("few rows of a pack: all micro-panels are the first", "src/cpu/few_rows_template.h",
      "const char *from = right + p * x->panel_bytes;", "const char *from = right;"),
     ("few rows of a pack: the rest begins one micro-panel early", "src/cpu/few_rows_template.h",
-     "rest.cols -= done, rest.right += panels * x->panel_bytes;", "rest.cols -= done, rest.right += 0 * panels;"),
+     "rest.right += panels * x->panel_bytes;", "rest.right += (panels > 0 ? panels - 1 : 0) * x->panel_bytes;"),
     ("a column with gaps is taken for a row", "src/cpu/compile.c",
      "op->out.row_stride != 1 || (op->out.col_stride == 1 && op->out.cols > 1);",
      "op->out.col_stride == 1 && op->out.cols > 1;"),
