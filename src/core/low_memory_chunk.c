@@ -35,21 +35,22 @@ static eg_view some_lines(eg_view x, int64_t first, int64_t count) {
     return lines_are_rows(&x) ? some_rows(x, first, count) : some_cols(x, first, count);
 }
 
-/* A multiple of what keeps both parts of an operand aligned to 16 bytes, if it is itself. */
-int64_t eg_workspace_lines(const eg_view *result, bool aligned) {
+/* A multiple of what keeps both parts of an operand aligned to 16 bytes, if it is itself. As many as there
+ * have to be where the first f32 begins after two bytes: other numbers of lines may be summed in another
+ * order, and bits must not depend on an address. */
+int64_t eg_workspace_lines(const eg_view *result) {
     enum { ALIGN = 8 };
-    const int64_t lines = eg_lines_of(result), fitting = aligned ? lines / 2 : (lines - 1) / 2;
+    const int64_t lines = eg_lines_of(result), fitting = (lines - 1) / 2;
     return eg_ceil_div(lines - fitting, ALIGN) * ALIGN;
 }
 
-/* A result of 16 bits without gaps, one for the whole batch, and large enough, wherever it begins: workspaces
- * are asked for before that is known. */
+/* A result of 16 bits without gaps, one for the whole batch, and large enough. */
 static bool can_hold_sums(const eg_op_list *list, const eg_op *op) {
     const eg_view *x = &op->out;
     if (op->kind != EG_GEMM || op->axis != EG_AXIS_DEPTH || op->items > 1) return false;
     if (list->compute != EG_F32 || eg_size_of(x->dtype) != 2 || eg_line_length(x) == 0) return false;
     const bool dense = (lines_are_rows(x) ? x->row_stride : x->col_stride) == eg_line_length(x);
-    return dense && eg_workspace_lines(x, false) < eg_lines_of(x);
+    return dense && eg_workspace_lines(x) < eg_lines_of(x);
 }
 
 /* The gradient that it reads: one that the caller has in 16 bits must be what the products may read. */

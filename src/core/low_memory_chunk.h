@@ -62,8 +62,8 @@ static inline size_t eg_unaligned(const eg_low_memory *x) {
     return eg_begin(&x->problem, result->data, result->offset) % sizeof(float);
 }
 
-/* Lines whose sums the workspace must hold. `aligned`: the result begins on an f32. */
-int64_t eg_workspace_lines(const eg_view *result, bool aligned);
+/* Lines whose sums the workspace must hold. */
+int64_t eg_workspace_lines(const eg_view *result);
 
 /* ---- What is summed in the workspace ---------------------------------------------------------------- */
 

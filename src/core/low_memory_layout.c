@@ -79,17 +79,15 @@ static eg_status take_list(const eg_caps *caps, const eg_op_list *list, size_t *
     return take_room(caps, &program, room);
 }
 
-/* To overwrite sums and to add to them may take different kernels. Where the result begins is not known when
- * the size of the workspace is asked for: there is room for either number of lines. */
+/* To overwrite sums and to add to them may take different kernels. */
 static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item, int64_t row, size_t *room) {
     const eg_chunk c = eg_chunk_at(x, item, row);
     for (int begun = 0; begun < EG_BEGUN_STATES; begun++) {
         if (begun == EG_BEGUN_SHARED && x->items >= x->problem.batch) continue;
         eg_chunk_ops(x, &c, (eg_begun)begun, &x->program.list);
         EG_TRY(take_room(caps, &x->program, room));
-        for (int i = 0; i < 4 && x->in_result != EG_NO_OP; i++) {
-            x->workspace_lines = eg_workspace_lines(eg_split_result(x), i >= 2);
-            x->part.list = eg_chunk_part(x, &c, i % 2 == 0, (eg_begun)begun);
+        for (int i = 0; i < 2 && x->in_result != EG_NO_OP; i++) {
+            x->part.list = eg_chunk_part(x, &c, i == 0, (eg_begun)begun);
             EG_TRY(take_room(caps, &x->part, room));
         }
     }
@@ -142,11 +140,7 @@ static eg_status lay_out_split(const eg_caps *caps, eg_low_memory *x) {
     EG_TRY(take_chunks(caps, x, &room));
     const size_t fitting = (room + x->gradient.bytes) / line;
     x->moved = fitting == 0 ? 1 : eg_least((int64_t)fitting, eg_result_lines(x));
-    for (int i = 0; i < 2; i++) {
-        x->workspace_lines = eg_workspace_lines(eg_split_result(x), i != 0);
-        EG_TRY(take_other_room(caps, x, &other));
-    }
-    x->workspace_lines = eg_workspace_lines(eg_split_result(x), eg_unaligned(x) == 0);
+    EG_TRY(take_other_room(caps, x, &other));
     bool fits = add_region(x, &x->chunk, most(room, other)) && add_region(x, &x->gradient, x->gradient.bytes);
     const size_t end = x->workspace;
     x->workspace = x->chunk.offset + other;
@@ -170,7 +164,7 @@ eg_status eg_low_memory_lay_out(const eg_caps *caps, int64_t items, int64_t rows
         EG_TRY(take_room(caps, &x->program, &room));
     } else {
         bool fits = add_pack(caps, x);
-        if (split) x->workspace_lines = eg_workspace_lines(eg_split_result(x), false);
+        if (split) x->workspace_lines = eg_workspace_lines(eg_split_result(x));
         for (int i = 0; i < x->whole.ops; i++) fits = fits && add_sums(x, i);
         if (!fits || (split && !size_gradient(caps, x))) return eg_too_large(&x->whole);
         if (split) return lay_out_split(caps, x);
