@@ -19,7 +19,7 @@ import sys
 
 LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\t(\S+)\s*(.*)$")
-KERNEL = re.compile(r"(multiply|few_by_rows|few_rows|few_by_columns|outer)(_all|_turned|_half|_narrow)?_"
+KERNEL = re.compile(r"(multiply|few_by_rows|few_rows|few_by_columns|outer)(_all|_turned|_half|_narrow|_alone|_pre)?_"
                     r"(neon_(f32|f64)_\w+?)(\.\w+)*")
 TARGET = re.compile(r"\b([0-9a-f]+) <")
 BRANCHES = re.compile(r"b|b\..*|t?cbn?z|tbn?z|cbn?z")
