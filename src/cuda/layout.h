@@ -19,7 +19,7 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *     sums of sixteen columns of left           of each warp that neither loads nor multiplies
  */
 enum {
-    EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128 or 256 */
+    EG_HOPPER_ROWS = 128, /* of a block's tile; its columns are 128, 192 or 256 */
     EG_HOPPER_DEPTH = 64, /* of a k-block: the 128 bytes that TMA swizzles */
     EG_HOPPER_CONSUMERS = 2,
     EG_HOPPER_CONSUMER_WARPS = 4 * EG_HOPPER_CONSUMERS,
