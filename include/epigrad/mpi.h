@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators over MPI: libepigrad_mpi, a library of its own, because MPI has no binary interface that all
- * implementations share. It is built where mpicc is, for that mpicc's MPI. */
+ * implementations share. It is built where mpicc is, for that mpicc's MPI. These functions leave
+ * eg_last_error as it is. */
 #ifndef EPIGRAD_MPI_H
 #define EPIGRAD_MPI_H
 
@@ -20,10 +21,13 @@ extern "C" {
 EG_API eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm);
 
 /* The same of all processes of mpirun, for a program that loads this library at run time and knows nothing of
- * MPI: MPI is initialised where it is not, and then finalized by eg_comm_mpi_free. */
+ * MPI: MPI is initialised where it is not, and then finalized by eg_comm_mpi_free. Errors are those of
+ * eg_comm_mpi; EG_ERR_DEVICE also where MPI cannot be initialised, and EG_ERR_ARGUMENT where it has been
+ * finalized. */
 EG_API eg_status eg_comm_mpi_world(eg_comm *comm);
 
-/* Of the MPI_Comm at that address, for other languages: mpi4py's MPI._addressof(comm). */
+/* Of the MPI_Comm at that address, for other languages: mpi4py's MPI._addressof(comm). It is read before the
+ * call returns. Errors are those of eg_comm_mpi; EG_ERR_ARGUMENT also where `mpi` is NULL. */
 EG_API eg_status eg_comm_mpi_at(const void *mpi, eg_comm *comm);
 
 /* Frees it: a collective call too, but on one that was given up after a failure, which stays MPI's. */

@@ -514,6 +514,11 @@ static eg_status open_state(state *s, MPI_Comm mpi, eg_comm *comm) {
     return status;
 }
 
+static void free_operations(state *s) {
+    if (s->add_f16 != MPI_OP_NULL) MPI_Op_free(&s->add_f16);
+    if (s->add_bf16 != MPI_OP_NULL) MPI_Op_free(&s->add_bf16);
+}
+
 eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
     int begun = 0, ended = 0;
     if (comm == NULL) return EG_ERR_ARGUMENT;
@@ -523,6 +528,7 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
     if (!begun || ended || mpi == MPI_COMM_NULL) return EG_ERR_ARGUMENT;
     state *s = calloc(1, sizeof *s);
     if (s == NULL) return EG_ERR_OUT_OF_MEMORY;
+    s->add_f16 = s->add_bf16 = MPI_OP_NULL;
     eg_comm made = {.size = sizeof made,
                     .user = s,
                     .all_reduce = all_reduce,
@@ -533,6 +539,9 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
                     .abort = give_up};
     const eg_status status = open_state(s, mpi, &made);
     if (status != EG_OK) {
+        /* The duplicate stays MPI's: to free it is a collective call, and other ranks may wait elsewhere. */
+        free_operations(s);
+        free(s->parts);
         free(s);
         return status;
     }
@@ -562,8 +571,7 @@ void eg_comm_mpi_free(eg_comm *comm) {
     if (comm == NULL || comm->user == NULL) return;
     state *s = comm->user;
     if (s->given_up) return; /* requests may still write to it */
-    MPI_Op_free(&s->add_f16);
-    MPI_Op_free(&s->add_bf16);
+    free_operations(s);
     MPI_Comm_free(&s->comm);
     if (s->finalizes) MPI_Finalize();
     free(s->parts);
