@@ -98,9 +98,24 @@ oracle_real oracle_act_grad(eg_activation activation, oracle_real x) {
 oracle_real oracle_act_grad_of_y(eg_activation activation, oracle_real y) {
     if (activation == EG_ACT_NONE) return 1;
     if (isnan(y)) return y;
-    if (activation == EG_ACT_RELU) return y > 0 ? 1 : 0;
-    if (activation == EG_ACT_SIGMOID) return y * (1 - y);
-    if (activation == EG_ACT_TANH) return (1 - y) * (1 + y);
+    switch (activation) {
+    case EG_ACT_RELU:
+        return y > 0 ? 1 : 0;
+    case EG_ACT_SIGMOID:
+        return y * (1 - y);
+    case EG_ACT_TANH:
+        return (1 - y) * (1 + y);
+    case EG_ACT_NONE:
+    case EG_ACT_GELU:
+    case EG_ACT_GELU_ERF:
+    case EG_ACT_SILU:
+    case EG_ACT_QUICK_GELU:
+    case EG_ACT_RELU2:
+    case EG_ACT_SOFTPLUS:
+    case EG_ACT_HARDSWISH:
+    case EG_ACT_MISH:
+        break; /* y does not tell */
+    }
     return (oracle_real)NAN;
 }
 

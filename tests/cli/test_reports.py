@@ -25,7 +25,7 @@ def test_info_json():
     info = json.loads(succeed("info", "--json"))
     assert set(info) == {"version", "header_version", "cjson_version", "activations", "backends"}
     assert info["version"] in succeed("--version")
-    assert len(info["activations"]) == 12 and info["activations"][0] == "none"
+    assert len(info["activations"]) >= 12 and info["activations"][0] == "none"
     assert [item["backend"] for item in info["backends"]] == ["cpu", "cuda", "webgpu"]
     cpu = info["backends"][0]
     assert cpu["available"] is True and cpu["threads"] >= 1 and cpu["device"] and "portable" in cpu["features"]
