@@ -16,9 +16,9 @@ enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
 enum {
     HEADER = 21, /* those of sign_header, sign_call and sign_exchange */
     OPERAND = 6,
-    VIEW = 10,
+    VIEW = 9,
     TERM = VIEW + 2,
-    OP = 7 + 3 * VIEW + EG_MAX_TERMS * TERM,
+    OP = 6 + 3 * VIEW + EG_MAX_TERMS * TERM,
     TEMPORARY = 3 + VIEW,
     BUFFER = 3,
     OF_CALL = HEADER + EG_OPERANDS * OPERAND,
@@ -35,9 +35,9 @@ typedef struct signature {
 typedef struct entry {
     uint64_t used; /* the cache's clock when it was last found; 0: free */
     signature key;
-    eg_chunks chunks;   /* of a call with a limit; */
-    eg_groups *groups;  /* of a grouped one, else NULL; */
-    eg_program program; /* others have a program */
+    eg_chunks chunks;   /* of a call with a limit */
+    eg_groups *groups;  /* of a grouped call; else NULL */
+    eg_program program; /* of every other call */
 } entry;
 
 /* What trials found, by the signature of a call: more than there are programs, so that one that is made again

@@ -147,8 +147,7 @@ static void put_value(eg_text *out, const eg_op_list *list, const eg_op *op) {
     if (eg_scale_of(op) != 1) eg_put(out, "%g * ", eg_scale_of(op));
     if (eg_is_present(&op->left)) put_view(out, list, &op->left);
     if (!eg_is_present(&op->left)) eg_put(out, "0");
-    if (op->kind != EG_GEMM) return;
-    if (eg_is_present(&op->right)) {
+    if (op->kind == EG_GEMM && eg_is_present(&op->right)) {
         eg_put(out, ".");
         put_view(out, list, &op->right);
     }
