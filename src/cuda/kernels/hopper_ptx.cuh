@@ -275,26 +275,16 @@ EG_DEVICE uint64_t eg_operand_at(uint32_t address, uint32_t chunk) {
                  : "l"(left), "l"(right), "r"(add), "n"(LEFT_MN_MAJOR), "n"(RIGHT_MN_MAJOR))
 
 /* *_MN_MAJOR: 1 where the operand is MN-major, 0 where it is K-major. */
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[8], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 16, 8, 8, 9, 10, 11, 12);
-    else      EG_WGMMA(f16, 16, 8, 8, 9, 10, 11, 12);
-}
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[32], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 64, 32, 32, 33, 34, 35, 36);
-    else      EG_WGMMA(f16, 64, 32, 32, 33, 34, 35, 36);
-}
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[64], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 128, 64, 64, 65, 66, 67, 68);
-    else      EG_WGMMA(f16, 128, 64, 64, 65, 66, 67, 68);
-}
-template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>
-EG_DEVICE void eg_multiply(float (&acc)[128], uint64_t left, uint64_t right, int add) {
-    if (BF16) EG_WGMMA(bf16, 256, 128, 128, 129, 130, 131, 132);
-    else      EG_WGMMA(f16, 256, 128, 128, 129, 130, 131, 132);
-}
+#define EG_MULTIPLY(cols, n, l, r, a, lt, rt)                                                                \
+    template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>                                              \
+    EG_DEVICE void eg_multiply(float (&acc)[n], uint64_t left, uint64_t right, int add) {                    \
+        if (BF16) EG_WGMMA(bf16, cols, n, l, r, a, lt, rt);                                                  \
+        else      EG_WGMMA(f16, cols, n, l, r, a, lt, rt);                                                   \
+    }
+EG_MULTIPLY(16, 8, 8, 9, 10, 11, 12)
+EG_MULTIPLY(64, 32, 32, 33, 34, 35, 36)
+EG_MULTIPLY(128, 64, 64, 65, 66, 67, 68)
+EG_MULTIPLY(256, 128, 128, 129, 130, 131, 132)
 /* clang-format on */
 
 #endif

@@ -31,12 +31,6 @@
 #define EG_ACC_92 EG_ACC_64, EG_ACC_8_AT(64), EG_ACC_8_AT(72), EG_ACC_8_AT(80), EG_ACC_4_AT(88)
 #define EG_ACC_96 EG_ACC_64, EG_ACC_32_AT(64)
 #define EG_ACC_100 EG_ACC_64, EG_ACC_32_AT(64), EG_ACC_4_AT(96)
-#define EG_MULTIPLY(cols, n, l, r, a, lt, rt)                                                                \
-    template <bool BF16, int LEFT_MN_MAJOR, int RIGHT_MN_MAJOR>                                              \
-    EG_DEVICE void eg_multiply(float (&acc)[n], uint64_t left, uint64_t right, int add) {                    \
-        if (BF16) EG_WGMMA(bf16, cols, n, l, r, a, lt, rt);                                                  \
-        else      EG_WGMMA(f16, cols, n, l, r, a, lt, rt);                                                   \
-    }
 EG_MULTIPLY(104, 52, 52, 53, 54, 55, 56)
 EG_MULTIPLY(120, 60, 60, 61, 62, 63, 64)
 EG_MULTIPLY(136, 68, 68, 69, 70, 71, 72)
