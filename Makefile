@@ -10,7 +10,7 @@
 #   make site       the documentation as a site, in build/site   (serve it: python3 -m http.server -d build/site)
 #   make check-site the site, and its links, search and pages in a browser
 #   make campaign   random calls beside the oracle, of a seed (BACKEND=cpu MINUTES=1 SEED=random)
-#   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS as above)
+#   make wheel      the Python package as a wheel, in build/dist      (CMAKE_OPTIONS="-DEPIGRAD_CUDA=OFF")
 #   make wheel-aarch64   the same for 64-bit ARM, cross-built, and its tests under qemu-user, in build/dist-aarch64
 #   make deb        the Debian packages, in build/debian; from a copy of the tree, looked over by lintian
 #   make install    install library, header and command         (PREFIX=/usr/local DESTDIR=)

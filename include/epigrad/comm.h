@@ -7,10 +7,12 @@
  * why this is a header of its own.
  *
  * An engine is of one of two kinds:
- *   of the host     for the CPU. Its `progress` advances what was begun, and is called often, between parts
- * of the products, by the thread that made the call, so that the reduction goes on under them. of a stream
- * for CUDA: `progress` is NULL. Collectives are enqueued on the CUstream that is passed, in the order of the
- * calls, and the library orders streams by events.
+ *
+ *     of the host     for the CPU. Its `progress` advances what was begun, and is called often, between
+ *                     parts of the products, by the thread that made the call, so that the reduction goes
+ *                     on under them.
+ *     of a stream     for CUDA: `progress` is NULL. Collectives are enqueued on the CUstream that is passed,
+ *                     in the order of the calls, and the library orders streams by events.
  *
  * All ranks make the same calls in the same order: the same k, n, outputs, layouts and eg_data_parallel. M,
  * and all that concerns d_a, may differ. With an engine of the host every call compares this over the ranks
@@ -84,6 +86,7 @@ struct eg_comm {
  * outlives the calls with it until they have been waited for. */
 struct ncclComm;
 EG_API eg_status eg_comm_nccl(struct ncclComm *nccl, eg_comm *comm);
+/* Frees what eg_comm_nccl made, but not the ncclComm_t. One that is NULL or cleared is allowed. */
 EG_API void eg_comm_nccl_free(eg_comm *comm);
 
 #ifdef __cplusplus

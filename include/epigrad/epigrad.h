@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* epigrad: the linear layer with its epilogue, Y = act(A·B + bias), forward and backward.
  *
- * This header is the whole public API. A call goes one way:
+ * This header is the whole public API, but for communicators (comm.h, mpi.h). A call goes one way:
  *
  *     describe the layer (eg_layer)  +  name the operands (eg_forward_args / eg_backward_args)
  *        -> validated -> planned -> launched on the context's device
@@ -9,9 +9,10 @@
  * Conventions that hold everywhere
  *   sizes       M, K, N, batch, leading dimensions and batch strides count ELEMENTS (int64_t);
  *               offsets and workspace sizes count BYTES (size_t).
- *   structs     begin with `size`: set it to sizeof the struct. Fields are only ever appended, and the
- *               zero value of every option is its default, so `(eg_layer){.size = sizeof(eg_layer), ...}`
- *               stays valid. M, K and N are the exception: they have no default, 0 means empty. A struct of
+ *   structs     eg_open_info, eg_layer, eg_forward_args, eg_backward_args, eg_device_info, eg_kernel_info and
+ *               eg_comm begin with `size`: set it to sizeof the struct. Fields are only ever appended to
+ *               these; other structs never grow. The zero value of every option is its default, so
+ *               `(eg_layer){.size = sizeof(eg_layer), ...}` stays valid. M, K and N are the exception: they have no default, 0 means empty. A struct of
  *               a newer header is taken where its newer fields are 0; a size more than 4096 bytes past the
  *               library's own is refused.
  *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vocabulary below the lowering: what a call computes, as a list of generic operations.
  *
- * lower.c alone knows what a layer is. An operation has no role: it multiplies, maps, reduces or copies
+ * The lowering (lower*.c) alone knows what a layer is. An operation has no role: it multiplies, maps, reduces or copies
  * strided views, and says what else happens to a result on its way to memory, as a list of terms. Nothing
  * here depends on a device, and nothing is an address: a view names an operand of the call, or a temporary
  * that one operation of the list makes for others. */
@@ -80,9 +80,14 @@ typedef struct eg_term {
 /* The most terms that the lowering makes: scale, bias, gradient, store, column sums. */
 enum { EG_MAX_TERMS = 5 };
 
-/* The terms of kinds that change a value, in the order in which they may come, at most one from each of these
- * lines: SCALE, of a GEMM; BIAS ACT, then ADD or TIMES; GRAD_AT_VALUE; GRAD_AT_SAVED STORE and COLUMN_SUMS
- * come after all of them, but for a STORE between BIAS and ACT, ADD or TIMES. */
+/* The terms that change a value come in this order:
+ *
+ *     SCALE                       of a GEMM
+ *     BIAS
+ *     ACT, then ADD or TIMES      or one of the gradients:
+ *     GRAD_AT_VALUE, GRAD_AT_SAVED
+ *
+ * STORE and COLUMN_SUMS come after all of them, but for a STORE between BIAS and ACT, ADD or TIMES. */
 
 /* The dimension of an operation that the layer's rows (M) are. COLS: of the transpose of a lowered one. */
 typedef enum eg_axis { EG_AXIS_ROWS, EG_AXIS_DEPTH, EG_AXIS_COLS } eg_axis;

@@ -51,18 +51,18 @@ typedef struct eg_prefetch_stream {
  * and what the epilogue of this tile touches. And it runs steps of the epilogue of the tile before: the
  * matrix unit leaves the vector units free for them. */
 typedef struct eg_prefetch_plan {
-    const char *right_blocks, *left_blocks; /* AMX: of the next micro-panels, */
-    size_t right_bytes, left_bytes;         /* so many bytes */
-    eg_prefetch_slice next_right;           /* micro-panels: of the next one of the right operand, */
-    eg_prefetch_stream right_stream;        /* the same evenly, in few tiles, */
-    eg_prefetch_slice next_left;            /* and of the left operand in the next pass */
+    const char *right_blocks, *left_blocks; /* AMX: the next micro-panels */
+    size_t right_bytes, left_bytes;         /* and their bytes */
+    eg_prefetch_slice next_right;           /* the next micro-panel of the right operand */
+    eg_prefetch_stream right_stream;        /* the same evenly, where tiles are few */
+    eg_prefetch_slice next_left;            /* the left operand's micro-panel in the next pass */
     int64_t rows;                           /* of `out`, and for micro-panels of `in` too */
     int64_t rows_a_group;                   /* micro-panels: of these rows, with every nr k */
     eg_prefetch_rows out, in;               /* what the epilogue of this tile writes, and reads */
-    int64_t source_rows;                    /* AMX with fused packing: rows of B itself */
-    eg_prefetch_rows source;                /* from which the next micro-panel will be packed, */
-    int64_t left_rows;                      /* of the left operand in place: so many rows */
-    eg_prefetch_rows left;                  /* for the next tile */
+    int64_t source_rows;                    /* AMX with fused packing: rows of `source` */
+    eg_prefetch_rows source;                /* B itself, from which the next micro-panel will be packed */
+    int64_t left_rows;                      /* rows of `left` */
+    eg_prefetch_rows left;                  /* the left operand in place, for the next tile */
     void (*epilogue_step)(void *epilogue);
     void *epilogue;
     int64_t epilogue_steps; /* that are left */
@@ -267,16 +267,16 @@ typedef struct eg_packing {
 
 /* Sizes of blocks in numbers. MC x NC accumulators and the left operand of a block stay in L2. */
 typedef struct eg_blocking {
-    int mc, nc;         /* of a block, at most */
-    int kc;             /* k of a pass, which are summed in registers before they are added to the tile; */
-    int kc_single_pass; /* the same where the whole depth is no more, */
-    int kc_fused;       /* and with fused packing; 0: as without; */
-    int kc_few;         /* of those, with some tiles' rows: the micro-panel stays in L1 */
-    int kc_multiple;    /* a pass ends at a multiple of this */
-    int max_left;       /* MC * depth of a single pass, which needs no room for accumulators */
-    int fused_max_rows; /* fused packing: products of so many rows are one block high; 0: never fused */
-    int non_temporal_below; /* products of less depth may store their result non-temporally, */
-    int copied_below;       /* and outer products even where its rows begin between cache lines */
+    int mc, nc;             /* of a block, at most */
+    int kc;                 /* k of a pass, which are summed in registers before they are added to the tile */
+    int kc_single_pass;     /* k of a pass that is the whole depth, at most */
+    int kc_fused;           /* k of a pass with fused packing; 0: as without */
+    int kc_few;             /* likewise, of few rows of tiles: the micro-panel stays in L1 */
+    int kc_multiple;        /* a pass ends at a multiple of this */
+    int max_left;           /* MC * depth of a single pass, which needs no room for accumulators */
+    int fused_max_rows;     /* fused packing: products of so many rows are one block high; 0: never fused */
+    int non_temporal_below; /* products of less depth may store their result non-temporally */
+    int copied_below;       /* outer products of less, even where its rows begin between cache lines */
 } eg_blocking;
 
 typedef struct eg_epilogue_kernels {

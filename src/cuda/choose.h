@@ -14,12 +14,12 @@ typedef struct eg_cuda_compiler {
     const eg_choice *choice;                   /* eg_caps */
     const eg_cuda_kernel *row[EG_MAX_OPS];     /* of the operation, or of what finishes it */
     const eg_cuda_kernel *product[EG_MAX_OPS]; /* of its product alone; NULL: of no part */
-    const eg_cuda_kernel *pair[EG_MAX_OPS];    /* of the first operation of two products: their row, which */
-    uint32_t paired;                           /* makes all of these operations, a bit each */
+    const eg_cuda_kernel *pair[EG_MAX_OPS];    /* of two products, at the first one's operation */
+    uint32_t paired;                           /* operations that it makes, a bit each */
     bool left_sums;                            /* operation 0 is made beside the product that follows it */
     bool aligned;                              /* eg_cuda_binding */
     bool lacks_copies;                         /* the choice asks for some that there are not */
-    double cost[EG_MAX_OPS];                   /* of an operation, and */
+    double cost[EG_MAX_OPS];                   /* of an operation, in microseconds */
     double microseconds;                       /* of all operations that are decided */
 } eg_cuda_compiler;
 

@@ -58,8 +58,7 @@ typedef enum eg_cuda_ragged {
 typedef struct eg_cuda_gemm {
     eg_cuda_matrix left, right;
     eg_cuda_matrix out, second;
-    eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor; of vector epilogues also what
-                            is   added to */
+    eg_cuda_matrix in;   /* residual | grad | saved of the layer below | factor | what vectors are added to */
     eg_cuda_matrix bias; /* [cols] */
     eg_cuda_matrix total; /* [cols]: where the sums go that are the only row of `sums`; absent: to `sums` */
     uint64_t sums;        /* 0: not wanted */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The intrinsics that src/cpu uses, in plain C: found in the place of the compiler's own <immintrin.h>, it
- * lets the kernels for AVX2, AVX-512 and AMX run on any x86-64 processor (tile.h has AMX's registers).
+ * lets the kernels for AVX2, AVX-512 and AMX run on any x86-64 processor (amx_tiles.h has AMX's registers).
  *
  * Each does what Intel's guide says, in the default rounding mode. Two things are stricter than a processor:
  * what is undefined there is NaN here, and a masked access touches nothing but its lanes. An address that a
