@@ -42,7 +42,7 @@ enum { RANKS = 3, EACH = 256, M = RANKS * EACH, K = 192, N = 128 };
 typedef struct layer_run {
     team *team;
     eg_split split;
-    bool backward;
+    bool backward, finishes; /* finishes: a bias and GELU, of what the ranks have summed */
     eg_comm_order order;
     double busy, timeout;
     int64_t m[8];     /* of each rank; 0: M */
@@ -79,6 +79,7 @@ static void make_call(layer_run *r, int rank, const eg_comm *comm, float *memory
     backward->d_a = eg_row_major(r->out[rank]), backward->d_b = eg_row_major(d_b);
     forward->tensor_parallel = backward->tensor_parallel =
         (eg_tensor_parallel){.comm = comm, .split = r->split, .sums = r->sums[rank]};
+    if (r->finishes) forward->bias = eg_elements(memset(d_b, 0, N * sizeof *d_b));
     if (r->spoiled[rank]) forward->y.ld = backward->d_a.ld = 1;
 }
 
@@ -92,8 +93,8 @@ static void run_layer(void *arg, const eg_comm *given) {
     eg_forward_args forward;
     eg_backward_args backward;
     eg_context *context = open_cpu(1);
-    const eg_layer layer =
-        eg_layer_of(m, other > 0 && !by_rows ? other : K, other > 0 && by_rows ? other : N, EG_ACT_NONE);
+    const eg_layer layer = eg_layer_of(m, other > 0 && !by_rows ? other : K, other > 0 && by_rows ? other : N,
+                                       r->finishes ? EG_ACT_GELU : EG_ACT_NONE);
     comm.order = r->order, comm.busy = r->busy;
     if (r->timeout > 0) comm.timeout = r->timeout;
     make_call(r, rank, &comm, memory, &forward, &backward);
@@ -178,6 +179,16 @@ static void a_plan_shows_groups(void **state) {
     r->split = EG_SPLIT_ROWS;
     run(r, 0.001, 1000);
     assert_non_null(strstr(r->plan[0], "reduce_scatter"));
+    free(r);
+}
+
+static void a_plan_names_the_bias_of_a_sum(void **state) {
+    (void)state;
+    layer_run *r = new_run(EG_SPLIT_ROWS, false);
+    r->finishes = true;
+    run(r, 0.001, 1000);
+    expect_all(r, EG_OK, "");
+    assert_non_null(strstr(r->plan[0], "y = gelu(sums + bias)"));
     free(r);
 }
 
@@ -415,6 +426,7 @@ int main(void) {
         cmocka_unit_test(parts_are_those_of_the_whole_layer),
         cmocka_unit_test(rows_go_in_groups_where_that_pays),
         cmocka_unit_test(a_plan_shows_groups),
+        cmocka_unit_test(a_plan_names_the_bias_of_a_sum),
         cmocka_unit_test(orders_and_runs_have_the_same_bits),
         cmocka_unit_test(a_program_is_of_one_split),
         cmocka_unit_test(a_rank_may_take_another_program),
