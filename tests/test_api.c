@@ -371,6 +371,8 @@ static void convert_refuses(void **state) {
     assert_refused(eg_convert(&y, EG_DTYPE_DEFAULT, &x, EG_F32, 1), "to", "0", "EG_F32");
     assert_refused(eg_convert(&y, EG_F32, &x, (eg_dtype)5, 1), "from", "5", "EG_F32");
     assert_refused(eg_convert(NULL, EG_F32, &x, EG_F32, 1), "dst", "NULL", "expected");
+    assert_refused(eg_convert((char *)&y + 1, EG_F32, &x, EG_F32, 1), "dst", "0x", "multiple of 4 bytes");
+    assert_refused(eg_convert(&y, EG_F32, (char *)&x + 1, EG_F16, 1), "src", "0x", "multiple of 2 bytes");
     assert_refused(eg_convert(&y, EG_F32, NULL, EG_F32, 1), "src", "NULL", "expected");
     assert_refused(eg_convert(&y, EG_F32, &x, EG_F32, SIZE_MAX / 2), "count", "9223372036854775807",
                    "expected");

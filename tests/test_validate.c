@@ -94,18 +94,20 @@ static fixture *as_groups(fixture *f, void *offsets) {
     X(f_offset_odd, f->forward.a.offset = 2, "a", "2", "expected a multiple of 4")                           \
     X(f_bias_offset_odd, f->forward.bias.offset = 3, "bias", "3", "expected a multiple of 4")                \
     X(f_residual_and_gelu, f->forward.residual = f->below, "residual", "gelu", "expected EG_ACT_NONE")       \
-    X(f_ld_overflow, f->forward.a.ld = INT64_MAX / 4, "a is too large", "5 x 7", "")                         \
-    X(f_bytes_overflow, f->forward.a.ld = INT64_MAX / 16, "a is too large", "5 x 7", "")                     \
-    X(f_stride_overflow, f->forward.b.batch_stride = INT64_MAX, "b is too large", "9223372036854775807", "") \
-    X(f_offset_overflow, f->forward.y.offset = SIZE_MAX - 3, "y is too large", "18446744073709551612", "")   \
-    X(f_offset_past, f->forward.b.offset = (size_t)1 << 62, "b is too large", "4611686018427387904", "")     \
-    X(f_offset_half, f->forward.a.offset = (size_t)1 << 63, "a is too large", "9223372036854775808", "")     \
+    X(f_ld_overflow, f->forward.a.ld = INT64_MAX / 4, "a is too large", "5 x 7", "2^62")                     \
+    X(f_bytes_overflow, f->forward.a.ld = INT64_MAX / 16, "a is too large", "5 x 7", "2^62")                 \
+    X(f_stride_overflow, f->forward.b.batch_stride = INT64_MAX, "b is too large", "9223372036854775807",     \
+      "2^62")                                                                                                \
+    X(f_offset_overflow, f->forward.y.offset = SIZE_MAX - 3, "y is too large", "18446744073709551612",       \
+      "2^62")                                                                                                \
+    X(f_offset_past, f->forward.b.offset = (size_t)1 << 62, "b is too large", "4611686018427387904", "2^62") \
+    X(f_offset_half, f->forward.a.offset = (size_t)1 << 63, "a is too large", "9223372036854775808", "2^62") \
     X(f_vector_offset_half, f->forward.bias.offset = (size_t)1 << 63, "bias is too large",                   \
-      "9223372036854775808", "")                                                                             \
+      "9223372036854775808", "2^62")                                                                         \
     X(f_workspace_half, (f->forward.workspace = (eg_workspace){f->outputs, (size_t)1 << 63, 64}),            \
-      "workspace is too large", "9223372036854775808", "")                                                   \
+      "workspace is too large", "9223372036854775808", "2^62")                                               \
     X(f_workspace_wraps, (f->forward.workspace = (eg_workspace){f->outputs, 64, SIZE_MAX - 63}),             \
-      "workspace is too large", "18446744073709551552", "")                                                  \
+      "workspace is too large", "18446744073709551552", "2^62")                                              \
     X(f_sizes_overflow, (f->layer.m = INT64_MAX / 2, f->layer.k = INT64_MAX / 2), "layer.m",                 \
       "4611686018427387903", "expected 0 to 2^60")                                                           \
     X(f_limit, f->forward.workspace_limit = 3, "workspace_limit is", "3", "expected at least")
@@ -120,7 +122,7 @@ static fixture *as_groups(fixture *f, void *offsets) {
 #define FORWARD_ADDRESS_RULES(X)                                                                             \
     X(f_data_odd, f->forward.y.data = SHIFTED(f->forward.y.data, 1), "y at", "0x",                           \
       "expected a multiple of 4")                                                                            \
-    X(f_address_overflow, f->forward.a.data = last_address(), "a is too large", "", "")                      \
+    X(f_address_overflow, f->forward.a.data = last_address(), "a is too large", "", "2^62")                  \
     X(f_y_is_a, f->forward.y.data = f->forward.a.data, "y at", "overlaps a", "expected separate memory")     \
     X(f_y_is_a_says_what_may, f->forward.y.data = f->forward.a.data, "only y and residual",                  \
       "grad_pre and grad", "element for element")                                                            \
@@ -136,9 +138,9 @@ static fixture *as_groups(fixture *f, void *offsets) {
     X(f_workspace_odd, (f->forward.workspace = (eg_workspace){f->outputs, 32, 1 << 20}), "workspace", "32",  \
       "expected a multiple of 64")                                                                           \
     X(f_workspace_overflow, (f->forward.workspace = (eg_workspace){f->memory, SIZE_MAX - 63, 1 << 20}),      \
-      "workspace is too large", "18446744073709551552", "")                                                  \
+      "workspace is too large", "18446744073709551552", "2^62")                                              \
     X(f_workspace_bytes_overflow, (f->forward.workspace = (eg_workspace){f->memory, 0, SIZE_MAX}),           \
-      "workspace is too large", "18446744073709551615", "")                                                  \
+      "workspace is too large", "18446744073709551615", "2^62")                                              \
     X(f_workspace_over_a, (f->forward.workspace = (eg_workspace){f->memory, 0, 1 << 20}), "workspace of",    \
       "overlaps a at", "expected separate memory")                                                           \
     X(f_workspace_over_y, (f->forward.workspace = (eg_workspace){f->below.data, 0, 1 << 20}),                \
@@ -198,7 +200,7 @@ static fixture *as_groups(fixture *f, void *offsets) {
     X(b_grad_pre_shared, f->backward.grad_pre.batch_stride = 0, "grad_pre.batch_stride", "0",                \
       "expected at least 30")                                                                                \
     X(b_d_bias_offset, f->backward.d_bias.offset = 1, "d_bias", "1", "expected a multiple of 4")             \
-    X(b_d_a_overflow, f->backward.d_a.ld = INT64_MAX / 8, "d_a is too large", "5 x 7", "")                   \
+    X(b_d_a_overflow, f->backward.d_a.ld = INT64_MAX / 8, "d_a is too large", "5 x 7", "2^62")               \
     X(b_limit, f->backward.workspace_limit = 63, "workspace_limit is", "63", "expected at least")            \
     X(c_saved_without_d_a, (CHAIN(.source = EG_SOURCE_PRE), f->backward.d_a.data = NULL), "chain.saved",     \
       "without d_a", "expected both")                                                                        \
@@ -245,8 +247,8 @@ static fixture *as_groups(fixture *f, void *offsets) {
 
 /* No rows: what is summed over them is written, as 0. */
 #define EMPTY_RULES(X)                                                                                       \
-    X(e_d_b_overflow, f->backward.d_b.ld = INT64_MAX / 8, "d_b is too large", "7 x 6", "")                   \
-    X(e_d_bias_overflow, f->backward.d_bias.offset = SIZE_MAX - 3, "d_bias is too large", "1 x 6", "")
+    X(e_d_b_overflow, f->backward.d_b.ld = INT64_MAX / 8, "d_b is too large", "7 x 6", "2^62")               \
+    X(e_d_bias_overflow, f->backward.d_bias.offset = SIZE_MAX - 3, "d_bias is too large", "1 x 6", "2^62")
 
 #define EMPTY_ADDRESS_RULES(X)                                                                               \
     X(e_d_b_is_b, f->backward.d_b.data = f->backward.b.data, "d_b at", "overlaps b", "expected separate")    \

@@ -12,9 +12,9 @@
  *   structs     eg_open_info, eg_layer, eg_forward_args, eg_backward_args, eg_device_info, eg_kernel_info and
  *               eg_comm begin with `size`: set it to sizeof the struct. Fields are only ever appended to
  *               these; other structs never grow. The zero value of every option is its default, so
- *               `(eg_layer){.size = sizeof(eg_layer), ...}` stays valid. M, K and N are the exception: they have no default, 0 means empty. A struct of
- *               a newer header is taken where its newer fields are 0; a size more than 4096 bytes past the
- *               library's own is refused.
+ *               `(eg_layer){.size = sizeof(eg_layer), ...}` stays valid. M, K and N are the exception: they
+ *               have no default, 0 means empty. A struct of a newer header is taken where its newer fields
+ *               are 0; a size more than 4096 bytes past the library's own is refused.
  *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc
  *               return is given back with eg_close, eg_packed_free and eg_free.
  *   threads     one context is used by one thread at a time; different contexts are independent and may
@@ -249,20 +249,20 @@ typedef struct eg_layer {
 
 /* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */
 typedef struct eg_matrix {
-    void *data;           /* host address | CUdeviceptr | WGPUBuffer */
+    void *data;           /* host address | CUdeviceptr, aligned to the element | WGPUBuffer */
     size_t offset;        /* bytes from `data` to the first element, a multiple of the element's size */
     int64_t ld;           /* elements from one row (column-major: column) to the next; 0: dense */
-    int64_t batch_stride; /* elements from one matrix of the batch to the next. 0: the same matrix for the
-                             whole batch: an input is broadcast, d_a and d_b are summed over the batch */
+    int64_t batch_stride; /* elements from one matrix of the batch to the next, 0 or more. 0: the same matrix
+                             for the whole batch: an input is broadcast, d_a and d_b are summed over it */
     eg_layout layout;
-    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_b may be EG_F32 for an f16 or bf16 layer */
+    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_b and d_b_up may be EG_F32 for f16 or bf16 layers */
 } eg_matrix;
 
 /* A dense vector of N (bias, d_bias) or K (the d_bias of the layer below) elements, or absent. */
 typedef struct eg_vector {
     void *data;     /* as in eg_matrix */
     size_t offset;  /* bytes, a multiple of the element's size */
-    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. d_bias may be EG_F32 for an f16 or bf16 layer */
+    eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. A bias's gradient may be EG_F32 for f16 or bf16 */
 } eg_vector;
 
 /* Dense operands in one expression: at offset 0, of the layer's type, one for the whole batch. A PyTorch
@@ -413,8 +413,8 @@ EG_CONSTRUCTOR eg_forward_args eg_forward_of(eg_matrix a, eg_matrix b, eg_vector
  *     d_a = (grad_pre · Bᵀ) ⊙ act'(below)        d_bias_below[k] = Σ over batch and M of that
  * d_a is then the grad_pre of the layer below, whose own backward call uses EG_ACT_NONE. */
 typedef struct eg_chain {
-    eg_matrix saved;          /* [M, K]: pre of the layer below, or its y (which is this layer's a).
-                                 Absent: no chaining. */
+    eg_matrix saved;          /* [M, K]: pre of the layer below, or its y (which is this layer's a). Not
+                                 where d_a is summed over the batch. Absent: no chaining. */
     eg_source source;         /* what `saved` is: EG_SOURCE_PRE or EG_SOURCE_Y */
     eg_activation activation; /* of the layer below */
     eg_vector d_bias;         /* [K], optional: the bias gradient of the layer below */
@@ -518,8 +518,8 @@ typedef struct eg_backward_args {
     const eg_packed *packed_b_up; /* optional: eg_pack_b of b_up */
     eg_chain_up chain_up;
     /* [M, K], optional: a gradient that is added to d_a, such as that of the other branch where A feeds two;
-     * before what a chain makes of the sum. One for the whole batch where d_a is summed over it. May be the
-     * same memory as d_a, element for element. */
+     * before what a chain makes of the sum. Where d_a is wanted, and not added to. One for the whole batch
+     * where d_a is summed over it. May be the same memory as d_a, element for element. */
     eg_matrix residual;
     uint64_t
         accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
@@ -615,7 +615,7 @@ EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_in
 EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 
 /* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`
- * to type `to` at `dst`, host memory. The buffers must not overlap. */
+ * to type `to` at `dst`, host memory, each aligned to its element. The buffers must not overlap. */
 EG_API eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count);
 
 #ifdef __cplusplus

@@ -39,6 +39,15 @@ static void write_number(void *dst, eg_dtype to, size_t i, double x) {
     }
 }
 
+static eg_status check_buffer(const char *name, const void *data, eg_dtype dtype, size_t count) {
+    const size_t size = eg_dtype_size(dtype);
+    if (count == 0) return EG_OK;
+    if (data == NULL) return eg_fail(EG_ERR_ARGUMENT, "%s is NULL; expected %zu elements", name, count);
+    if ((uintptr_t)data % size == 0) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT, "%s is %p; expected a multiple of %zu bytes, the size of %s", name, data,
+                   size, eg_dtype_name(dtype));
+}
+
 eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count) {
     if (eg_dtype_size(to) == 0)
         return eg_fail(EG_ERR_ARGUMENT, "to is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16", (int)to);
@@ -47,10 +56,8 @@ eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, siz
     if (count > SIZE_MAX / sizeof(double))
         return eg_fail(EG_ERR_ARGUMENT, "count is %zu; expected at most %zu", count,
                        SIZE_MAX / sizeof(double));
-    if (count > 0 && dst == NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "dst is NULL; expected room for %zu elements", count);
-    if (count > 0 && src == NULL)
-        return eg_fail(EG_ERR_ARGUMENT, "src is NULL; expected %zu elements", count);
+    EG_TRY(check_buffer("dst", dst, to, count));
+    EG_TRY(check_buffer("src", src, from, count));
     for (size_t i = 0; i < count; i++) write_number(dst, to, i, read_number(src, from, i));
     return EG_OK;
 }

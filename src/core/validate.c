@@ -180,8 +180,11 @@ static eg_status check_overlaps(const eg_problem *problem) {
 static eg_status check_workspace(const eg_problem *problem, const eg_workspace *workspace) {
     if (workspace->data == NULL) return EG_OK;
     if (eg_out_of_range(problem->addressing, workspace->data, workspace->offset, workspace->bytes)) {
-        return eg_fail(EG_ERR_ARGUMENT, "workspace is too large: %zu bytes at %p + offset %zu",
-                       workspace->bytes, workspace->data, workspace->offset);
+        return eg_fail(
+            EG_ERR_ARGUMENT,
+            "workspace is too large: %zu bytes at %p + offset %zu; expected an end that has an address, "
+            "at most 2^62 bytes from its data",
+            workspace->bytes, workspace->data, workspace->offset);
     }
     if (eg_begin(problem, workspace->data, workspace->offset) % 64 == 0) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,

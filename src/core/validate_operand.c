@@ -162,7 +162,7 @@ static eg_status check_extent(const eg_problem *problem, eg_operand_id id, const
     if (!over) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,
                    "%s is too large: %lld x %lld elements, row stride %lld, batch stride %lld, outer stride "
-                   "%lld, offset %zu",
+                   "%lld, offset %zu; expected an end that has an address, at most 2^62 bytes from its data",
                    eg_operand_name(problem, id), (long long)operand->rows, (long long)operand->cols,
                    (long long)operand->row_stride, (long long)operand->batch_stride,
                    (long long)operand->outer.stride, operand->offset);
