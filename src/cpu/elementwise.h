@@ -204,7 +204,93 @@ EG_INLINE void EG_V(grad_of_type)(const eg_elementwise *of, EG_T (*act_grad)(EG_
     if (j * EG_LANES < s.cols) EG_V(grad_column)(&s, act_grad, dtype, EG_V(part_of)(s.cols, j), has_x, j);
 }
 
+#ifdef EG_SCALED
+/* A line of an AMX tile block, `at` bytes into `result`: numbers of a row as bf16, from column `col` on. */
+EG_INLINE void EG_V(grad_line)(const eg_elementwise *s, EG_T (*act_grad)(EG_T), const bool has_x,
+                               const char *x, const char *other, int64_t col, int64_t cols, int64_t at) {
+    const EG_I kept = (EG_I){0} - (EG_V(word))s->propagate;
+    EG_T grad[2];
+    EG_UNROLL(2)
+    for (int j = 0; j < 2; j++) {
+        const EG_V(part) part = EG_V(part_of)(cols - col, j);
+        const int64_t bytes = part != 0 ? (col + j * EG_LANES) * (int64_t)sizeof(uint16_t) : 0;
+        EG_T at_x = {0};
+        if (has_x) at_x = EG_V(load_part)(x + bytes, EG_BF16, part);
+        grad[j] = EG_V(load_part)(other + bytes, EG_BF16, part);
+        grad[j] *= EG_V(unless_nan)(at_x, act_grad(at_x), kept);
+        if (s->sums != NULL) {
+            EG_R *sum = (EG_R *)s->sums + col + j * EG_LANES;
+            EG_V(store)(sum, EG_V(load)(sum) + grad[j]);
+        }
+    }
+    if (s->result != NULL)
+        _mm512_store_si512((char *)s->result + at, EG_V(two_to_bf16)((__m512)grad[0], (__m512)grad[1]));
+}
+
+/* Rows of a map from end to end: memory is read in its order, at twice the rate of tile after tile. */
+EG_INLINE void EG_V(grad_by_rows)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
+    enum { LINE = 2 * EG_LANES };
+    const eg_elementwise s = *of;
+    for (int64_t i = s.row; i < s.end; i++) {
+        const char *other = s.other.at + i * s.other.step, *x = has_x ? s.x.at + i * s.x.step : NULL;
+        int64_t at = i * LINE * (int64_t)sizeof(uint16_t), col = 0;
+        for (; col + LINE <= s.cols; col += LINE, at += s.panel)
+            EG_V(grad_line)(&s, act_grad, has_x, x, other, col, col + LINE, at);
+        if (col < s.cols) EG_V(grad_line)(&s, act_grad, has_x, x, other, col, s.cols, at);
+    }
+}
+#else
+/* A vector of a row from column `col` on, of which it has `some`; `at` bytes into `result`. */
+EG_INLINE void EG_V(grad_vector)(const eg_elementwise *s, EG_T (*act_grad)(EG_T), const eg_dtype dtype,
+                                 const EG_V(numbers) some, const bool has_x, const char *x, const char *other,
+                                 int64_t col, int64_t at) {
+    const EG_I kept = (EG_I){0} - (EG_V(word))s->propagate;
+    const int64_t bytes = col * EG_V(size_of)(dtype);
+    EG_T grad = EG_V(load_numbers)(other + bytes, dtype, some), at_x = {0};
+    if (has_x) at_x = EG_V(load_numbers)(x + bytes, dtype, some);
+    grad *= EG_V(unless_nan)(at_x, act_grad(at_x), kept);
+    if (s->result != NULL) EG_V(store)((EG_R *)(void *)((char *)s->result + at), grad);
+    if (s->sums != NULL) {
+        EG_R *sum = (EG_R *)s->sums + col;
+        EG_V(store)(sum, EG_V(load)(sum) + grad);
+    }
+}
+
+/* Rows of a map from end to end: memory is read in its order, at twice the rate of tile after tile. Each
+ * micro-panel takes its part of a row. */
+EG_INLINE void EG_V(grad_by_rows)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const eg_dtype dtype,
+                                  const bool has_x) {
+    const eg_elementwise s = *of;
+    const int64_t nr = s.tile_row, row = nr * (int64_t)sizeof(EG_R);
+    for (int64_t i = s.row; i < s.end; i++) {
+        const char *other = s.other.at + i * s.other.step, *x = has_x ? s.x.at + i * s.x.step : NULL;
+        int64_t panel = i * row;
+        for (int64_t first = 0; first < s.cols; first += nr, panel += s.panel) {
+            const int64_t end = s.cols - first < nr ? s.cols : first + nr;
+            int64_t col = first, at = panel;
+            for (; col + EG_LANES <= end; col += EG_LANES, at += EG_VECTOR_BYTES) EG_V(grad_vector)
+            (&s, act_grad, dtype, EG_V(numbers_of)(EG_LANES, 0), has_x, x, other, col, at);
+            if (col < end) EG_V(grad_vector)
+            (&s, act_grad, dtype, EG_V(numbers_of)(end - col, 0), has_x, x, other, col, at);
+        }
+    }
+}
+#endif
+
 EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
+#ifdef EG_SCALED
+    if (of->panel != 0) {
+        EG_V(grad_by_rows)(of, act_grad, has_x);
+        return;
+    }
+#else
+    if (of->panel != 0) {
+#define EG_BY_ROWS(type) EG_V(grad_by_rows)(of, act_grad, type, has_x)
+        EG_BY_STORAGE(of->other.dtype, EG_BY_ROWS);
+#undef EG_BY_ROWS
+        return;
+    }
+#endif
     const eg_rows *x = &of->x, *other = &of->other;
     const bool is_alike =
         other->at != NULL && of->out.at == NULL && other->scale == 1 &&

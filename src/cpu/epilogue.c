@@ -348,6 +348,7 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
     s->tile_row = e->kernel->micro.nr;
     s->sums = adds_sums(e) ? sums_of(e, tile) : NULL;
     s->ahead = e->ahead;
+    s->panel = 0;
     s->propagate = e->propagate;
     s->times = e->times;
     t->is_elementwise = true;
@@ -505,6 +506,61 @@ void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile) {
     eg_rows rows;
     memory_rows(&rows, e->other, tile);
     e->kernel->epilogue.sum_rows(sums_of(e, tile), rows.at, rows.dtype, rows.step, tile->rows, tile->cols);
+}
+
+/* Blocks of bf16 in one layout are rows as they are. */
+bool eg_cpu_epilogue_goes_by_rows(const eg_epilogue *e, int64_t cols) {
+    const bool alike =
+        is_read(e->other) && (e->x == NULL || (is_read(e->x) && e->x->dtype == e->other->dtype));
+    const bool fits = e->in_blocks ? e->kernel->pack.bf16_terms == 1 && e->other->dtype == EG_BF16 &&
+                                         e->blocks.right == NULL
+                                   : cols > e->kernel->micro.nr;
+    return e->is_grad && alike && e->bias == NULL && e->out == NULL && e->scale == 1 && fits;
+}
+
+/* Zeros beyond the columns and rows of micro-panels. */
+static void pad_panels(const eg_epilogue *e, const eg_tile *tile, char *panels, int64_t step) {
+    const int64_t nr = e->kernel->micro.nr, mr = e->kernel->micro.mr, last = eg_div(tile->cols, nr);
+    const int64_t rows = eg_ceil_div(tile->rows, mr) * mr;
+    if (last * nr < tile->cols) memset(panels + last * step, 0, size_of(e, rows * nr));
+    for (int64_t i = 0; rows > tile->rows && i < last; i++)
+        memset(panels + i * step + size_of(e, tile->rows * nr), 0, size_of(e, (rows - tile->rows) * nr));
+}
+
+static void rows_to_panels(const eg_epilogue *e, const eg_tile *tile, eg_elementwise *s) {
+    const int64_t nr = e->kernel->micro.nr;
+    s->panel = (int64_t)size_of(e, eg_cpu_panels(e->kernel, e->rows, 0).stride * nr);
+    if (e->micro_panels != NULL) {
+        s->result = eg_cpu_epilogue_panel(e, tile);
+        pad_panels(e, tile, s->result, s->panel);
+    }
+    s->end = tile->rows;
+    e->elementwise(s);
+}
+
+static void rows_to_blocks(const eg_epilogue *e, const eg_tile *tile, eg_elementwise *s) {
+    const int64_t blocks = eg_ceil_div(tile->cols, EG_AMX_BLOCK), line = EG_AMX_TERM_BYTES / EG_AMX_BLOCK;
+    s->panel = (int64_t)e->grid.block_bytes;
+    for (int64_t row = 0; row < tile->rows; row += EG_AMX_BLOCK) {
+        s->end = eg_least(EG_AMX_BLOCK, tile->rows - row);
+        char *to = eg_amx_block_at(&e->blocks, &e->grid, tile->item, (tile->row + row) / EG_AMX_BLOCK,
+                                   tile->col / EG_AMX_BLOCK)
+                       .left;
+        s->result = to;
+        e->elementwise(s);
+        s->other.at += EG_AMX_BLOCK * s->other.step;
+        if (s->x.at != NULL) s->x.at += EG_AMX_BLOCK * s->x.step;
+        for (int64_t i = 0; to != NULL && s->end < EG_AMX_BLOCK && i < blocks; i++)
+            memset(to + i * s->panel + s->end * line, 0, (size_t)((EG_AMX_BLOCK - s->end) * line));
+    }
+}
+
+void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile) {
+    eg_elementwise s = {.cols = tile->cols, .tile_row = e->kernel->micro.nr, .propagate = e->propagate};
+    memory_rows(&s.other, e->other, tile);
+    if (e->x != NULL) memory_rows(&s.x, e->x, tile);
+    if (e->sums != NULL) s.sums = sums_of(e, tile);
+    (e->in_blocks ? rows_to_blocks : rows_to_panels)(e, tile, &s);
 }
 
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {

@@ -48,6 +48,11 @@ bool eg_cpu_epilogue_only_sums(const eg_epilogue *e);
 /* Those of some rows of a chunk, of any number of columns. */
 void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile);
 
+/* Whether a map of so many columns can go row by row, and such a map of some rows of a chunk, of any number
+ * of columns from a micro-panel's first on. */
+bool eg_cpu_epilogue_goes_by_rows(const eg_epilogue *e, int64_t cols);
+void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile);
+
 /* Loads what a map reads of a tile, see eg_cpu_touch. */
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile);
 

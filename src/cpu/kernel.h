@@ -174,6 +174,8 @@ typedef struct eg_elementwise {
     int64_t tile_row; /* numbers from row to row of `result` */
     void *sums;       /* act': of the columns, to which the rows of `result` are added; NULL: none */
     int64_t ahead;    /* act': rows so much further down are prefetched; 0: none */
+    int64_t panel;    /* act', row by row: of more columns than a tile has, bytes from one micro-panel (or AMX
+                         tile block) of `result` to the next; 0: a tile */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
     bool times;       /* act: `other` is multiplied with it */
 } eg_elementwise;

@@ -14,6 +14,7 @@ typedef struct map_job {
     int64_t rows, cols, bands, segments;
     int64_t band, segment; /* rows, a multiple of a chunk of column sums, and columns */
     bool only_sums;        /* of columns: there is no result */
+    bool by_rows;          /* from end to end */
     bool is_far;           /* what it reads comes from memory: not, where steps run block by block */
 } map_job;
 
@@ -34,12 +35,13 @@ static void map_segment(void *arg, int64_t index, int thread) {
     const int64_t end = eg_least(first + job->band, job->rows),
                   cols = eg_least(job->segment, job->cols - col);
     const bool fetches = job->epilogue.ahead > 0;
-    for (tile.row = first; job->only_sums && tile.row < end; tile.row += EG_CPU_CHUNK) {
+    const bool by_chunks = job->only_sums || job->by_rows;
+    for (tile.row = first; by_chunks && tile.row < end; tile.row += EG_CPU_CHUNK) {
         tile.rows = eg_least(EG_CPU_CHUNK, end - tile.row);
         tile.col = col, tile.cols = cols;
-        eg_cpu_epilogue_sum(&job->epilogue, &tile);
+        (job->only_sums ? eg_cpu_epilogue_sum : eg_cpu_epilogue_by_rows)(&job->epilogue, &tile);
     }
-    if (job->only_sums) return;
+    if (by_chunks) return;
     for (tile.row = first; tile.row < end; tile.row += rows) {
         tile.rows = eg_least(rows, end - tile.row);
         tile.col = col, tile.cols = cols;
@@ -64,11 +66,14 @@ static bool overlaps(const map_job *job, const eg_op *op) {
            (act != NULL && act->activation != EG_ACT_NONE && act->activation != EG_ACT_RELU);
 }
 
-/* Micro-panels of a segment: many, or as few as give every thread its part. */
-static int64_t segment_of(int64_t panels, int64_t bands, int threads) {
-    enum { LONG = 16, PARTS_A_THREAD = 4 };
+/* Micro-panels of a segment: many, or as few as give every thread its part. Row by row, the column sums of a
+ * segment stay in L1. */
+static int64_t segment_of(const map_job *job, const eg_op *op, int64_t bands, int threads) {
+    enum { LONG = 16, PARTS_A_THREAD = 4, SUMS = 8192 };
+    const int64_t nr = job->kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
     const int64_t even = threads > 1 ? panels * bands / (PARTS_A_THREAD * threads) : panels;
-    return even < 1 ? 1 : eg_least(LONG, even);
+    const int64_t most = job->by_rows ? SUMS / (nr * (int64_t)eg_size_of(job->kernel->compute)) : LONG;
+    return even < 1 ? 1 : eg_least(most, even);
 }
 
 _Static_assert(sizeof(map_job) <= EG_CPU_JOB, "a job");
@@ -83,13 +88,14 @@ void eg_cpu_map(const eg_cpu_run *run, const eg_step *step) {
                      .rows = op->rows,
                      .cols = op->cols,
                      .band = EG_CPU_CHUNK,
-                     .is_far = step->tile_rows == 0,
-                     .segment = nr * segment_of(eg_ceil_div(op->cols, nr), chunks, step->threads)};
+                     .is_far = step->tile_rows == 0};
+    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
+    job->only_sums = eg_cpu_epilogue_only_sums(&job->epilogue);
+    job->by_rows = !job->only_sums && job->is_far && eg_cpu_epilogue_goes_by_rows(&job->epilogue, op->cols);
+    job->segment = nr * segment_of(job, op, chunks, step->threads);
     if (step->tile_rows > 0) job->band = step->tile_rows, job->segment = step->tile_cols;
     job->bands = eg_ceil_div(op->rows, job->band);
     job->segments = eg_ceil_div(op->cols, job->segment);
-    eg_cpu_prepare_epilogue(run, step, &job->epilogue);
-    job->only_sums = eg_cpu_epilogue_only_sums(&job->epilogue);
     if (job->is_far && overlaps(job, op) && eg_cpu_epilogue_fetches(&job->epilogue, eg_least(nr, op->cols)))
         job->epilogue.ahead = eg_cpu_epilogue_rows(kernel);
     eg_cpu_share(run, step->threads, op->items * job->bands * job->segments, map_segment, job);
