@@ -59,9 +59,46 @@ EG_INLINE void dot_pairs(__m512 sum[DOT_ROWS][2], const dot_left *left, const ch
     }
 }
 
-/* to = initial + left · right: rows of 32 numbers. */
+/* Where sums go as bf16: to the caller's memory, with an epilogue of a bias and perhaps of relu. */
+typedef struct dot_result {
+    char *out, *pre;        /* NULL: out, of a tile in L1; pre, not wanted */
+    int64_t step, pre_step; /* bytes from row to row */
+    int64_t rows;           /* that are left */
+    __mmask32 cols;
+    EG_T bias[2];
+    bool relu, non_temporal;
+} dot_result;
+
+EG_INLINE void store_dots(char *to, const EG_T x[2], const dot_result *of) {
+    const __m512i words = EG_V(two_to_bf16)((__m512)x[0], (__m512)x[1]);
+    if (of->cols == ~(__mmask32)0) {
+        store_line(to, words, of->non_temporal);
+    } else {
+        _mm512_mask_storeu_epi16(to, of->cols, words);
+    }
+}
+
+EG_INLINE void finish_dots(__m512 sum[DOT_ROWS][2], dot_result *to, const int rows, const int vectors) {
+    EG_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+        EG_T x[2] = {{0}};
+        if (i >= to->rows) break;
+        EG_UNROLL(2)
+        for (int j = 0; j < vectors; j++) x[j] = (EG_T)sum[i][j] + to->bias[j];
+        if (to->pre != NULL) store_dots(to->pre + i * to->pre_step, x, to);
+        if (to->relu) {
+            EG_UNROLL(2)
+            for (int j = 0; j < vectors; j++) x[j] = EG_V(unless_nan)(x[j], EG_V(act_relu)(x[j]), ~(EG_I){0});
+        }
+        store_dots(to->out + i * to->step, x, to);
+    }
+    to->out += rows * to->step, to->rows -= rows;
+    if (to->pre != NULL) to->pre += rows * to->pre_step;
+}
+
+/* to = initial + left · right: rows of 32 numbers; or of `result`, where that is there. */
 EG_INLINE void dot_rows(float *to, const float *initial, dot_left left, const char *right, dot_prefetch *next,
-                        int64_t depth, const int rows, const int vectors) {
+                        dot_result *result, int64_t depth, const int rows, const int vectors) {
     __m512 sum[DOT_ROWS][2];
     EG_UNROLL(8)
     for (int i = 0; i < rows; i++) {
@@ -79,6 +116,10 @@ EG_INLINE void dot_rows(float *to, const float *initial, dot_left left, const ch
     }
     if (depth > 0) prefetch_beside_dots(next);
     dot_pairs(sum, &left, right, (depth + 1) / 2, rows, vectors);
+    if (result->out != NULL) {
+        finish_dots(sum, result, rows, vectors);
+        return;
+    }
     EG_UNROLL(8)
     for (int i = 0; i < rows; i++) {
         EG_UNROLL(2)
@@ -87,13 +128,34 @@ EG_INLINE void dot_rows(float *to, const float *initial, dot_left left, const ch
 }
 
 EG_INLINE void dot_all_rows(float *to, const float *initial, dot_left left, const char *right,
-                            dot_prefetch *next, int64_t depth, int64_t rows, const int vectors) {
+                            dot_prefetch *next, dot_result *result, int64_t depth, int64_t rows,
+                            const int vectors) {
     for (; rows > DOT_LEAST_ROWS; rows -= DOT_ROWS) {
-        dot_rows(to, initial, left, right, next, depth, DOT_ROWS, vectors);
+        dot_rows(to, initial, left, right, next, result, depth, DOT_ROWS, vectors);
         to += DOT_ROWS * EG_AMX_BLOCK, left.at += DOT_ROWS * left.step;
         if (initial != NULL) initial += DOT_ROWS * EG_AMX_BLOCK;
     }
-    if (rows > 0) dot_rows(to, initial, left, right, next, depth, DOT_LEAST_ROWS, vectors);
+    if (rows > 0) dot_rows(to, initial, left, right, next, result, depth, DOT_LEAST_ROWS, vectors);
+}
+
+/* An absent bias is -0, as in an epilogue. */
+EG_INLINE dot_result result_of(const eg_micro_tile *tile, int64_t cols) {
+    const int64_t word = sizeof(uint16_t);
+    dot_result to = {.out = NULL};
+    if (!tile->rounds) return to;
+    to = (dot_result){.out = tile->out,
+                      .pre = tile->pre,
+                      .step = tile->out_stride * word,
+                      .pre_step = tile->pre_stride * word,
+                      .rows = tile->rows,
+                      .cols = mask_below(cols),
+                      .bias = {EG_V(splat)(-0.0F), EG_V(splat)(-0.0F)},
+                      .relu = tile->relu,
+                      .non_temporal = tile->non_temporal};
+    for (int j = 0; tile->bias != NULL && j * EG_LANES < cols; j++)
+        to.bias[j] =
+            EG_V(load_part)((const char *)tile->bias + j * EG_LANES * word, EG_BF16, EG_V(part_of)(cols, j));
+    return to;
 }
 
 static void multiply_dots(const eg_micro_operand *left, const eg_micro_operand *right, int64_t depth,
@@ -112,10 +174,67 @@ static void multiply_dots(const eg_micro_operand *left, const eg_micro_operand *
     next.line_share = share(next.lines, blocks);
     next.row_share = share(next.rows, blocks);
     next.source_row_share = share(next.source_rows, blocks);
+    dot_result result = result_of(tile, cols);
     if (cols > EG_TILE_WORDS) {
-        dot_all_rows(tile->out, tile->initial, rows, right->at, &next, depth, tile->rows, 2);
+        dot_all_rows(tile->out, tile->initial, rows, right->at, &next, &result, depth, tile->rows, 2);
     } else {
-        dot_all_rows(tile->out, tile->initial, rows, right->at, &next, depth, tile->rows, 1);
+        dot_all_rows(tile->out, tile->initial, rows, right->at, &next, &result, depth, tile->rows, 1);
+    }
+}
+
+/* ---- Little depth ------------------------------------------------------------------------------------- */
+
+/* A tile of some rows, and a prefetch of the lines to its right, or of the next rows, for their stores. */
+EG_INLINE void outer_dot_tile(const eg_little_depth *x, const char *left, const char *right, dot_result *to,
+                              const char *next, const int rows) {
+    const int64_t pairs = (x->depth + 1) / 2;
+    __m512 sum[DOT_ROWS][2];
+    EG_UNROLL(8)
+    for (int i = 0; i < rows; i++) {
+        if (!to->non_temporal) __builtin_prefetch(next + i * to->step, 1, 3);
+        sum[i][0] = sum[i][1] = _mm512_castsi512_ps(_mm512_set1_epi32(0));
+    }
+    for (int64_t p = 0; p < pairs; p++) {
+        if (p == DOT_PAIRS) left += EG_AMX_TERM_BYTES - DOT_PAIRS * 4; /* in the next block of k */
+        const __m512i first = _mm512_load_si512(right + p * PAIRS_STRIDE),
+                      second = _mm512_load_si512(right + (pairs + p) * PAIRS_STRIDE);
+        EG_UNROLL(8)
+        for (int i = 0; i < rows; i++) {
+            const __m512i a = pair_at(left + i * PAIRS_STRIDE + p * 4);
+            sum[i][0] = dots(sum[i][0], a, first);
+            sum[i][1] = dots(sum[i][1], a, second);
+        }
+    }
+    finish_dots(sum, to, rows, 2);
+}
+
+/* Some rows from left to right, then the next ones. */
+static void outer_dots(const eg_little_depth *x) {
+    enum { LAST_BYTE = PAIRS_STRIDE - 1 };
+    const char *left = x->left;
+    for (int64_t row = 0; row < x->rows; row += DOT_ROWS, left += DOT_ROWS * PAIRS_STRIDE) {
+        const char *right = x->right;
+        const float *bias = x->bias;
+        char *out = x->out + row * x->out_step, *pre = x->pre;
+        const char *below = out + DOT_ROWS * x->out_step;
+        if (pre != NULL) pre += row * x->pre_step;
+        for (int64_t col = 0; col < x->cols; col += EG_AMX_BLOCK, right += x->right_panel) {
+            const bool ends = col + EG_AMX_BLOCK >= x->cols;
+            dot_result to = {.out = out,
+                             .pre = pre,
+                             .step = x->out_step,
+                             .pre_step = x->pre_step,
+                             .rows = x->rows - row,
+                             .cols = mask_below(x->cols - col),
+                             .bias = {EG_V(load)(bias + col), EG_V(load)(bias + col + EG_LANES)},
+                             .relu = x->relu,
+                             .non_temporal = x->non_temporal};
+            const char *next = ends ? below : out + PAIRS_STRIDE + LAST_BYTE;
+            if (to.rows > DOT_LEAST_ROWS) outer_dot_tile(x, left, right, &to, next, DOT_ROWS);
+            if (x->rows - row <= DOT_LEAST_ROWS) outer_dot_tile(x, left, right, &to, next, DOT_LEAST_ROWS);
+            out += PAIRS_STRIDE;
+            if (pre != NULL) pre += PAIRS_STRIDE;
+        }
     }
 }
 
@@ -199,9 +318,10 @@ static void dot_few_from_pack(const eg_few_rows *x) {
     const char *right = x->right;
     for (int64_t k = 0; k < x->depth; k += K) {
         dot_prefetch next = {.right = right + K * PAIRS_STRIDE, .lines = K};
+        dot_result none = {.out = NULL};
         next.line_share = share(K, K / EG_AMX_BLOCK * share(x->rows, DOT_ROWS));
-        dot_all_rows(to, k > 0 ? to : NULL, left, right, &next, x->depth - k < K ? x->depth - k : K, x->rows,
-                     2);
+        dot_all_rows(to, k > 0 ? to : NULL, left, right, &next, &none, x->depth - k < K ? x->depth - k : K,
+                     x->rows, 2);
         left.at += K * PAIRS_STRIDE, right += K * PAIRS_STRIDE;
     }
     for (int64_t i = 0; i < x->rows; i++)

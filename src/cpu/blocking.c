@@ -14,16 +14,11 @@ enum { NEAR = 2048 };
 
 static bool divides(int power_of_two, int64_t size) { return (size & (power_of_two - 1)) == 0; }
 
-/* Dots of bf16: vector units that read tile blocks. */
-static bool has_dots(const eg_cpu_kernel *kernel) {
-    return kernel->pack.bf16_terms == 1 && !eg_cpu_has_tiles(kernel);
-}
-
 /* The transpose of d_b: each block lays out its rows of the gradient. */
 bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
     const bool is_gradient =
         op->left.space == EG_TEMPORARY || op->left.id == EG_OP_GRAD || op->left.id == EG_OP_GRAD_UP;
-    return has_dots(kernel) && op->left.transposed && is_gradient;
+    return eg_cpu_has_dots(kernel) && op->left.transposed && is_gradient;
 }
 
 static int64_t batch_of(const eg_op *op) { return op->items > op->summed ? op->items : op->summed; }
@@ -85,14 +80,14 @@ bool eg_cpu_may_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op) {
  * that has all rows of the product packs it as a right one, once: so it is written once, and not in both
  * layouts. */
 bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks) {
-    return has_dots(kernel) && op->right.space == EG_TEMPORARY && !op->right.transposed && op->depth > 0 &&
-           op->rows <= blocks->mc;
+    return eg_cpu_has_dots(kernel) && op->right.space == EG_TEMPORARY && !op->right.transposed &&
+           op->depth > 0 && op->rows <= blocks->mc;
 }
 
 /* d_b of no more columns than a block has rows is better its transpose, where that is row-major: a is read
  * once, as it lies, and of few columns no vector of sums is part empty. */
 bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return has_dots(kernel) && op->left.id == EG_OP_A && op->left.space == EG_OPERAND &&
+    return eg_cpu_has_dots(kernel) && op->left.id == EG_OP_A && op->left.space == EG_OPERAND &&
            op->left.transposed && !op->right.transposed && op->items == 1 && op->summed <= 1 &&
            op->depth > 0 && !op->ragged && !op->accumulate && op->cols <= kernel->blocking.mc &&
            op->rows >= op->cols;
@@ -415,15 +410,26 @@ static int64_t most_depth(const eg_op *op) {
     return op->left.transposed && op->cols > 0 && op->rows >= eg_ceil_div(LARGE, op->cols) ? 64 : 48;
 }
 
+/* Dots of bf16 of up to two blocks of k, which store bf16 row by row. */
+static bool has_outer_dots(const eg_cpu_kernel *kernel, const eg_op *op) {
+    const bool is_bf16 = op->out.dtype == kernel->dtype && op->right.space != EG_TEMPORARY;
+    const bool in_rows = op->out.space == EG_OPERAND && op->out.col_stride == 1;
+    return eg_cpu_has_dots(kernel) && is_bf16 && in_rows && op->depth > 0 && op->depth <= 2 * EG_AMX_BLOCK &&
+           op->summed <= 1 && !op->ragged && !op->left.transposed && eg_cpu_outer_stores_sums(op);
+}
+
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
+    if (eg_cpu_has_dots(kernel)) return has_outer_dots(kernel, op);
     return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= most_depth(op) && op->summed <= 1 &&
            !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
 }
 
 /* Whole micro-panels, and whole cache lines of the result. */
 int64_t eg_cpu_outer_part(const eg_cpu_kernel *kernel, const eg_op *op) {
-    enum { LINE = 64 };
-    const int64_t nr = kernel->micro.nr, most = eg_cpu_some_of_l1(kernel) / op->depth;
+    enum { LINE = 64, OF_L1 = 24 << 10 };
+    const int64_t nr = kernel->micro.nr;
+    const int64_t most = eg_cpu_has_dots(kernel) ? nr * (OF_L1 / eg_cpu_outer_dots_bytes(op->depth))
+                                                 : eg_cpu_some_of_l1(kernel) / op->depth;
     int64_t whole = nr;
     while (op->out.space == EG_OPERAND && whole * (int64_t)eg_size_of(op->out.dtype) % LINE != 0) whole += nr;
     return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
@@ -459,6 +465,12 @@ int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t rows, int
 
 int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
     const int64_t nr = kernel->micro.nr, part = eg_cpu_detail(step)->part;
+    if (eg_cpu_has_dots(kernel)) {
+        const int64_t blocks = (1 + eg_ceil_div(step->tile_rows, nr)) *
+                               eg_ceil_div(step->k_block, EG_AMX_BLOCK) * EG_AMX_TERM_BYTES;
+        const int64_t right = eg_ceil_div(part, nr) * eg_cpu_outer_dots_bytes(step->k_block);
+        return part + (blocks + right) / (int64_t)sizeof(float);
+    }
     const int64_t rows = step->tile_cols > part ? step->tile_rows + nr : EG_CPU_CHUNK;
     return eg_cpu_epilogue_rows(kernel) * nr + step->k_block * part + part +
            2 * kernel->micro.mr * nr * EG_CPU_OUTER_PIECE +

@@ -81,6 +81,11 @@ bool eg_cpu_is_whole_lines(const eg_view *x);
 /* Micro-panels of columns that are copied to rows between cache lines at once. */
 enum { EG_CPU_OUTER_PIECE = 10 };
 
+/* Dots of bf16: bytes of a micro-panel of 32 columns, whose k are pairs. */
+static inline int64_t eg_cpu_outer_dots_bytes(int64_t depth) {
+    return eg_ceil_div(depth, 2) * (EG_AMX_TERM_BYTES / (EG_AMX_BLOCK / 2));
+}
+
 /* Of it, those of so many rows of the left operand. */
 int64_t eg_cpu_outer_left_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth);
 

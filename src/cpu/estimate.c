@@ -272,6 +272,7 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     if (is_stored) {
         tiles.of[EG_CPU_COST_OUTER_STORE] = tiles.of[EG_CPU_COST_STORE];
         tiles.of[EG_CPU_COST_STORE] = tiles.of[EG_CPU_COST_NARROW] = tiles.of[EG_CPU_COST_FORWARD] = 0;
+        if (eg_cpu_has_dots(row)) tiles.of[EG_CPU_COST_SECOND] = 0;
     }
     for (int i = 0; i < EG_CPU_COSTS; i++) counts->of[i] += tiles.of[i];
     if (op->left.space == EG_OPERAND)

@@ -16,13 +16,13 @@
 /* ---- One tile ----------------------------------------------------------------------------------- */
 
 /* The micro-kernel stores to the caller's memory: whole vectors, with no epilogue but a bias and relu. Of
- * their tiles those that lack rows have an epilogue of their own. */
+ * their tiles those that lack rows have an epilogue of their own. Dots of bf16 store parts of both. */
 static bool has_direct_tiles(const eg_product *x, const eg_tile *tile) {
-    return x->stores_result && (tile->cols & (x->kernel->micro.lanes - 1)) == 0;
+    return x->stores_result && (x->rounds || (tile->cols & (x->kernel->micro.lanes - 1)) == 0);
 }
 
 bool eg_cpu_stores_tile(const eg_product *x, const eg_tile *tile) {
-    return has_direct_tiles(x, tile) && tile->rows == x->mr;
+    return has_direct_tiles(x, tile) && (x->rounds || tile->rows == x->mr);
 }
 
 void eg_cpu_place_result(const eg_product *x, const eg_tile *tile, eg_micro_tile *sums) {
@@ -32,6 +32,10 @@ void eg_cpu_place_result(const eg_product *x, const eg_tile *tile, eg_micro_tile
     sums->non_temporal = x->epilogue->non_temporal;
     sums->bias = bias != NULL ? eg_cpu_at(bias, 0, 0, tile->col) : NULL;
     sums->relu = x->relu;
+    sums->rounds = x->rounds;
+    if (!x->rounds || x->epilogue->pre == NULL) return;
+    sums->pre = eg_cpu_at(x->epilogue->pre, tile->item, tile->row, tile->col);
+    sums->pre_stride = x->epilogue->pre->row_stride;
 }
 
 /* Whether the tile is the last one of an epilogue, which has all of `finished`. */

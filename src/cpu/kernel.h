@@ -114,8 +114,12 @@ typedef struct eg_micro_tile {
     int64_t out_stride;  /* numbers from row to row of `out` */
     int64_t rows;        /* that there are of its mr: dots of bf16 make no others */
     bool non_temporal;   /* stores bypass the caches; whole cache lines only */
-    const void *bias;    /* vector units: added to every row, for whole vectors of columns; NULL: none */
-    bool relu;           /* and then the larger of that and 0 */
+    const void *bias; /* added to every row, for whole vectors of columns: of the compute type, of dots as the
+                         layer has it; NULL: none */
+    bool relu;        /* and then the larger of that and 0 */
+    bool rounds;      /* dots of bf16: `out` is the result in the caller's memory, and bias and relu count: */
+    void *pre;        /* the sums and the bias are stored here, too; NULL: they are not; */
+    int64_t pre_stride; /* numbers from row to row */
     void *copy; /* vector units: the right operand is copied here, as a micro-panel; NULL: it is not */
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;
@@ -328,6 +332,11 @@ static inline bool eg_cpu_is_amx(const eg_cpu_kernel *kernel) { return kernel->p
 
 /* Whether the matrix unit multiplies, which leaves the vector units free for an epilogue. */
 static inline bool eg_cpu_has_tiles(const eg_cpu_kernel *kernel) { return (kernel->needs & EG_CPU_AMX) != 0; }
+
+/* Dots of bf16: vector units that read tile blocks. */
+static inline bool eg_cpu_has_dots(const eg_cpu_kernel *kernel) {
+    return kernel->pack.bf16_terms == 1 && !eg_cpu_has_tiles(kernel);
+}
 
 /* Kernels that split numbers into bf16 terms refuse infinities, NaN and magnitudes above 2^26. */
 static inline bool eg_cpu_may_refuse(const eg_cpu_kernel *kernel) { return kernel->pack.bf16_terms > 1; }

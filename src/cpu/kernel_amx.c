@@ -252,6 +252,7 @@ const eg_cpu_kernel eg_cpu_avx512_bf16x1_32x32 = {
               .depth_at_once = 2,
               .multiply = multiply_dots,
               .few_rows = few_rows_dots,
+              .outer = outer_dots,
               .rows_along_k = ROWS_ALONG_K,
               .peak = peak_dots},
     PACKING(1),

@@ -324,6 +324,10 @@ _Static_assert(sizeof(outer_job) <= EG_CPU_JOB, "a job");
 
 void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     const eg_cpu_step *detail = eg_cpu_detail(step);
+    if (eg_cpu_has_dots(detail->kernel)) {
+        eg_cpu_outer_dots(run, step);
+        return;
+    }
     const eg_op *op = &run->list->op[step->op];
     outer_job own, *job = eg_cpu_job(run, &own);
     *job = (outer_job){.run = run,

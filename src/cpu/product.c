@@ -84,6 +84,15 @@ static const eg_operand *choose_prefetch_out(eg_product *x) {
     return &x->grad;
 }
 
+/* Whether the micro-kernel can store to the caller's memory. */
+static bool may_store(const eg_product *x) {
+    const eg_operand *bias = x->epilogue->bias;
+    const eg_dtype dtype = x->rounds ? x->kernel->dtype : x->kernel->compute;
+    if (eg_cpu_is_amx(x->kernel) && !x->rounds) return false;
+    return x->out != NULL && (x->rounds ? eg_cpu_outer_stores_sums(x->op) : eg_cpu_stores_sums(x->op)) &&
+           x->out->dtype == dtype && (bias == NULL || (bias->dtype == dtype && bias->col_stride == 1));
+}
+
 /* Filled in field by field: clearing the whole struct first takes some percent of a small call. */
 void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_epilogue *epilogue,
                          eg_product *x) {
@@ -124,10 +133,8 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     /* An accumulated result is prefetched as prefetch_out. What stores `pre` reads nothing else. */
     x->prefetch_in = is_amx || op->accumulate ? NULL : eg_cpu_epilogue_reads(epilogue);
     if (!is_amx && x->prefetch_in == NULL) x->prefetch_in = eg_cpu_epilogue_stores(epilogue);
-    const eg_operand *bias = epilogue->bias;
-    x->stores_result = x->out != NULL && eg_cpu_stores_sums(op) && !is_amx &&
-                       x->out->dtype == kernel->compute &&
-                       (bias == NULL || (bias->dtype == kernel->compute && bias->col_stride == 1));
+    x->rounds = eg_cpu_has_dots(kernel);
+    x->stores_result = may_store(x);
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
     x->relu = act != NULL && act->activation == EG_ACT_RELU;
 }
