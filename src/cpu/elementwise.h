@@ -9,24 +9,23 @@
 #define EG_AT_ONCE 2
 #endif
 
-/* Rows [row, row + EG_AT_ONCE) of column j of vectors; or `row` alone, computed as often. */
+/* Some rows from `row` on of column j of vectors. */
 typedef struct EG_V(group) {
     int64_t j, row;
-    bool alone;
     EG_V(part) part;
     EG_T bias;
 } EG_V(group);
 
-#define EG_EACH_ROW(u) EG_UNROLL(8) for (int u = 0; u < EG_AT_ONCE; u++)
+#define EG_EACH_ROW(u) EG_UNROLL(8) for (int u = 0; u < rows; u++)
 
 /* Reads a group; what is absent reads as zeros. */
-EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(group) * g) {
+EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(group) * g, const int rows) {
     if (x->at == NULL) {
         EG_EACH_ROW(u) to[u] = (EG_T){0};
         return;
     }
     const char *at = x->at + g->row * x->step;
-    const int64_t step = g->alone ? 0 : x->step, vector = g->j * EG_LANES;
+    const int64_t step = x->step, vector = g->j * EG_LANES;
 #define EG_TAKE(type)                                                                                        \
     EG_EACH_ROW(u)                                                                                           \
     to[u] = EG_V(load_part)(at + u * step + vector * (int64_t)eg_size_of(type), type, g->part)
@@ -41,10 +40,11 @@ EG_INLINE void EG_V(take)(EG_T to[EG_AT_ONCE], const eg_rows *x, const EG_V(grou
 }
 
 /* Writes a group, where `to` is present. */
-EG_INLINE void EG_V(give)(const eg_rows *to, const EG_V(group) * g, const EG_T from[EG_AT_ONCE]) {
+EG_INLINE void EG_V(give)(const eg_rows *to, const EG_V(group) * g, const EG_T from[EG_AT_ONCE],
+                          const int rows) {
     if (to->at == NULL) return;
     char *at = to->at + g->row * to->step;
-    const int64_t step = g->alone ? 0 : to->step, vector = g->j * EG_LANES;
+    const int64_t step = to->step, vector = g->j * EG_LANES;
 #define EG_GIVE(type)                                                                                        \
     EG_EACH_ROW(u)                                                                                           \
     EG_V(store_part)(at + u * step + vector * (int64_t)eg_size_of(type), from[u], type, g->part)
@@ -53,53 +53,55 @@ EG_INLINE void EG_V(give)(const eg_rows *to, const EG_V(group) * g, const EG_T f
 }
 
 /* x + bias. An absent bias is -0: adding it changes no number, not even the sign of a zero. */
-EG_INLINE void EG_V(take_biased)(EG_T to[EG_AT_ONCE], const eg_elementwise *s, const EG_V(group) * g) {
-    EG_V(take)(to, &s->x, g);
+EG_INLINE void EG_V(take_biased)(EG_T to[EG_AT_ONCE], const eg_elementwise *s, const EG_V(group) * g,
+                                 const int rows) {
+    EG_V(take)(to, &s->x, g, rows);
     EG_EACH_ROW(u) to[u] += g->bias;
 }
 
 EG_INLINE EG_V(group) EG_V(first_group)(const eg_elementwise *s, int64_t j) {
-    const EG_V(group) bias = {.j = j, .alone = true, .part = EG_V(part_of)(s->cols, j)};
-    EG_V(group) g = bias;
-    EG_T rows[EG_AT_ONCE];
-    EG_V(take)(rows, &s->bias, &bias);
-    g.bias = s->bias.at != NULL ? rows[0] : EG_V(splat)((EG_R)-0.0);
+    EG_V(group) g = {.j = j, .part = EG_V(part_of)(s->cols, j)};
+    EG_T bias[EG_AT_ONCE];
+    EG_V(take)(bias, &s->bias, &g, 1);
+    g.bias = s->bias.at != NULL ? bias[0] : EG_V(splat)((EG_R)-0.0);
     g.row = s->row;
-    g.alone = s->end - g.row < EG_AT_ONCE;
     return g;
 }
 
-EG_INLINE void EG_V(next_group)(const eg_elementwise *s, EG_V(group) * g) {
-    g->row += g->alone ? 1 : EG_AT_ONCE;
-    g->alone = s->end - g->row < EG_AT_ONCE;
-}
-
-/* `s` is a copy, so that the compiler need not expect the stores to change it. */
-#define EG_EACH_GROUP(of, g)                                                                                 \
-    const eg_elementwise s = *(of);                                                                          \
-    for (int64_t j = 0; j * EG_LANES < s.cols; j++)                                                          \
-        for (EG_V(group) g = EG_V(first_group)(&s, j); g.row < s.end; EG_V(next_group)(&s, &g))
+/* Calls STEP(s, g, rows) for each group: of few rows one by one, as whole groups would compute some again. */
+#define EG_EACH_GROUP(of, STEP)                                                                              \
+    const eg_elementwise s = *(of); /* a copy: the compiler need not expect the stores to change it */       \
+    for (int64_t j = 0; j * EG_LANES < s.cols; j++) {                                                        \
+        EG_V(group) g = EG_V(first_group)(&s, j);                                                            \
+        for (; s.end - g.row >= EG_AT_ONCE; g.row += EG_AT_ONCE) STEP(&s, &g, EG_AT_ONCE);                   \
+        for (; g.row < s.end; g.row++) STEP(&s, &g, 1);                                                      \
+    }
 
 /* act(NaN) is NaN; act'(NaN) is NaN or 0. The formulas clamp, which would hide a NaN, so it is put back. */
-EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
-    EG_EACH_GROUP(of, g) {
-        EG_T x[EG_AT_ONCE], other[EG_AT_ONCE];
-        EG_V(take_biased)(x, &s, &g);
-        EG_V(give)(&s.pre, &g, x);
-        if (!is_identity) {
-            EG_EACH_ROW(u) x[u] = EG_V(unless_nan)(x[u], act(x[u]), ~(EG_I){0});
-        }
-        if (s.times) {
-            EG_R *result = (EG_R *)s.result + g.row * s.tile_row + j * EG_LANES;
-            EG_V(take)(other, &s.other, &g);
-            EG_EACH_ROW(u) x[u] *= other[u];
-            EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), x[u]);
-        } else if (s.other.at != NULL) {
-            EG_V(take)(other, &s.other, &g);
-            EG_EACH_ROW(u) x[u] += other[u];
-        }
-        EG_V(give)(&s.out, &g, x);
+EG_INLINE void EG_V(act_group)(const eg_elementwise *s, const EG_V(group) * g, EG_T (*act)(EG_T),
+                               const bool is_identity, const int rows) {
+    EG_T x[EG_AT_ONCE], other[EG_AT_ONCE];
+    EG_V(take_biased)(x, s, g, rows);
+    EG_V(give)(&s->pre, g, x, rows);
+    if (!is_identity) {
+        EG_EACH_ROW(u) x[u] = EG_V(unless_nan)(x[u], act(x[u]), ~(EG_I){0});
     }
+    if (s->times) {
+        EG_R *result = (EG_R *)s->result + g->row * s->tile_row + g->j * EG_LANES;
+        EG_V(take)(other, &s->other, g, rows);
+        EG_EACH_ROW(u) x[u] *= other[u];
+        EG_EACH_ROW(u) EG_V(store)(result + u * s->tile_row, x[u]);
+    } else if (s->other.at != NULL) {
+        EG_V(take)(other, &s->other, g, rows);
+        EG_EACH_ROW(u) x[u] += other[u];
+    }
+    EG_V(give)(&s->out, g, x, rows);
+}
+
+EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
+#define EG_ACT_STEP(s, g, rows) EG_V(act_group)(s, g, act, is_identity, rows)
+    EG_EACH_GROUP(of, EG_ACT_STEP)
+#undef EG_ACT_STEP
 }
 
 static void EG_V(add_rows)(void *sums, const void *rows, int64_t step, int64_t count, int64_t cols) {
@@ -150,17 +152,22 @@ static void EG_V(sum_rows)(void *sums, const void *rows, eg_dtype dtype, int64_t
 }
 
 /* Any operands of other * act'(x). */
+EG_INLINE void EG_V(grad_group)(const eg_elementwise *s, const EG_V(group) * g, EG_T (*act_grad)(EG_T),
+                                const int rows) {
+    const EG_I kept = (EG_I){0} - (EG_V(word))s->propagate;
+    EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];
+    EG_R *result = (EG_R *)s->result + g->row * s->tile_row + g->j * EG_LANES;
+    EG_V(take_biased)(x, s, g, rows);
+    EG_V(take)(grad, &s->other, g, rows);
+    EG_EACH_ROW(u) grad[u] *= EG_V(unless_nan)(x[u], act_grad(x[u]), kept);
+    EG_EACH_ROW(u) EG_V(store)(result + u * s->tile_row, grad[u]);
+    EG_V(give)(&s->out, g, grad, rows);
+}
+
 EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
-    const EG_I kept = (EG_I){0} - (EG_V(word))of->propagate;
-    EG_EACH_GROUP(of, g) {
-        EG_T x[EG_AT_ONCE], grad[EG_AT_ONCE];
-        EG_R *result = (EG_R *)s.result + g.row * s.tile_row + j * EG_LANES;
-        EG_V(take_biased)(x, &s, &g);
-        EG_V(take)(grad, &s.other, &g);
-        EG_EACH_ROW(u) grad[u] *= EG_V(unless_nan)(x[u], act_grad(x[u]), kept);
-        EG_EACH_ROW(u) EG_V(store)(result + (g.alone ? 0 : u * s.tile_row), grad[u]);
-        EG_V(give)(&s.out, &g, grad);
-    }
+#define EG_GRAD_STEP(s, g, rows) EG_V(grad_group)(s, g, act_grad, rows)
+    EG_EACH_GROUP(of, EG_GRAD_STEP)
+#undef EG_GRAD_STEP
     if (of->sums == NULL) return;
     const EG_R *result = (const EG_R *)of->result + of->row * of->tile_row;
     EG_V(add_rows)(of->sums, result, of->tile_row, of->end - of->row, of->cols);
