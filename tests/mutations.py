@@ -173,6 +173,8 @@ MUTATIONS = [
      "for (; g.row < s.end; g.row++) STEP(&s, &g, 1);", ""),
     ("a map by rows: act'(NaN) is always NaN", "src/cpu/elementwise.h",
      "(EG_I){0} - (EG_V(word))s->propagate;\n    const int64_t bytes", "~(EG_I){0};\n    const int64_t bytes"),
+    ("dots: of short columns each quarter of a micro-panel is the first", "src/cpu/dot_template.h",
+     "end = is_short ? x->cols : part", "end = part"),
     ("column sums: only whole groups of rows are added", "src/cpu/elementwise.h",
      "for (; count > 0; count--, from += step) EG_V(sum_some)(sums, from, type, step, cols, 1);", ""),
     ("outer products: a pack of 16 bits is read as numbers of the compute type", "src/cpu/outer_product.c",

@@ -121,10 +121,14 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, i
         EG_V(add_lanes)((EG_R *)x->sums + (row + i) * EG_NR + col, sum[i], part, x->cols - col);
 }
 
-/* All rows with the columns of a micro-panel. */
+/* All rows with the columns of a micro-panel. Quarters of short columns are no streams: there, neighbours are
+ * read as one. */
 EG_INLINE void EG_V(dot_rows_of)(const eg_few_rows *x, const eg_dtype dtype) {
-    const int64_t part = eg_ceil_div(x->cols, EG_V(dot_cols));
-    for (int64_t col = 0; col < part; col++) {
+    enum { SHORT = 320 };
+    const bool is_short = x->depth * EG_V(size_of)(dtype) <= SHORT;
+    const int64_t part = is_short ? 1 : eg_ceil_div(x->cols, EG_V(dot_cols)), end = is_short ? x->cols : part,
+                  step = is_short ? EG_V(dot_cols) : 1;
+    for (int64_t col = 0; col < end; col += step) {
         int64_t row = 0;
         for (; row + EG_V(dot_rows) <= x->rows; row += EG_V(dot_rows))
             EG_V(dot_block)(x, row, col, part, dtype, EG_V(dot_rows));
