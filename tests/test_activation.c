@@ -152,6 +152,40 @@ static void check_derivatives(eg_context *context, const char *row, points *p, c
     }
 }
 
+/* The same where nothing but a product reads grad_pre: rows of zeros follow the points, so that d_b is act'. */
+static void check_derivatives_in_a_product(eg_context *context, const char *row, const points *p,
+                                           const expectation *e) {
+    enum { ROWS = 40 };
+    const size_t size = eg_dtype_size(p->dtype), bytes = (size_t)p->count * size;
+    char *pre = need_memory(ROWS * bytes), *grad = need_memory(ROWS * bytes), *a = need_memory(ROWS * size);
+    memset(pre, 0, ROWS * bytes);
+    memset(grad, 0, ROWS * bytes);
+    memcpy(pre, p->x, bytes);
+    memcpy(grad, p->ones, bytes);
+    memcpy(a, p->ones, ROWS * size);
+    for (int j = 0; j < 2; j++) {
+        const eg_activation activation = j == 0 ? EG_ACT_RELU : EG_ACT_GELU;
+        eg_layer layer = layer_of(p, activation, j == 0 ? EG_NONFINITE_ZERO : EG_NONFINITE_PROPAGATE);
+        layer.m = ROWS, layer.k = 1;
+        const eg_backward_args args = {.size = sizeof args,
+                                       .a = {.data = a},
+                                       .grad = {.data = grad},
+                                       .source = EG_SOURCE_PRE,
+                                       .pre = {.data = pre},
+                                       .d_b = {.data = p->result}};
+        assert_ok(eg_backward(context, &layer, &args));
+        for (int64_t i = 0; i < p->count; i++) {
+            long double derivative = e->derivative[activation * p->count + i];
+            if (isnan(derivative) && j == 0) derivative = 0;
+            compare(p, row, "' in d_b", activation, i, derivative,
+                    oracle_get(p->result, (size_t)i, p->dtype));
+        }
+    }
+    free(pre);
+    free(grad);
+    free(a);
+}
+
 /* From y, over the range that the activation has. */
 static void check_derivatives_of_y(eg_context *context, const char *row, points *p) {
     for (int a = 0; a < ACTIVATIONS; a++) {
@@ -192,6 +226,7 @@ static void check_points(points *p) {
             flushes = strstr(row.name, "bf16") != NULL;
             check_values(context, row.name, p, &e);
             check_derivatives(context, row.name, p, &e);
+            check_derivatives_in_a_product(context, row.name, p, &e);
             check_derivatives_of_y(context, row.name, p);
             checked++;
         }

@@ -176,12 +176,30 @@ static void check_padded(eg_context *context, eg_dtype dtype) {
     }
 }
 
-static void check_every_row(void (*check)(eg_context *context, eg_dtype dtype)) {
+/* Results of little depth that are wider than the right operand that fits in L1, with a bias and pre. */
+static void check_wide(eg_context *context, eg_dtype dtype) {
+    static const int64_t sizes[][3] = {{9, 10, 1300}, {40, 64, 230}, {33, 33, 500}};
+    int passed = 0;
+    for (size_t i = 0; i < 4 * LENGTH(sizes); i++) {
+        const int64_t *size = sizes[i / 4];
+        const bool narrow = i % 2 != 0 && dtype == EG_F32, has_pre = i / 2 % 2 != 0;
+        check_case c = small_case(narrow ? EG_BF16 : dtype, size[0], size[1], size[2], 0, false);
+        c.present |= CHECK_BIT(CHECK_BIAS) | (has_pre ? CHECK_BIT(CHECK_PRE) : 0);
+        c.activation = has_pre ? EG_ACT_RELU : EG_ACT_NONE;
+        check_report report;
+        const check_result result = check_run(context, &c, &report);
+        if (result == CHECK_FAILED) fail_msg("%s", report.message);
+        passed += result == CHECK_PASSED;
+    }
+    assert_true(passed > 0);
+}
+
+/* tiled: also those of tile blocks, which copy everything. */
+static void check_every_row(void (*check)(eg_context *context, eg_dtype dtype), bool tiled) {
     eg_context *table = open_cpu(1);
     eg_kernel_info row = {.size = sizeof row};
     for (int i = 0; eg_get_kernel_info(table, i, &row) == EG_OK; i++) {
-        if (!row.usable || strstr(row.name, "32x32") != NULL)
-            continue; /* tile blocks: they copy everything */
+        if (!row.usable || (strstr(row.name, "32x32") != NULL && !tiled)) continue;
         eg_context *context = NULL;
         assert_ok(eg_open(&(eg_open_info){.size = sizeof(eg_open_info), .kernel = row.name}, &context));
         check(context, row.compute);
@@ -192,12 +210,17 @@ static void check_every_row(void (*check)(eg_context *context, eg_dtype dtype)) 
 
 static void small_sizes_on_every_row(void **state) {
     (void)state;
-    check_every_row(check_small);
+    check_every_row(check_small, false);
 }
 
 static void padded_sizes_on_every_row(void **state) {
     (void)state;
-    check_every_row(check_padded);
+    check_every_row(check_padded, false);
+}
+
+static void wide_results_of_little_depth_on_every_row(void **state) {
+    (void)state;
+    check_every_row(check_wide, true);
 }
 
 /* ---- Long --------------------------------------------------------------------------------------- */
@@ -370,6 +393,7 @@ int main(void) {
         cmocka_unit_test(no_depth_leaves_the_bias),
         cmocka_unit_test(small_sizes_on_every_row),
         cmocka_unit_test(padded_sizes_on_every_row),
+        cmocka_unit_test(wide_results_of_little_depth_on_every_row),
         cmocka_unit_test(long_column_sums_are_made_in_pairs),
         cmocka_unit_test(elements_far_apart),
         cmocka_unit_test(sizes_past_32_bits_are_counted_right),

@@ -269,16 +269,18 @@ EG_INLINE void EG_V(grad_by_rows)(const eg_elementwise *of, EG_T (*act_grad)(EG_
                                   const bool has_x) {
     const eg_elementwise s = *of;
     const int64_t nr = s.tile_row, row = nr * (int64_t)sizeof(EG_R);
+    const EG_V(numbers) whole = EG_V(numbers_of)(EG_LANES, 0);
     for (int64_t i = s.row; i < s.end; i++) {
         const char *other = s.other.at + i * s.other.step, *x = has_x ? s.x.at + i * s.x.step : NULL;
         int64_t panel = i * row;
         for (int64_t first = 0; first < s.cols; first += nr, panel += s.panel) {
             const int64_t end = s.cols - first < nr ? s.cols : first + nr;
             int64_t col = first, at = panel;
-            for (; col + EG_LANES <= end; col += EG_LANES, at += EG_VECTOR_BYTES) EG_V(grad_vector)
-            (&s, act_grad, dtype, EG_V(numbers_of)(EG_LANES, 0), has_x, x, other, col, at);
-            if (col < end) EG_V(grad_vector)
-            (&s, act_grad, dtype, EG_V(numbers_of)(end - col, 0), has_x, x, other, col, at);
+            for (; col + EG_LANES <= end; col += EG_LANES, at += EG_VECTOR_BYTES)
+                EG_V(grad_vector)(&s, act_grad, dtype, whole, has_x, x, other, col, at);
+            if (col == end) continue;
+            const EG_V(numbers) some = EG_V(numbers_of)(end - col, 0);
+            EG_V(grad_vector)(&s, act_grad, dtype, some, has_x, x, other, col, at);
         }
     }
 }

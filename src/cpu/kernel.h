@@ -117,9 +117,9 @@ typedef struct eg_micro_tile {
     const void *bias; /* added to every row, for whole vectors of columns: of the compute type, of dots as the
                          layer has it; NULL: none */
     bool relu;        /* and then the larger of that and 0 */
-    bool rounds;      /* dots of bf16: `out` is the result in the caller's memory, and bias and relu count: */
-    void *pre;        /* the sums and the bias are stored here, too; NULL: they are not; */
-    int64_t pre_stride; /* numbers from row to row */
+    bool rounds;      /* dots of bf16: `out` is the result in the caller's memory; bias and relu count */
+    void *pre;        /* then also stored: the sums and the bias; NULL: they are not */
+    int64_t pre_stride; /* numbers from row to row of `pre` */
     void *copy; /* vector units: the right operand is copied here, as a micro-panel; NULL: it is not */
     eg_deferred_flush *deferred; /* AMX: keeps the accumulators until the next product, or `flush` */
 } eg_micro_tile;

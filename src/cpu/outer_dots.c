@@ -15,8 +15,8 @@ typedef struct dots_job {
     const eg_cpu_kernel *kernel;
     const eg_op *op;
     eg_epilogue epilogue;
-    eg_operand a, b, out;         /* of those that are the caller's, */
-    const char *left, *right;     /* or blocks: what an operation has made, a pack; NULL: neither */
+    eg_operand a, b, out;         /* a and b: where they are the caller's */
+    const char *left, *right;     /* tile blocks, which an operation has made or a pack has; else NULL */
     int64_t left_item, left_band; /* bytes, a band is 32 rows */
     int64_t right_item, right_panel;
     bool is_relu;
