@@ -509,13 +509,14 @@ void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile) {
 }
 
 /* Blocks of bf16 in one layout are rows as they are. */
+static bool fits_rows(const eg_epilogue *e, int64_t cols) {
+    if (!e->in_blocks) return cols > e->kernel->micro.nr;
+    return e->kernel->pack.bf16_terms == 1 && e->other->dtype == EG_BF16 && e->blocks.right == NULL;
+}
+
 bool eg_cpu_epilogue_goes_by_rows(const eg_epilogue *e, int64_t cols) {
-    const bool alike =
-        is_read(e->other) && (e->x == NULL || (is_read(e->x) && e->x->dtype == e->other->dtype));
-    const bool fits = e->in_blocks ? e->kernel->pack.bf16_terms == 1 && e->other->dtype == EG_BF16 &&
-                                         e->blocks.right == NULL
-                                   : cols > e->kernel->micro.nr;
-    return e->is_grad && alike && e->bias == NULL && e->out == NULL && e->scale == 1 && fits;
+    if (!e->is_grad || !is_read(e->other) || e->bias != NULL || e->out != NULL || e->scale != 1) return false;
+    return (e->x == NULL || (is_read(e->x) && e->x->dtype == e->other->dtype)) && fits_rows(e, cols);
 }
 
 /* Zeros beyond the columns and rows of micro-panels. */
