@@ -69,10 +69,11 @@ static bool overlaps(const map_job *job, const eg_op *op) {
 /* Micro-panels of a segment: many, or as few as give every thread its part. Row by row, the column sums of a
  * segment stay in L1. */
 static int64_t segment_of(const map_job *job, const eg_op *op, int64_t bands, int threads) {
-    enum { LONG = 16, PARTS_A_THREAD = 4, SUMS = 8192 };
+    enum { LONG = 16, PARTS_A_THREAD = 4, SUMS = 8192 /* bytes */ };
     const int64_t nr = job->kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
     const int64_t even = threads > 1 ? panels * bands / (PARTS_A_THREAD * threads) : panels;
-    const int64_t most = job->by_rows ? SUMS / (nr * (int64_t)eg_size_of(job->kernel->compute)) : LONG;
+    const int64_t sums = job->kernel->compute == EG_F64 ? SUMS / 8 : SUMS / 4;
+    const int64_t most = job->by_rows ? sums / nr : LONG;
     return even < 1 ? 1 : eg_least(most, even);
 }
 
