@@ -366,19 +366,13 @@ static int take_input(options *o, const char *name, int argc, char **argv) {
     return cli_fail(CLI_BAD_INPUT, "%s: unexpected argument '%s'", name, argv[optind]);
 }
 
-/* ", NAME" of each whose derivative is a function of y. */
-#define LISTED_0(name)
-#define LISTED_1(name)                          ", " #name
-#define LISTED(NAME, name, value, from_y, text) LISTED_##from_y(name)
-static const char from_y[] = EG_ACTIVATION_TABLE(LISTED);
-
 static int check_mode(const options *o) {
     if (o->mode != EG_SOURCE_Y || eg_activation_from_y(o->activation) || o->command == COMMAND_FORWARD)
         return CLI_OK;
     return cli_fail(
         CLI_BAD_INPUT,
         "--mode is y with --activation %s; expected an activation whose derivative is a function of y: %s",
-        eg_activation_name(o->activation), from_y + strlen(", "));
+        eg_activation_name(o->activation), EG_NAMES_FROM_Y);
 }
 
 static int check_gated(const options *o) {

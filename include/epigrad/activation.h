@@ -28,6 +28,12 @@
     X(HARDSWISH, hardswish, 10, 0, "x min(max(x + 3, 0), 6) / 6, with derivative 0 at -3 and 1 at 3")      \
     X(MISH, mish, 11, 0, "x tanh(softplus(x))")
 
+/* "none, relu, ...": the names of those whose act' is a function of Y, for messages. */
+#define EG_NAMES_FROM_Y                                    (&EG_ACTIVATION_TABLE(EG_NAME_FROM_Y)[2])
+#define EG_NAME_FROM_Y(NAME, name, value, from_y, text)    EG_NAME_FROM_Y_##from_y(name)
+#define EG_NAME_FROM_Y_0(name)
+#define EG_NAME_FROM_Y_1(name)                             ", " #name
+
 #endif /* EPIGRAD_ACTIVATION_H */
 
 /* ---- The formulas --------------------------------------------------------------------------------

@@ -521,8 +521,7 @@ typedef struct eg_backward_args {
      * before what a chain makes of the sum. Where d_a is wanted, and not added to. One for the whole batch
      * where d_a is summed over it. May be the same memory as d_a, element for element. */
     eg_matrix residual;
-    uint64_t
-        accumulate_into; /* eg_into bits: what is added to what it holds, beside what `accumulate` says */
+    uint64_t accumulate_into; /* eg_into bits: what is added to what it holds, beside `accumulate` */
     eg_tensor_parallel tensor_parallel;
     eg_backward_outer outer;
     eg_offsets offsets; /* with layer.groups */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vocabulary below the lowering: what a call computes, as a list of generic operations.
  *
- * The lowering (lower*.c) alone knows what a layer is. An operation has no role: it multiplies, maps, reduces or copies
- * strided views, and says what else happens to a result on its way to memory, as a list of terms. Nothing
- * here depends on a device, and nothing is an address: a view names an operand of the call, or a temporary
- * that one operation of the list makes for others. */
+ * The lowering (lower*.c) alone knows what a layer is. An operation has no role: it multiplies, maps, reduces
+ * or copies strided views, and says what else happens to a result on its way to memory, as a list of terms.
+ * Nothing here depends on a device, and nothing is an address: a view names an operand of the call, or a
+ * temporary that one operation of the list makes for others. */
 #ifndef EG_OP_H
 #define EG_OP_H
 
@@ -80,12 +80,14 @@ typedef struct eg_term {
 /* The most terms that the lowering makes: scale, bias, gradient, store, column sums. */
 enum { EG_MAX_TERMS = 5 };
 
-/* The terms that change a value come in this order:
+/* The terms that change a value come in this order, at most one of each line:
  *
- *     SCALE                       of a GEMM
+ *     SCALE              of a GEMM
  *     BIAS
- *     ACT, then ADD or TIMES      or one of the gradients:
- *     GRAD_AT_VALUE, GRAD_AT_SAVED
+ *     ACT
+ *     ADD or TIMES
+ *     GRAD_AT_VALUE
+ *     GRAD_AT_SAVED      which may follow ADD: a residual of d_a, before the act' of a chain
  *
  * STORE and COLUMN_SUMS come after all of them, but for a STORE between BIAS and ACT, ADD or TIMES. */
 

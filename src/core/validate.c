@@ -33,18 +33,12 @@ static eg_status take_activation(const char *name, eg_activation activation) {
     return eg_fail(EG_ERR_ARGUMENT, "%s is %d; expected an EG_ACT_ value", name, (int)activation);
 }
 
-/* ", NAME" of each whose derivative is a function of y. */
-#define LISTED_0(name)
-#define LISTED_1(name)                          ", " #name
-#define LISTED(NAME, name, value, from_y, text) LISTED_##from_y(name)
-static const char from_y[] = EG_ACTIVATION_TABLE(LISTED);
-
 static eg_status check_from_y(const char *source, eg_activation activation) {
     if (eg_activation_from_y(activation)) return EG_OK;
     return eg_fail(EG_ERR_ARGUMENT,
                    "%s is EG_SOURCE_Y with activation %s; expected one whose derivative is a function of y "
                    "(%s)",
-                   source, eg_activation_name(activation), from_y + strlen(", "));
+                   source, eg_activation_name(activation), EG_NAMES_FROM_Y);
 }
 
 /* One that f32 rounds to nothing, or to infinity, would leave nothing of the products. */

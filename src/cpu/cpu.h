@@ -155,8 +155,8 @@ void eg_cpu_run_step(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_pack(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_gemm(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step);      /* or columns: a GEMM */
-void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step); /* and of little depth, */
-void eg_cpu_outer_dots(const eg_cpu_run *run, const eg_step *step);    /* those of bf16 by dots */
+void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step); /* of little depth */
+void eg_cpu_outer_dots(const eg_cpu_run *run, const eg_step *step);    /* of little depth, by dots of bf16 */
 void eg_cpu_map(const eg_cpu_run *run, const eg_step *step);
 void eg_cpu_reduce(const eg_cpu_run *run, const eg_step *step);
 

@@ -140,11 +140,12 @@ typedef struct eg_few_rows {
 
 /* A product of little depth that is stored as it is, from left to right. Both operands are in L1 as numbers
  * of the compute type: the left one as rows of nr k, or transposed as micro-panels of nr rows; the right one
- * in micro-panels. */
+ * in micro-panels. For dots of bf16 the left one is tile blocks, and the right one pairs of k without gaps:
+ * of 16 columns, then of the other 16 of a micro-panel. */
 typedef struct eg_little_depth {
     const void *left, *right;
-    int64_t left_group;  /* elements from nr k to the next, */
-    int64_t right_panel; /* and from nr columns to the next */
+    int64_t left_group;  /* elements from nr k to the next; not of dots */
+    int64_t right_panel; /* elements (of dots bytes) from nr columns to the next */
     bool left_is_transposed;
     const void *bias;  /* of the compute type, for whole micro-panels: added to every row; NULL: none */
     bool relu;         /* and then the larger of that and 0 */

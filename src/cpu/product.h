@@ -36,9 +36,9 @@ typedef struct eg_product {
     bool turns_made_left;             /* or `left`, of the transpose */
     bool packs_both;                  /* vector units: or both for its tiles: gemm_packed.c */
     bool single_pass;                 /* the whole depth is summed in registers */
-    bool stores_result;               /* the micro-kernel may store to the caller's memory: no epilogue, */
-    bool relu;                        /* or this after the epilogue's bias; */
-    bool rounds;                      /* dots of bf16: as bf16, and `pre` with it */
+    bool stores_result;               /* the micro-kernel may store to the caller's memory */
+    bool relu;                        /* which it does after the epilogue's bias */
+    bool rounds;                      /* dots of bf16: it stores bf16, and `pre` with it */
     eg_side left, right;
     eg_operand a, b; /* in place, or with fused packing: the operand itself */
     eg_dtype b_dtype;

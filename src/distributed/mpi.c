@@ -476,7 +476,7 @@ static eg_status measure_costs(state *s, eg_comm *comm) {
     if (status == EG_OK) status = measure(s, buffer, FEW, EG_COMM_BEGIN, &time[2]);
     if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_BEGIN, &time[3]);
     if (status == EG_OK) status = check(s, MPI_Bcast(time, 4, MPI_DOUBLE, 0, s->comm), "MPI_Bcast");
-    free(buffer);
+    if (s->pending == 0) free(buffer);
     if (status != EG_OK) return status;
     const double bytes = sizeof *buffer * (double)(MANY - FEW);
     comm->now = (eg_comm_cost){time[0], bytes / (time[1] > time[0] ? time[1] - time[0] : 1)};
@@ -539,10 +539,13 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
                     .abort = give_up};
     const eg_status status = open_state(s, mpi, &made);
     if (status != EG_OK) {
-        /* The duplicate stays MPI's: to free it is a collective call, and other ranks may wait elsewhere. */
-        free_operations(s);
-        free(s->parts);
-        free(s);
+        /* The duplicate stays MPI's: to free it is a collective call, and other ranks may wait elsewhere. So
+         * does the memory of requests, which may still write to it. */
+        if (s->pending == 0) {
+            free_operations(s);
+            free(s->parts);
+            free(s);
+        }
         return status;
     }
     made.rank = s->rank, made.ranks = s->ranks;
