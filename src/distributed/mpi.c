@@ -51,6 +51,7 @@ typedef struct state {
     direct direct;
     char *parts; /* what other ranks sent to be summed */
     size_t parts_bytes;
+    float *measured; /* while it is summed to know the costs; afterwards NULL */
     bool given_up;
     bool finalizes;             /* MPI was initialised for it */
     int here, word[MOST_ASKED]; /* of ask_around: MPI may come late */
@@ -469,14 +470,17 @@ static eg_status measure(state *s, float *buffer, size_t count, eg_comm_when whe
 static eg_status measure_costs(state *s, eg_comm *comm) {
     enum { FEW = 16, MANY = 1 << 18 };
     double time[4];
-    float *buffer = calloc(MANY, sizeof *buffer);
+    float *buffer = s->measured = calloc(MANY, sizeof *buffer);
     if (buffer == NULL) return EG_ERR_OUT_OF_MEMORY;
     eg_status status = measure(s, buffer, FEW, EG_COMM_NOW, &time[0]);
     if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_NOW, &time[1]);
     if (status == EG_OK) status = measure(s, buffer, FEW, EG_COMM_BEGIN, &time[2]);
     if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_BEGIN, &time[3]);
     if (status == EG_OK) status = check(s, MPI_Bcast(time, 4, MPI_DOUBLE, 0, s->comm), "MPI_Bcast");
-    if (s->pending == 0) free(buffer);
+    if (s->pending == 0) {
+        free(buffer);
+        s->measured = NULL;
+    }
     if (status != EG_OK) return status;
     const double bytes = sizeof *buffer * (double)(MANY - FEW);
     comm->now = (eg_comm_cost){time[0], bytes / (time[1] > time[0] ? time[1] - time[0] : 1)};

@@ -97,7 +97,7 @@ def test_values_of_bench(option, value):
         (["forward", "in", "-o", "out", "--want", "d_a"], "--want"),
         (["forward", "in", "-o", "out", "--mode", "pre"], "--mode"),
         (["forward", "in", "-o", "out", "--accumulate"], "--accumulate"),
-        (["backward", "in", "-o", "out", "--mode", "y", "--activation", "gelu"], ["--mode is y", "gelu", "none, relu, sigmoid or tanh"]),
+        (["backward", "in", "-o", "out", "--mode", "y", "--activation", "gelu"], ["--mode is y", "gelu", "none, relu, sigmoid, tanh"]),
         (["bench", "--mode", "y", "--activation", "silu"], ["--mode is y", "silu"]),
         (["bench", "in"], "unexpected argument 'in'"),
         (["info", "in"], "unexpected argument 'in'"),
