@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own threads where a system gives none, in a child process, and when they end. */
 #define _GNU_SOURCE /* sched_setaffinity */
+#include <dirent.h>
 #include <grp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -262,6 +263,38 @@ static int count_on_one_processor(void *arg) {
     return info.threads == 1 ? 0 : 2;
 }
 
+/* The one other thread of the process: where it may run. */
+static bool find_other(cpu_set_t *set) {
+    DIR *tasks = opendir("/proc/self/task");
+    bool found = false;
+    for (struct dirent *entry; tasks != NULL && !found && (entry = readdir(tasks)) != NULL;) {
+        const pid_t id = (pid_t)strtol(entry->d_name, NULL, 10);
+        found = id > 0 && id != getpid() && sched_getaffinity(id, sizeof *set, set) == 0;
+    }
+    if (tasks != NULL) closedir(tasks);
+    return found;
+}
+
+/* A worker that was asleep runs on another processor than the caller, which need not be where it is now. */
+static int call_from_sleep(void *arg) {
+    (void)arg;
+    cpu_set_t own, other, both;
+    if (sched_getaffinity(0, sizeof own, &own) != 0 || CPU_COUNT(&own) < 2) return CHILD_SKIPS;
+    eg_context *context = open_quietly(2);
+    for (int i = 0; i < 3; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (context == NULL || !right(context)) return 1;
+    }
+    if (!find_other(&other)) return CHILD_SKIPS;
+    CPU_AND(&both, &own, &other);
+    return CPU_EQUAL(&both, &other) && CPU_COUNT(&other) == CPU_COUNT(&own) - 1 ? 0 : 2;
+}
+
+static void threads_are_kept_off_the_callers_processor(void **state) {
+    (void)state;
+    if (!passes_in_child(call_from_sleep, NULL)) skip();
+}
+
 static void threads_are_as_many_as_the_affinity_allows(void **state) {
     (void)state;
     unsetenv("OMP_NUM_THREADS");
@@ -279,6 +312,7 @@ int main(void) {
         cmocka_unit_test(idle_threads_sleep),
         cmocka_unit_test(threads_take_no_signals),
 #if defined(__linux__)
+        cmocka_unit_test(threads_are_kept_off_the_callers_processor),
         cmocka_unit_test(threads_are_as_many_as_the_affinity_allows),
 #endif
     };

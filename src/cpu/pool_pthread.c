@@ -4,7 +4,7 @@
  * short while in a loop, which is the quickest way to begin, and then asleep, which leaves its processor to
  * others. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu */
+#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu, pthread_setaffinity_np */
 #endif
 #include "pool.h"
 
@@ -30,7 +30,8 @@ enum { THREADS_BITS = 16, THREADS_MASK = (1 << THREADS_BITS) - 1, QUIT = THREADS
 typedef struct worker {
     _Alignas(64) int busy; /* may be inside of a job */
     int asleep;            /* or about to be: has to be woken */
-    int processor;         /* where it took up the job */
+    int processor;         /* where it took up the job; -1: it has had none since it was moved */
+    int avoids;            /* the processor that it may not run on; -1: none */
     int index;
     uint64_t last; /* the job it had last */
     eg_pool *pool;
@@ -137,8 +138,9 @@ static uint64_t wait_for_job(worker *w) {
     return job;
 }
 
+static bool is_asleep(const worker *w) { return __atomic_load_n(&w->asleep, __ATOMIC_SEQ_CST) != 0; }
+
 static void wake(worker *w) {
-    if (__atomic_load_n(&w->asleep, __ATOMIC_SEQ_CST) == 0) return;
     pthread_mutex_lock(&w->mutex); /* it waits by then, or sees the job */
     pthread_mutex_unlock(&w->mutex);
     pthread_cond_signal(&w->wake); /* now: it would only wait for the mutex */
@@ -171,6 +173,47 @@ static void tell_done(eg_pool *pool) {
     pthread_cond_signal(&pool->done);
     pthread_mutex_unlock(&pool->mutex);
 }
+
+/* ---- Apart ------------------------------------------------------------------------------------------ */
+
+/* A virtual machine's idle processor is halted. Linux takes that for one which its host has given to others
+ * (available_idle_cpu), and wakes a worker rather beside the caller, where it gets nothing until a tick of the
+ * clock balances the load: up to 10 ms, twenty calls. So the one that wakes a worker says where not. */
+#if defined(__linux__)
+/* Where the caller may run, without the processors of the caller and of the job's other workers. */
+static bool free_processors(const eg_pool *pool, int threads, const worker *w, cpu_set_t *set) {
+    if (pool->processor >= CPU_SETSIZE || sched_getaffinity(0, sizeof *set, set) != 0) return false;
+    CPU_CLR(pool->processor, set);
+    const cpu_set_t without_caller = *set;
+    for (int i = 1; i < threads; i++) {
+        const int taken = __atomic_load_n(&pool->workers[i].processor, __ATOMIC_RELAXED);
+        if (i != w->index && taken >= 0 && taken < CPU_SETSIZE) CPU_CLR(taken, set);
+    }
+    if (CPU_COUNT(set) == 0) *set = without_caller;
+    return CPU_COUNT(set) > 0;
+}
+
+static bool has_company(const eg_pool *pool, const worker *w) {
+    const int here = __atomic_load_n(&w->processor, __ATOMIC_RELAXED);
+    for (int i = 1; i < w->index && here >= 0; i++) {
+        if (__atomic_load_n(&pool->workers[i].processor, __ATOMIC_RELAXED) == here) return true;
+    }
+    return false;
+}
+
+/* Before a worker that sleeps is woken. Workers share processors where there are more of them (!spins). */
+static void keep_apart(eg_pool *pool, int threads, worker *w) {
+    if (pool->processor < 0) return;
+    if (w->avoids == pool->processor && !(pool->spins && has_company(pool, w))) return;
+    cpu_set_t set;
+    if (!free_processors(pool, threads, w, &set)) return;
+    if (pthread_setaffinity_np(w->thread, sizeof set, &set) != 0) return;
+    w->avoids = pool->processor;
+    __atomic_store_n(&w->processor, -1, __ATOMIC_RELAXED);
+}
+#else
+static void keep_apart(eg_pool *pool, int threads, worker *w) { (void)pool, (void)threads, (void)w; }
+#endif
 
 /* ---- Workers ---------------------------------------------------------------------------------------- */
 
@@ -213,7 +256,7 @@ static bool init_waiting(pthread_mutex_t *mutex, pthread_cond_t *cond) {
 
 static bool make_worker(eg_pool *pool, int index) {
     worker *w = &pool->workers[index];
-    *w = (worker){.index = index, .pool = pool, .last = pool->job};
+    *w = (worker){.index = index, .pool = pool, .last = pool->job, .processor = -1, .avoids = -1};
     if (!init_waiting(&w->mutex, &w->wake)) return false;
     if (start(w)) return true;
     pthread_cond_destroy(&w->wake);
@@ -303,7 +346,12 @@ void eg_pool_run(eg_pool *pool, int threads, eg_task task, void *arg) {
         pool->arg = arg;
         __atomic_store_n(&pool->processor, processor(), __ATOMIC_RELAXED);
         open_job(pool, threads);
-        for (int i = 1; i < threads; i++) wake(&pool->workers[i]);
+        for (int i = 1; i < threads; i++) {
+            worker *w = &pool->workers[i];
+            if (!is_asleep(w)) continue;
+            keep_apart(pool, threads, w);
+            wake(w);
+        }
     }
     task(arg, 0);
     if (threads > 1) {
@@ -314,7 +362,9 @@ void eg_pool_run(eg_pool *pool, int threads, eg_task task, void *arg) {
 
 static void join_workers(eg_pool *pool) {
     open_job(pool, QUIT);
-    for (int i = 1; i < pool->made; i++) wake(&pool->workers[i]);
+    for (int i = 1; i < pool->made; i++) {
+        if (is_asleep(&pool->workers[i])) wake(&pool->workers[i]);
+    }
     for (int i = 1; i < pool->made; i++) {
         worker *w = &pool->workers[i];
         pthread_join(w->thread, NULL);
