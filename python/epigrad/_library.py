@@ -40,6 +40,7 @@ _functions["set_errors"]((Error, ArgumentError, UnsupportedError, UnavailableErr
 forward = _functions["forward"]
 backward = _functions["backward"]
 set_threads = _functions["set_threads"]
+use_openmp = _functions["use_openmp"]
 device_info = _functions["device_info"]
 comm_size = _functions["comm_size"]
 comm_nccl = _functions["comm_nccl"]

@@ -3,8 +3,9 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
+
+#include "openmp.h"
 
 /* What is free. More than MOST on the CPU are needed only by as many threads at once: the others are closed
  * when they are given back. Those of CUDA stay, one for each stream: graphs that captured a call hold its
@@ -21,7 +22,7 @@ static atomic_int threads;
 
 static bool same_device(const eg_py_device *a, const eg_py_device *b) {
     return a->backend == b->backend && a->ordinal == b->ordinal && a->threads == b->threads &&
-           a->stream == b->stream;
+           a->openmp == b->openmp && a->stream == b->stream;
 }
 
 eg_status eg_py_contexts_take(const eg_py_device *device, eg_context **context) {
@@ -40,7 +41,8 @@ eg_status eg_py_contexts_take(const eg_py_device *device, eg_context **context) 
                                .backend = device->backend,
                                .device = device->ordinal,
                                .threads = device->threads,
-                               .native_queue = device->stream};
+                               .native_queue = device->stream,
+                               .parallel_for = device->openmp ? eg_py_openmp_run : NULL};
     return eg_open(&info, context);
 }
 
@@ -56,8 +58,8 @@ static bool has_room(void) {
 
 void eg_py_contexts_give(const eg_py_device *device, eg_context *context) {
     pthread_mutex_lock(&lock);
-    const bool wanted =
-        device->backend != EG_BACKEND_CPU || (device->threads == eg_py_contexts_threads() && count < MOST);
+    const eg_py_device now = eg_py_contexts_cpu();
+    const bool wanted = device->backend != EG_BACKEND_CPU || (same_device(device, &now) && count < MOST);
     const bool keep = wanted && has_room();
     if (keep) {
         free_contexts[count].device = *device;
@@ -67,7 +69,11 @@ void eg_py_contexts_give(const eg_py_device *device, eg_context *context) {
     if (!keep) eg_close(context);
 }
 
-int eg_py_contexts_threads(void) { return atomic_load(&threads); }
+eg_py_device eg_py_contexts_cpu(void) {
+    eg_py_device device = {.threads = atomic_load(&threads), .openmp = eg_py_openmp_is_used()};
+    if (device.threads == 0 && device.openmp) device.threads = eg_py_openmp_threads();
+    return device;
+}
 
 void eg_py_contexts_set_threads(int number) {
     eg_context *closed[MOST];

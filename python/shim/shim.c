@@ -8,6 +8,7 @@
 #include "contexts.h"
 #include "epigrad/comm.h"
 #include "layer.h"
+#include "openmp.h"
 #include "torch_direct.h"
 #include "torch_operators.h"
 #include "view.h"
@@ -48,7 +49,7 @@ static bool take_options(PyObject *const *args, call_options *options) {
 }
 
 static eg_py_device find_device(const eg_py_view *x, const call_options *options) {
-    if (x->backend == EG_BACKEND_CPU) return (eg_py_device){.threads = eg_py_contexts_threads()};
+    if (x->backend == EG_BACKEND_CPU) return eg_py_contexts_cpu();
     const long long number = options->stream == 1 ? 0 : options->stream;
     void *stream = x->has_stream && !options->has_stream ? x->stream : (void *)(intptr_t)number;
     return (eg_py_device){.backend = EG_BACKEND_CUDA, .ordinal = x->device, .stream = stream};
@@ -127,7 +128,7 @@ static const eg_comm *comm_at(PyObject *address) {
 /* Other processes are in this call, or come to it: they hear from the library that this one cannot make its
  * own. */
 static void refuse_call(const eg_py_call *pass) {
-    const eg_py_device device = {.threads = eg_py_contexts_threads()};
+    const eg_py_device device = eg_py_contexts_cpu();
     const bool parts = pass->forward != NULL ? pass->forward->tensor_parallel.comm != NULL
                                              : pass->backward->tensor_parallel.comm != NULL ||
                                                    pass->backward->data_parallel.comm != NULL;
@@ -340,13 +341,25 @@ static PyObject *set_threads(PyObject *self, PyObject *const *args, Py_ssize_t c
     return none();
 }
 
+/* The addresses of GOMP_parallel, omp_get_thread_num and omp_get_max_threads. */
+static PyObject *use_openmp(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    void *functions[3];
+    (void)self;
+    if (count != 3) return eg_py_fail(EG_PY_TYPE_ERROR, "use_openmp takes 3 arguments"), NULL;
+    for (int i = 0; i < 3; i++)
+        functions[i] = (void *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[i]); /* NOLINT: an address */
+    if (PyErr_Occurred() != NULL) return NULL;
+    eg_py_openmp_use(functions[0], functions[1], functions[2]);
+    return none();
+}
+
 /* (name, features, threads) of the device of backend, ordinal. */
 static PyObject *device_info(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     if (count != 2) return eg_py_fail(EG_PY_TYPE_ERROR, "device_info takes 2 arguments"), NULL;
-    const eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]),
-                                 .ordinal = (int)PyLong_AsLongLong(args[1]),
-                                 .threads = eg_py_contexts_threads()};
+    eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]),
+                           .ordinal = (int)PyLong_AsLongLong(args[1])};
+    if (device.backend == EG_BACKEND_CPU) device = eg_py_contexts_cpu();
     eg_device_info info = {.size = sizeof info};
     eg_context *context;
     if (PyErr_Occurred() != NULL) return NULL;
@@ -378,6 +391,7 @@ PyObject *eg_py_functions(void) {
                                     FUNCTION(version),
                                     FUNCTION(set_errors),
                                     FUNCTION(set_threads),
+                                    FUNCTION(use_openmp),
                                     FUNCTION(device_info),
                                     FUNCTION(torch_operators),
                                     TORCH_FUNCTION(torch_direct),

@@ -141,7 +141,7 @@ static bool lay_out(eg_torch_call *call) {
 }
 
 static bool find_device(const eg_torch_call *call, eg_py_device *device) {
-    *device = (eg_py_device){.threads = eg_py_contexts_threads()};
+    *device = eg_py_contexts_cpu();
     if (call->device_type == TORCH_CPU) return true;
     *device = (eg_py_device){.backend = EG_BACKEND_CUDA, .ordinal = call->device_index};
     return (eg_torch.aoti_torch_get_current_cuda_stream != NULL &&

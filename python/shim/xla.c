@@ -209,7 +209,7 @@ static XLA_FFI_Error *run(call *call) {
         device.stream = stream.stream;
         device.ordinal = ordinal.device_ordinal;
     } else {
-        device.threads = eg_py_contexts_threads();
+        device = eg_py_contexts_cpu();
     }
     eg_status status = eg_py_contexts_take(&device, &context);
     if (status != EG_OK) return fail(call->frame, status, eg_last_error());

@@ -10,7 +10,7 @@ from typing import Optional
 import torch
 
 from .._options import ACTIVATION as _ACTIVATION, FROM_Y as _FROM_Y
-from . import _gated, _ops
+from . import _gated, _ops, _threads
 from ._modules import GatedMLP, Linear, MLP
 from ._parallel import ColumnParallelLinear, RowParallelLinear
 from ._patch import Replaced, patch
@@ -19,6 +19,7 @@ __all__ = ["linear", "gated_linear", "Linear", "MLP", "GatedMLP", "ColumnParalle
            "Replaced"]
 
 
+_threads.share()
 _direct = _ops.direct
 _is_tracing = torch.compiler.is_dynamo_compiling  # constantly true for torch.compile
 # Every name that a traced call looks up is a guard of its graph, and every dot one more.
