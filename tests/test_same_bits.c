@@ -217,7 +217,7 @@ static void a_pack_of_b_changes_no_bit(void **state) {
     (void)state;
     static const int64_t rows[] = {31, 192, 250, 384, 385};
     eg_context *context = open_cpu(2);
-    for (size_t i = 0; i < LENGTH(rows) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(dtypes); i += (size_t)short_step(3)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)];
         layer.m = rows[i / LENGTH(dtypes)], layer.k = 300, layer.n = 333;
@@ -300,7 +300,7 @@ static void few_rows_have_the_same_bits(void **state) {
     static const int64_t rows[] = {1, 3, 8, 16, 17, 32},
                          sizes[][2] = {{300, 333}, {1, 10}, {10, 1}, {641, 64}};
     eg_context *one = open_cpu(1), *some = open_cpu(3);
-    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += (size_t)short_step(3)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)];
         layer.m = rows[i / LENGTH(dtypes) % LENGTH(rows)];
@@ -375,7 +375,7 @@ static void chains_have_the_bits_of_tiles(void **state) {
     static eg_cpu_calibration streams, packs;
     eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
                *tiles = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
-    for (size_t i = 0; i < 2 * LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+    for (size_t i = 0; i < 2 * LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += (size_t)short_step(5)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i / 2 % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
         layer.m = rows[i / 2 / LENGTH(dtypes) % LENGTH(rows)];
@@ -407,7 +407,7 @@ static void few_columns_have_the_same_bits(void **state) {
     eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
                *one = open_only(1, &also, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
                *many = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
-    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += short_run() ? 5 : 1) {
+    for (size_t i = 0; i < LENGTH(rows) * LENGTH(sizes) * LENGTH(dtypes); i += (size_t)short_step(5)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
         layer.m = rows[i / LENGTH(dtypes) % LENGTH(rows)], layer.batch = 1 + (int64_t)i % 3;
@@ -463,7 +463,7 @@ static void outer_products_have_the_same_bits(void **state) {
     static eg_cpu_calibration outer, packs;
     eg_context *contexts[] = {open_only(3, &outer, EG_CPU_OUTER, EG_CPU_ANY_WAY),
                               open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED)};
-    for (size_t i = 0; i < LENGTH(sizes) * LENGTH(dtypes) * 4; i += short_run() ? 3 : 1) {
+    for (size_t i = 0; i < LENGTH(sizes) * LENGTH(dtypes) * 4; i += (size_t)short_step(3)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i / 4 % LENGTH(dtypes)], layer.math = EG_MATH_STRICT;
         layer.activation = i / 2 % 2 == 0 ? EG_ACT_GELU : i / 4 % 2 == 0 ? EG_ACT_NONE : EG_ACT_RELU;
@@ -510,7 +510,7 @@ static void check_fused(eg_context *context, eg_layer layer) {
 static void block_fusion_changes_no_bit(void **state) {
     (void)state;
     eg_context *contexts[] = {open_cpu(1), open_cpu(3)};
-    for (size_t i = 0; i < 2 * LENGTH(dtypes); i += short_run() ? 3 : 1) {
+    for (size_t i = 0; i < 2 * LENGTH(dtypes); i += (size_t)short_step(3)) {
         eg_layer layer = small_layer();
         layer.dtype = dtypes[i % LENGTH(dtypes)], layer.activation = EG_ACT_SILU, layer.batch = 1;
         layer.m = layer.k = layer.n = 600;

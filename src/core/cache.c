@@ -427,7 +427,7 @@ void eg_cache_bind(const eg_problem *problem, const eg_program *program, eg_addr
     bind_buffers(program, call);
 }
 
-/* Where it refuses, the one that takes anything. The buffers of both lie in the same places. */
+/* Where it refuses, the one that takes anything. */
 static eg_status run(eg_context *context, const eg_program *program, const eg_problem *problem,
                      const eg_op_list *list, eg_call *call) {
     bool refused = false;
@@ -437,6 +437,7 @@ static eg_status run(eg_context *context, const eg_program *program, const eg_pr
     if (call->collectives != NULL) EG_TRY(eg_collectives_begin_again(call->collectives));
     refused = false;
     EG_TRY(find_program(context, problem, list, true, &program));
+    bind_buffers(program, call);
     return context->ops->run(context, program, call, &refused);
 }
 

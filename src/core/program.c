@@ -10,20 +10,23 @@
 
 /* ---- Compiling ---------------------------------------------------------------------------------- */
 
-/* Buffers come first in the workspace, which backends then add to. False where no memory could hold them. */
+bool eg_place_buffer(eg_program *program, int index) {
+    const eg_buffer *x = &program->list.buffer[index];
+    const size_t offset = (program->workspace + EG_MOST_ALIGN - 1) & ~(size_t)(EG_MOST_ALIGN - 1);
+    size_t bytes, end;
+    if (__builtin_mul_overflow(x->items, x->rows, &bytes) || __builtin_mul_overflow(bytes, x->cols, &bytes) ||
+        __builtin_mul_overflow(bytes, eg_size_of(program->list.compute), &bytes) ||
+        __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX)
+        return false;
+    program->buffer[index] = offset;
+    program->workspace = end;
+    return true;
+}
+
+/* Buffers come first in the workspace, which backends then add to. */
 static bool place_buffers(eg_program *program) {
-    const eg_op_list *list = &program->list;
-    for (int i = 0; i < list->buffers; i++) {
-        const eg_buffer *x = &list->buffer[i];
-        const size_t offset = (program->workspace + EG_MOST_ALIGN - 1) & ~(size_t)(EG_MOST_ALIGN - 1);
-        size_t bytes, end;
-        if (__builtin_mul_overflow(x->items, x->rows, &bytes) ||
-            __builtin_mul_overflow(bytes, x->cols, &bytes) ||
-            __builtin_mul_overflow(bytes, eg_size_of(list->compute), &bytes) ||
-            __builtin_add_overflow(offset, bytes, &end) || end > (size_t)INT64_MAX)
-            return false;
-        program->buffer[i] = offset;
-        program->workspace = end;
+    for (int i = 0; i < program->list.buffers; i++) {
+        if (!eg_place_buffer(program, i)) return false;
     }
     return true;
 }

@@ -100,6 +100,10 @@ eg_step *eg_add_step(eg_program *program, int op, const char *kernel);
 bool eg_add_region(eg_program *program, int index, const char *name, int64_t count, int64_t each,
                    size_t element, size_t align);
 
+/* Gives list.buffer[index], the last one, its place in the workspace, before any region: for a backend whose
+ * program keeps something for itself as a caller would. False where no memory could hold it. */
+bool eg_place_buffer(eg_program *program, int index);
+
 /* Fails: what to say where the workspace overflows. */
 eg_status eg_too_large(const eg_op_list *list);
 

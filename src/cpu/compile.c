@@ -161,7 +161,11 @@ static const char *const names[EG_NAMES][2] = {
     [EG_ROW_GROUP + 1] = {"group 2", "group 2 transposed"},
     [EG_ROW_GROUP + 2] = {"group 3", "group 3 transposed"},
     [EG_ROW_GROUP + 3] = {"group 4", "group 4 transposed"},
+    [EG_BUFFER] = {"gradient", "gradient transposed"}, /* dense_maps.c: no other buffer is a factor */
+    [EG_BUFFER + 1] = {"gradient", "gradient transposed"},
+    [EG_BUFFER + 2] = {"gradient", "gradient transposed"},
 };
+_Static_assert(EG_MAX_BUFFERS == 3, "each buffer has a name");
 static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_OP_B] = "pack b",
                                               [EG_OP_GRAD] = "pack grad",
@@ -174,7 +178,10 @@ static const char *const packing[EG_NAMES] = {[EG_OP_A] = "pack a",
                                               [EG_ROW_GROUP] = "pack group 1",
                                               [EG_ROW_GROUP + 1] = "pack group 2",
                                               [EG_ROW_GROUP + 2] = "pack group 3",
-                                              [EG_ROW_GROUP + 3] = "pack group 4"};
+                                              [EG_ROW_GROUP + 3] = "pack group 4",
+                                              [EG_BUFFER] = "pack gradient",
+                                              [EG_BUFFER + 1] = "pack gradient",
+                                              [EG_BUFFER + 2] = "pack gradient"};
 
 /* Threads that read the same part of what is packed for a product: those of its blocks along the other side.
  */
@@ -214,23 +221,32 @@ static bool pack_operand(eg_cpu_compiler *c, int op, bool right) {
     return true;
 }
 
-/* All packing before all else, left operands first; but what arrives from other ranks is packed when it is
- * there. */
+/* Whether the operand of a product is not there when the call begins: it arrives from other ranks, or a map
+ * makes it. */
+static bool comes_late(const eg_op_list *list, int index, bool right) {
+    const eg_view *view = right ? &list->op[index].right : &list->op[index].left;
+    if (eg_arrives(view)) return true;
+    for (int i = 0; i < index && view->space == EG_OPERAND; i++) {
+        const eg_op *op = &list->op[i];
+        if (op->kind == EG_MAP && op->out.space == EG_OPERAND && op->out.id == view->id) return true;
+    }
+    return false;
+}
+
+/* All packing before all else, left operands first; but what comes late is packed when it is there. */
 static bool pack_operands(eg_cpu_compiler *c) {
     for (int right = 0; right < 2; right++) {
         for (int i = 0; i < c->list->ops; i++) {
-            const eg_op *op = &c->list->op[i];
-            if (op->kind != EG_GEMM || eg_arrives(right ? &op->right : &op->left)) continue;
+            if (c->list->op[i].kind != EG_GEMM || comes_late(c->list, i, right)) continue;
             if (!pack_operand(c, i, right)) return false;
         }
     }
     return true;
 }
 
-static bool pack_arrived(eg_cpu_compiler *c, int index) {
-    const eg_op *op = &c->list->op[index];
-    return (!eg_arrives(&op->left) || pack_operand(c, index, false)) &&
-           (!eg_arrives(&op->right) || pack_operand(c, index, true));
+static bool pack_late(eg_cpu_compiler *c, int index) {
+    return (!comes_late(c->list, index, false) || pack_operand(c, index, false)) &&
+           (!comes_late(c->list, index, true) || pack_operand(c, index, true));
 }
 
 static void add_product(eg_cpu_compiler *c, int index) {
@@ -338,7 +354,7 @@ static bool add_operation(eg_cpu_compiler *c, int index) {
     if (!add_temporaries(c, index)) return false;
     switch (op->kind) {
     case EG_GEMM:
-        if (!pack_arrived(c, index)) return false;
+        if (!pack_late(c, index)) return false;
         (is_sent_in_groups(c, index) ? add_product_in_groups : add_product)(c, index);
         break;
     case EG_COLLECTIVE:
@@ -426,6 +442,7 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
             turn_result(op);
         }
     }
+    if (!eg_cpu_make_dense(kernel, program)) return false;
     eg_cpu_choose_ways(&c, threads);
     if (!pack_operands(&c)) return false;
     for (int i = 0; i < c.list->ops; i++) {

@@ -60,6 +60,10 @@ void eg_cpu_share_layout(eg_cpu_compiler *c, const eg_view *view, bool right, in
 /* Whether a map goes over the operand anyway, once, and may pack it on its way. */
 bool eg_cpu_is_mapped(const eg_op_list *list, int id);
 
+/* Maps whose readers are narrow products write to buffers (dense_maps.c); false where no memory could hold
+ * them. */
+bool eg_cpu_make_dense(const eg_cpu_kernel *kernel, eg_program *program);
+
 /* Steps that run block by block, from a program that has all its steps (block_fusion.c). */
 void eg_cpu_fuse_blocks(eg_program *program);
 

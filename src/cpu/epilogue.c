@@ -108,7 +108,7 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
     e->bias = bind_term(e, op, EG_TERM_BIAS, &e->bias_row);
     if (at_value != NULL) {
         prepare_grad(e, at_value, e->x, bind(e, &at_value->view, &e->term));
-        e->out = bind_term(e, op, EG_TERM_STORE, &e->stored);
+        e->out = op->kind == EG_MAP ? bind_result(e, op) : bind_term(e, op, EG_TERM_STORE, &e->stored);
     } else if (at_saved != NULL) {
         prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), e->x);
         e->out = bind_result(e, op);
@@ -135,6 +135,7 @@ void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epil
     e->width = eg_ceil_div(op->cols, e->kernel->micro.nr) * e->kernel->micro.nr;
     e->sums = eg_cpu_region(run, detail->sums);
     e->non_temporal = detail->non_temporal;
+    e->fills_rows = op->out.space == EG_OPERAND && op->out.id >= EG_BUFFER && op->out.row_stride == e->width;
     prepare(e, op, detail);
 }
 
@@ -515,7 +516,8 @@ static bool fits_rows(const eg_epilogue *e, int64_t cols) {
 }
 
 bool eg_cpu_epilogue_goes_by_rows(const eg_epilogue *e, int64_t cols) {
-    if (!e->is_grad || !is_read(e->other) || e->bias != NULL || e->out != NULL || e->scale != 1) return false;
+    if (!e->is_grad || !is_read(e->other) || e->bias != NULL || e->scale != 1) return false;
+    if (e->out != NULL && !e->fills_rows) return false;
     return (e->x == NULL || (is_read(e->x) && e->x->dtype == e->other->dtype)) && fits_rows(e, cols);
 }
 
@@ -535,6 +537,14 @@ static void rows_to_panels(const eg_epilogue *e, const eg_tile *tile, eg_element
         s->result = eg_cpu_epilogue_panel(e, tile);
         pad_panels(e, tile, s->result, s->panel);
     }
+    s->end = tile->rows;
+    e->elementwise(s);
+}
+
+static void rows_to_buffer(const eg_epilogue *e, const eg_tile *tile, eg_elementwise *s) {
+    s->result = eg_cpu_at(e->out, tile->item, tile->row, tile->col);
+    s->tile_row = e->out->row_stride;
+    s->panel = (int64_t)size_of(e, s->tile_row); /* there is one */
     s->end = tile->rows;
     e->elementwise(s);
 }
@@ -561,7 +571,7 @@ void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile) {
     memory_rows(&s.other, e->other, tile);
     if (e->x != NULL) memory_rows(&s.x, e->x, tile);
     if (e->sums != NULL) s.sums = sums_of(e, tile);
-    (e->in_blocks ? rows_to_blocks : rows_to_panels)(e, tile, &s);
+    (e->in_blocks ? rows_to_blocks : e->fills_rows ? rows_to_buffer : rows_to_panels)(e, tile, &s);
 }
 
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {

@@ -35,6 +35,7 @@ typedef struct eg_epilogue {
     bool times;        /* `other` is multiplied with act(x) */
     bool plain_store;  /* the product is the result, */
     bool non_temporal; /* and is stored so that it bypasses the caches */
+    bool fills_rows;   /* `out` is a buffer whose rows have room for whole micro-panels */
     bool in_blocks;    /* of a row with AMX tile blocks: some rows a step, during the next tile */
 } eg_epilogue;
 
