@@ -228,7 +228,7 @@ static bool comes_late(const eg_op_list *list, int index, bool right) {
     if (eg_arrives(view)) return true;
     for (int i = 0; i < index && view->space == EG_OPERAND; i++) {
         const eg_op *op = &list->op[i];
-        if (op->kind == EG_MAP && op->out.space == EG_OPERAND && op->out.id == view->id) return true;
+        if (op->out.space == EG_OPERAND && op->out.id == view->id) return true;
     }
     return false;
 }

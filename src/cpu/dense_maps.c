@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a map makes for narrow products alone goes to a buffer, row by row: those of few columns or rows read it
- * once, as it lies. From micro-panels they would be tiles, of whose columns few are real. The layer's shape
- * decides, and not what else the call computes: the order of sums depends on it. Pure. */
+/* What a map makes for narrow products alone, or a product that computes pre again, goes to a buffer, row by
+ * row: products of few columns or rows read it once, as it lies. From micro-panels they would read tiles, of
+ * whose columns few are real. The layer's shape decides, and not what else the call computes: the order of
+ * sums depends on it. Pure. */
 #include "compiler.h"
 #include "core/lower_ops.h"
 
@@ -19,12 +20,12 @@ static bool is_in_terms(const eg_op *op, int id) {
     return false;
 }
 
-/* Whether the operation leaves the temporary alone, or is a narrow product of it. */
-static bool suits(const eg_op *op, int id) {
+/* Whether the operation leaves the temporary alone, or is a product of it that is as narrow. */
+static bool suits(const eg_op *op, int id, int64_t narrow) {
     if (is_in_terms(op, id)) return false;
     for (int right = 0; right < 2; right++) {
         if (!is_temporary(right ? &op->right : &op->left, id)) continue;
-        if (op->kind != EG_GEMM || other_side(op, right) > EG_CPU_FEW_ROWS) return false;
+        if (op->kind != EG_GEMM || other_side(op, right) > narrow) return false;
     }
     return true;
 }
@@ -48,12 +49,21 @@ static bool is_read(const eg_op_list *list, int from, int id) {
     return false;
 }
 
+/* A product that computes pre again packs its tiles on their way, which costs less than to store them in rows:
+ * its readers have to be narrower still. With bf16's own row, which sums pairs, they are never. */
+static int64_t most_of_readers(const eg_op_list *list, const eg_op *op) {
+    enum { OF_PRODUCT = 4 };
+    if (op->kind == EG_MAP) return EG_CPU_FEW_ROWS;
+    return op->kind == EG_GEMM && list->dtype != EG_BF16 ? OF_PRODUCT : 0;
+}
+
 static bool may_be_dense(const eg_op_list *list, int map) {
     const eg_op *op = &list->op[map];
-    if (op->kind != EG_MAP || op->out.space != EG_TEMPORARY) return false;
+    const int64_t narrow = most_of_readers(list, op);
+    if (narrow == 0 || op->out.space != EG_TEMPORARY) return false;
     if (list->buffers == EG_MAX_BUFFERS || list->ops == EG_MAX_OPS) return false;
     for (int i = map + 1; i < list->ops; i++) {
-        if (!suits(&list->op[i], op->out.id)) return false;
+        if (!suits(&list->op[i], op->out.id, narrow)) return false;
     }
     return is_read(list, map + 1, op->out.id);
 }

@@ -108,7 +108,8 @@ static void prepare(eg_epilogue *e, const eg_op *op, const eg_cpu_step *detail) 
     e->bias = bind_term(e, op, EG_TERM_BIAS, &e->bias_row);
     if (at_value != NULL) {
         prepare_grad(e, at_value, e->x, bind(e, &at_value->view, &e->term));
-        e->out = op->kind == EG_MAP ? bind_result(e, op) : bind_term(e, op, EG_TERM_STORE, &e->stored);
+        e->out = op->out.space == EG_OPERAND ? bind(e, &op->out, &e->result)
+                                             : bind_term(e, op, EG_TERM_STORE, &e->stored);
     } else if (at_saved != NULL) {
         prepare_grad(e, at_saved, bind(e, &at_saved->view, &e->term), e->x);
         e->out = bind_result(e, op);
