@@ -4,7 +4,7 @@
  * short while in a loop, which is the quickest way to begin, and then asleep, which leaves its processor to
  * others. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
-#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu, pthread_setaffinity_np */
+#define _GNU_SOURCE /* sched_getaffinity, sched_getcpu, syscall */
 #endif
 #include "pool.h"
 
@@ -14,6 +14,9 @@
 #include <stdbool.h>
 #include <time.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 /* How long a thread waits in a loop: longer than it takes to wake one. For a worker it is the time since the
  * last job, of whichever threads, so that one which works in one step of a call is not woken in each call,
@@ -32,6 +35,7 @@ typedef struct worker {
     int asleep;            /* or about to be: has to be woken */
     int processor;         /* where it took up the job; -1: it has had none since it was moved */
     int avoids;            /* the processor that it may not run on; -1: none */
+    int id;                /* the system's; 0: it has none, or has not begun */
     int index;
     uint64_t last; /* the job it had last */
     eg_pool *pool;
@@ -201,17 +205,21 @@ static bool has_company(const eg_pool *pool, const worker *w) {
     return false;
 }
 
+static void tell_id(worker *w) { __atomic_store_n(&w->id, (int)syscall(SYS_gettid), __ATOMIC_RELAXED); }
+
 /* Before a worker that sleeps is woken. Workers share processors where there are more of them (!spins). */
 static void keep_apart(eg_pool *pool, int threads, worker *w) {
     if (pool->processor < 0) return;
     if (w->avoids == pool->processor && !(pool->spins && has_company(pool, w))) return;
+    const int id = __atomic_load_n(&w->id, __ATOMIC_RELAXED);
     cpu_set_t set;
-    if (!free_processors(pool, threads, w, &set)) return;
-    if (pthread_setaffinity_np(w->thread, sizeof set, &set) != 0) return;
+    if (id == 0 || !free_processors(pool, threads, w, &set)) return;
+    if (sched_setaffinity(id, sizeof set, &set) != 0) return;
     w->avoids = pool->processor;
     __atomic_store_n(&w->processor, -1, __ATOMIC_RELAXED);
 }
 #else
+static void tell_id(worker *w) { (void)w; }
 static void keep_apart(eg_pool *pool, int threads, worker *w) { (void)pool, (void)threads, (void)w; }
 #endif
 
@@ -222,6 +230,7 @@ static void keep_apart(eg_pool *pool, int threads, worker *w) { (void)pool, (voi
 static void *work(void *arg) {
     worker *w = arg;
     eg_pool *pool = w->pool;
+    tell_id(w);
     for (;;) {
         wait_for_job(w);
         __atomic_store_n(&w->busy, 1, __ATOMIC_SEQ_CST);
