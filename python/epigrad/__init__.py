@@ -24,8 +24,8 @@ activations = tuple(_ACTIVATION)
 
 
 def set_num_threads(threads: int) -> None:
-    """Threads that a call on the CPU may use; 0: the library's choice (OMP_NUM_THREADS, or the cores there are), and once
-    ``epigrad.torch`` is imported torch's (torch.set_num_threads). Results are the same bits for every number."""
+    """Threads that a call on the CPU may use; 0: the library's choice (OMP_NUM_THREADS, or the cores there are), and
+    once ``epigrad.torch`` is imported torch's (torch.set_num_threads). Results are the same bits for every number."""
     _set_threads(threads)
 
 
