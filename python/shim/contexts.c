@@ -71,7 +71,7 @@ void eg_py_contexts_give(const eg_py_device *device, eg_context *context) {
 
 eg_py_device eg_py_contexts_cpu(void) {
     eg_py_device device = {.threads = atomic_load(&threads), .openmp = eg_py_openmp_is_used()};
-    if (device.threads == 0 && device.openmp) device.threads = eg_py_openmp_threads();
+    if (device.threads == 0) device.threads = eg_py_openmp_threads();
     return device;
 }
 

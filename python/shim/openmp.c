@@ -7,21 +7,21 @@
 
 static void (*parallel)(void (*body)(void *), void *arg, unsigned threads, unsigned flags);
 static int (*thread_num)(void), (*max_threads)(void);
-static atomic_bool used;
+static atomic_bool known, forked;
 
-static void forget(void) { atomic_store(&used, false); }
+static void note_fork(void) { atomic_store(&forked, true); }
 
 void eg_py_openmp_use(void *of_parallel, void *of_thread_num, void *of_max_threads) {
-    if (atomic_load(&used) || pthread_atfork(NULL, NULL, forget) != 0) return;
+    if (atomic_load(&known) || pthread_atfork(NULL, NULL, note_fork) != 0) return;
     *(void **)&parallel = of_parallel;
     *(void **)&thread_num = of_thread_num;
     *(void **)&max_threads = of_max_threads;
-    atomic_store(&used, true);
+    atomic_store(&known, true);
 }
 
-bool eg_py_openmp_is_used(void) { return atomic_load(&used); }
+bool eg_py_openmp_is_used(void) { return atomic_load(&known) && !atomic_load(&forked); }
 
-int eg_py_openmp_threads(void) { return max_threads(); }
+int eg_py_openmp_threads(void) { return atomic_load(&known) ? max_threads() : 0; }
 
 typedef struct region {
     int tasks;

@@ -15,7 +15,8 @@ void eg_py_openmp_use(void *parallel, void *thread_num, void *max_threads);
 /* False also in a child of a process that used them: GNU's runtime hangs there. */
 bool eg_py_openmp_is_used(void);
 
-/* As many as a parallel loop of this thread takes: of torch, torch.set_num_threads. */
+/* As many as a parallel loop of this thread takes, torch.set_num_threads, also in a child; 0: no runtime is
+ * known. */
 int eg_py_openmp_threads(void);
 
 /* An eg_parallel_for. */

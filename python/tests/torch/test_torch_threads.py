@@ -82,8 +82,10 @@ def test_a_child_has_its_own():
         epigrad.torch.linear(x, w)
         child = os.fork()
         if child == 0:
-            good = all(set(epigrad.torch.linear(x, w).flatten().tolist()) == {200} for _ in range(3))
-            os._exit(0 if good and len(os.listdir("/proc/self/task")) <= max(2, os.cpu_count()) else 1)
+            torch.set_num_threads(2)
+            good = epigrad.device_info()[2] == 2
+            good &= all(set(epigrad.torch.linear(x, w).flatten().tolist()) == {200} for _ in range(3))
+            os._exit(0 if good else 1)
         raise SystemExit(0 if os.waitpid(child, 0)[1] == 0 else 1)
     """
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
