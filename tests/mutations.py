@@ -534,8 +534,6 @@ MUTATIONS = [
      "op->out.id == view->id) return true;", "op->out.id == view->id) return false;"),
     ("dense maps: the caller's grad_pre is not written", "src/cpu/dense_maps.c",
      "    if (!is_callers) copy_for_caller(list, op, &dense, &wanted);\n", ""),
-    ("dense maps: rows have no room for the last micro-panel", "src/cpu/dense_maps.c",
-     "eg_ceil_div(x->cols, nr) * nr);\n    view.cols", "x->cols);\n    view.cols"),
     ("dense maps: a program that takes another's place has its buffers", "src/core/cache.c",
      "    bind_buffers(program, call);\n    return context->ops->run", "    return context->ops->run"),
     ("threads: a worker may be woken beside the caller", "src/cpu/pool_pthread.c",
