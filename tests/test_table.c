@@ -73,7 +73,7 @@ static int setting(const char *name, int otherwise) {
 
 static void run_all(eg_context *context, const char *label, eg_dtype compute, totals *sum) {
     const int only = setting("EPIGRAD_TEST_CASE", -1), few = setting("EPIGRAD_TEST_FEW", INT_MAX),
-              step = setting("EPIGRAD_TEST_EVERY", 1);
+              every = setting("EPIGRAD_TEST_EVERY", 1), step = every > 0 ? every : 1;
     totals here = {0};
     const int cases = cases_for(compute);
     /* A row that serves one type and mode is given further cases, until it has done as much. */

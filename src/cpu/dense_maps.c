@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a map makes for narrow products alone, or a product that computes pre again, goes to a buffer, row by
  * row: products of few columns or rows read it once, as it lies. From micro-panels they would read tiles, of
- * whose columns few are real. The layer's shape decides, and not what else the call computes: the order of
- * sums depends on it. Pure. */
+ * whose columns few are real. The layer's shape and type decide, and not what else the call computes: the
+ * order of sums depends on it. Pure. */
 #include "compiler.h"
 #include "core/lower_ops.h"
 

@@ -178,11 +178,12 @@ static void tell_done(eg_pool *pool) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* ---- Apart ------------------------------------------------------------------------------------------ */
+/* ---- Affinity --------------------------------------------------------------------------------------- */
 
-/* A virtual machine's idle processor is halted. Linux takes that for one which its host has given to others
- * (available_idle_cpu), and wakes a worker rather beside the caller, where it gets nothing until a tick of the
- * clock balances the load: up to 10 ms, twenty calls. So the one that wakes a worker says where not. */
+/* In a virtual machine Linux was seen to wake a worker on the caller's processor while another was idle. There
+ * the worker gets nothing until a tick of the clock balances the load, for up to 10 ms. (An idle processor is
+ * halted; it may pass for one that the host has given to others.) So who wakes a worker says where not to run.
+ */
 #if defined(__linux__)
 /* Where the caller may run, without the processors of the caller and of the job's other workers. */
 static bool free_processors(const eg_pool *pool, int threads, const worker *w, cpu_set_t *set) {
