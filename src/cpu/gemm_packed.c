@@ -66,7 +66,7 @@ static void pack_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
 static eg_upcoming divide_rows(const char *at, int64_t rows, int64_t stride, int64_t bytes, int64_t tiles) {
     eg_upcoming w = {.list = at, .at = at, .lists = 1, .length = rows, .left = rows, .stride = stride};
     if (rows < 1 || bytes < 1) return (eg_upcoming){.lists = 0};
-    const int64_t lines = (bytes - 1) / LINE + 1;
+    const int64_t lines = (bytes - 1 + eg_beyond_line(at, stride)) / LINE + 1;
     if (tiles > rows) w.lists = eg_least(eg_div(tiles, rows), lines);
     const int64_t each = (lines - 1) / w.lists + 1;
     w.lists = (lines - 1) / each + 1;
@@ -108,15 +108,15 @@ static next_pass after(const eg_product *x, const eg_gemm_block *b, const eg_gem
     return next;
 }
 
-/* Fills in a field of the steps, or `parts` of each: the lines of so many rows, row by row. */
+/* Fills in a field of the steps, or `parts` of each: the lines of so many rows from `first` on, row by row. */
 static void place_lines(eg_packed_lines *of, size_t field, int64_t parts, eg_line_rows *made, int64_t rows,
-                        int64_t bytes, int64_t stride) {
+                        int64_t first, int64_t bytes, int64_t stride) {
     const int64_t across = eg_ceil_div(bytes, LINE), lines = rows * across, count = of->steps * parts;
     if (made->rows == rows && made->lines == across && made->stride == stride) return;
     *made = (eg_line_rows){rows, across, stride};
     int64_t row = 0, line = 0, due = 0;
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = row * stride + line * LINE, step = eg_div(i, parts);
+        const int64_t at = row * stride + line * LINE + first, step = eg_div(i, parts);
         memcpy((char *)&of->step[step] + field + (size_t)(i - step * parts) * sizeof at, &at, sizeof at);
         for (due += lines; due >= count; due -= count) {
             if (++line == across) line = 0, row++;
@@ -127,11 +127,12 @@ static void place_lines(eg_packed_lines *of, size_t field, int64_t parts, eg_lin
 /* The rows of a tile that its epilogue touches. */
 static void place_rows(eg_packed_lines *of, size_t field, eg_line_rows *made, const eg_prefetch_rows *rows,
                        int64_t count) {
-    place_lines(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, rows->bytes, rows->stride);
+    place_lines(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, eg_last_of_line(rows->bytes),
+                rows->bytes, rows->stride);
 }
 
 static void place_part(eg_packed_lines *of, size_t field, eg_line_rows *made, const eg_upcoming *w) {
-    place_lines(of, field, 1, made, w->part, w->bytes, w->stride);
+    place_lines(of, field, 1, made, w->part, 0, w->bytes, w->stride);
 }
 
 static const char *take(eg_upcoming *w, const char *otherwise) {

@@ -33,6 +33,15 @@ typedef struct eg_prefetch_rows {
     int64_t stride, bytes;
 } eg_prefetch_rows;
 
+/* Lines of a row of so many bytes, a line apart, from here on: where it begins between lines, they are its
+ * last ones, not its first. */
+static inline int64_t eg_last_of_line(int64_t bytes) { return (bytes - 1) & 63; }
+
+/* Bytes to count where every line is wanted: rows that begin between lines touch one more. */
+static inline int64_t eg_beyond_line(const void *at, int64_t stride) {
+    return (((uintptr_t)at | (uintptr_t)stride) & 63) != 0 ? 63 : 0;
+}
+
 /* Rows as long as a micro-panel's, of which `rows_a_group` are prefetched with every group of nr k. */
 typedef struct eg_prefetch_slice {
     const char *at;
@@ -137,6 +146,9 @@ typedef struct eg_few_rows {
     int64_t rows, cols, depth;
     void *sums; /* micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
+
+/* The sums of so many rows with a micro-panel of a pack have room in registers. */
+enum { EG_CPU_PACK_ROWS = 4 };
 
 /* A product of little depth that is stored as it is, from left to right. Both operands are in L1 as numbers
  * of the compute type: the left one as rows of nr k, or transposed as micro-panels of nr rows; the right one

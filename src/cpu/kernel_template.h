@@ -56,11 +56,13 @@ EG_INLINE void EG_V(multiply_group)(EG_T sum[EG_MR][EG_NV], const EG_R *left, co
 }
 #endif
 
-/* Prefetches one slice. More at a time would delay the loads of the multiplication. */
+/* Prefetches one slice. More at a time would delay the loads of the multiplication. Of rows that begin
+ * between cache lines the first line has come with the micro-panel before, and the last one is asked for. */
 EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const char *at) {
+    enum { BYTES = EG_NV * EG_VECTOR_BYTES };
     for (int64_t rows = of->rows_a_group; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
-        for (int64_t j = 0; j < EG_NV * EG_VECTOR_BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
+        for (int64_t j = eg_last_of_line(BYTES); j < BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
     }
     return at;
 }
@@ -69,9 +71,11 @@ EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const ch
  * actual lines would take as long as the multiplication of a small layer. */
 EG_INLINE const char *EG_V(prefetch_rows)(const eg_prefetch_rows *of, const char *at, int64_t rows,
                                           const int nv) {
+    const int64_t first = eg_last_of_line(of->bytes);
     for (; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
-        for (int64_t j = 0; j < nv; j++) __builtin_prefetch(at + (j * 64 < of->bytes ? j * 64 : 0), 0, 2);
+        for (int64_t j = 0; j < nv; j++)
+            __builtin_prefetch(at + (j * 64 < of->bytes ? j * 64 + first : 0), 0, 2);
     }
     return at;
 }

@@ -52,13 +52,14 @@ EG_INLINE void EG_V(finish_sums)(EG_T sum[EG_MR * EG_NV], const EG_R *bias, cons
 }
 
 /* The lines of the next tile, for their stores: a processor asks for them no earlier than it stores, and
- * waits for each. */
+ * waits for each. Of rows that begin between cache lines the tile to the left has stored to the first. */
 EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int rows, const int64_t bytes) {
     enum { LINE = 64 };
     EG_UNROLL(16)
     for (int i = 0; i < rows; i++) {
         EG_UNROLL(8)
-        for (int64_t j = 0; j < bytes; j += LINE) __builtin_prefetch(next + i * step + j, 1, 3);
+        for (int64_t j = eg_last_of_line(bytes); j < bytes; j += LINE)
+            __builtin_prefetch(next + i * step + j, 1, 3);
     }
 }
 
