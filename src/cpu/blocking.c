@@ -298,24 +298,51 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
                                          (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
-/* Columns of a block. On the matrix unit each block lays out the few rows anew, so blocks are wide. Else,
- * where columns are neighbours, a block has a LONG piece of each row, as far as the sums of all rows stay in
- * L2; those of one row stay in L1. Where they are not, it is one micro-panel, whose columns are read from end
- * to end, or some of SHORT columns, or more where each block lays out the left operand; from a pack some, as
- * a core reads several streams of memory faster than one. */
+/* Columns of a block: a multiple of `unit` of at most `most`, so that no thread has many more than another. Of
+ * blocks that are as even the `longer` ones, or two a thread, where the last to come has less to do. */
+static int64_t even_cols(const eg_op *op, int threads, int64_t unit, int64_t most, bool longer) {
+    enum { TRIED = 4, BLOCKS_A_THREAD = 2 };
+    most = eg_least(most, eg_ceil_div(op->cols, unit) * unit);
+    if (threads < 2) return most;
+    int64_t best = most;
+    double least = 0;
+    const int64_t fewest = eg_ceil_div(op->cols, most * threads);
+    for (int64_t blocks = fewest; blocks < fewest + TRIED; blocks++) {
+        const int64_t each = eg_ceil_div(eg_ceil_div(op->cols, blocks * threads), unit) * unit,
+                      cols = eg_least(each, most),
+                      busiest = eg_ceil_div(eg_ceil_div(op->cols, cols), threads) * cols;
+        const bool is_even = !longer && blocks == BLOCKS_A_THREAD && (double)busiest <= least;
+        if (least > 0 && !is_even && (double)busiest > 0.95 * least) continue;
+        best = cols, least = (double)busiest;
+    }
+    return best;
+}
+
+/* Whether a block may begin between micro-panels: what is no matrix of the caller's is made of those. */
+static bool may_split_panels(const eg_op *op) {
+    return op->out.space == EG_OPERAND && eg_term_of(op, EG_TERM_COLUMN_SUMS) == NULL;
+}
+
+/* On the matrix unit each block lays out the few rows anew, so blocks are wide. Else, where columns are
+ * neighbours, a block has a LONG piece of each row, of whole cache lines, as far as the sums of all rows stay
+ * in L2; those of one row stay in L1. Where they are not, it is one micro-panel, whose columns are read from
+ * end to end, or some of SHORT columns, or more where each block lays out the left operand; from a pack some,
+ * as a core reads several streams of memory faster than one. */
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, BLOCKS_A_THREAD = 2, AMX_PANELS = 16, STREAMS = 4 };
-    const int64_t nr = kernel->micro.nr, panels = eg_ceil_div(op->cols, nr);
-    const int64_t even = threads > 1 ? eg_ceil_div(panels, BLOCKS_A_THREAD * threads) : panels;
-    if (eg_cpu_is_amx(kernel)) return nr * eg_least(AMX_PANELS, even);
-    if (op->right.space == EG_PACKED_B) return nr * eg_least(STREAMS, even);
+    enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, AMX_PANELS = 16, STREAMS = 4, LINE = 64, DOTS = 8 };
+    const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(op->right.dtype);
+    if (eg_cpu_is_amx(kernel)) return even_cols(op, threads, nr, AMX_PANELS * nr, false);
+    if (op->right.space == EG_PACKED_B) return even_cols(op, threads, nr, STREAMS * nr, false);
     if (op->right.col_stride != 1) {
-        const int64_t bytes = nr * op->depth * (int64_t)eg_size_of(op->right.dtype);
+        const int64_t bytes = nr * op->depth * size;
         const int64_t least = is_gathered(&op->left) ? ROWS_A_BLOCK / nr : 1,
                       some = SHORT / at_least_one(bytes);
-        return nr * eg_least(some > least ? some : least, even);
+        return even_cols(op, threads, may_split_panels(op) ? DOTS : nr, nr * (some > least ? some : least),
+                         false);
     }
-    return nr * eg_least(at_least_one(eg_least(LONG, SUMS / op->rows) / nr), even);
+    const int64_t most = at_least_one(eg_least(LONG, SUMS / op->rows) / nr) * nr;
+    const int64_t cols = even_cols(op, threads, may_split_panels(op) ? LINE / size : nr, most, true);
+    return cols > nr ? cols : nr;
 }
 
 /* The k of a pass: those of the left operand, which every column reads, stay in L2. Long passes read columns
@@ -358,7 +385,8 @@ static int64_t gathered_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64
 int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
     const bool by_columns = eg_cpu_detail(step)->streams == EG_CPU_STREAMS_LEFT;
     const int64_t rows = by_columns ? step->tile_cols : step->tile_rows;
-    return 2 * step->tile_rows * step->tile_cols + gathered_numbers(kernel, rows, step->k_block);
+    const int64_t cols = by_columns ? step->tile_cols : eg_cpu_whole_panels(kernel, step->tile_cols);
+    return 2 * step->tile_rows * cols + gathered_numbers(kernel, rows, step->k_block);
 }
 
 /* ---- Little depth: outer_product.c --------------------------------------------------------------------- */

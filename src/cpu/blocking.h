@@ -57,6 +57,11 @@ enum { EG_CPU_FEW_ROWS = 16 };
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
+/* Columns of the sums of so many. */
+static inline int64_t eg_cpu_whole_panels(const eg_cpu_kernel *kernel, int64_t cols) {
+    return eg_ceil_div(cols, kernel->micro.nr) * kernel->micro.nr;
+}
+
 eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op);
 /* Numbers of a thread's scratch for such a step. */

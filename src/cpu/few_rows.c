@@ -6,6 +6,7 @@
  * which sees the result as it is. */
 #include <string.h>
 
+#include "blocking.h"
 #include "cpu.h"
 #include "epilogue.h"
 
@@ -195,7 +196,7 @@ static const char *right_at(const few_rows_job *job, int64_t item, int64_t k, in
 
 /* A pass sums from zero, and is then added to those before, as passes of any product are. */
 static void run_part(const few_rows_job *job, eg_few_rows *x, bool first, char *totals, char *sums) {
-    const int64_t numbers = x->rows * eg_ceil_div(x->cols, job->kernel->micro.nr) * job->kernel->micro.nr;
+    const int64_t numbers = x->rows * eg_cpu_whole_panels(job->kernel, x->cols);
     x->sums = first ? totals : sums;
     memset(x->sums, 0, (size_t)numbers * eg_size_of(job->kernel->compute));
     job->kernel->micro.few_rows(x);
@@ -267,8 +268,8 @@ static void run_block(void *arg, int64_t index, int thread) {
     eg_few_rows x = job->part;
     char *spare = eg_cpu_scratch(job->run, thread);
     char *totals = spare + (size_t)eg_cpu_spare_numbers(kernel) * number;
-    char *sums = totals + (size_t)(product->rows * job->nc) * number;
-    char *gathered = sums + (size_t)(product->rows * job->nc) * number;
+    const size_t of_sums = (size_t)(product->rows * eg_cpu_whole_panels(kernel, job->nc)) * number;
+    char *sums = totals + of_sums, *gathered = sums + of_sums;
     if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < product->summed; summand++) {
         for (int64_t k = 0; k < product->depth; k += job->kc) {

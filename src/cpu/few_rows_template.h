@@ -102,7 +102,7 @@ EG_INLINE void EG_V(add_rows_of)(const eg_few_rows *x, int64_t k, int64_t depth,
 /* ---- Packs ---------------------------------------------------------------------------------------- */
 
 /* Rows whose sums have room in registers, and rows of a pack that are prefetched before they are read. */
-enum { EG_V(rows_of_pack) = 4, EG_V(pack_ahead) = 16 };
+enum { EG_V(rows_of_pack) = EG_CPU_PACK_ROWS, EG_V(pack_ahead) = 16 };
 
 /* Whether the rows of the right operand follow each other, as in a pack. */
 EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
@@ -154,18 +154,24 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
     }
 }
 
-/* As many of the first columns as are whole micro-panels, for a constant number of rows; returns them. */
-EG_INLINE int64_t EG_V(sum_columns)(const eg_few_rows *x, const eg_dtype dtype, const int rows) {
-    const int abreast = EG_V(rows_of_pack) / rows;
-    const char *right = x->right;
-    EG_R *sums = x->sums;
-    int64_t col = 0;
-    for (; abreast > 1 && col + abreast * EG_NR <= x->cols; col += abreast * EG_NR) {
+/* From `col` on as many columns as are `abreast` whole micro-panels; returns the first that is left. */
+EG_INLINE int64_t EG_V(sum_abreast)(const eg_few_rows *x, int64_t col, const eg_dtype dtype, const int rows,
+                                    const int abreast) {
+    const char *right = x->right + eg_div(col, EG_NR) * x->panel_bytes;
+    EG_R *sums = (EG_R *)x->sums + col * rows;
+    for (; col + abreast * EG_NR <= x->cols; col += abreast * EG_NR) {
         EG_V(sum_panels)(x, right, dtype, sums, rows, abreast);
-        right += abreast * x->panel_bytes, sums += abreast * rows * EG_NR;
+        right += abreast * x->panel_bytes, sums += abreast * EG_NR * rows;
     }
-    for (; col + EG_NR <= x->cols; col += EG_NR, right += x->panel_bytes, sums += rows * EG_NR)
-        EG_V(sum_panels)(x, right, dtype, sums, rows, 1);
+    return col;
+}
+
+/* All whole micro-panels, for a constant number of rows; returns the first column that is left. */
+EG_INLINE int64_t EG_V(sum_columns)(const eg_few_rows *x, const eg_dtype dtype, const int rows) {
+    const int most = EG_V(rows_of_pack) / rows;
+    int64_t col = EG_V(sum_abreast)(x, 0, dtype, rows, most);
+    if (most > 2) col = EG_V(sum_abreast)(x, col, dtype, rows, 2);
+    if (most > 1) col = EG_V(sum_abreast)(x, col, dtype, rows, 1);
     return col;
 }
 

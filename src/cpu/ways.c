@@ -274,6 +274,14 @@ static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way 
         try_way(c, op, left[i / rights], right[i % rights], threads, best);
 }
 
+/* A pack from beyond L2 and up to so many rows: the tile loop reads one stream of memory, and multiplies rows
+ * that there are not. */
+static bool is_few_of_pack(const eg_cpu_compiler *c, const eg_op *op) {
+    const double bytes = (double)op->depth * (double)op->cols * (double)eg_size_of(op->right.dtype);
+    return op->right.space == EG_PACKED_B && !eg_cpu_is_amx(c->kernel) && op->rows <= EG_CPU_PACK_ROWS &&
+           bytes > c->calibration->l2;
+}
+
 /* Whether the product reads an operand once. Its sums may then be in another order, so the threads and the
  * other operations of the call have no say in it. */
 static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
@@ -286,7 +294,7 @@ static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
     try_few_ways(c, op, 1, &few);
     if (few.time >= 0) try_tile_ways(c, op, 1, &tiles);
     c->is_alone = false;
-    return few.time >= 0 && (is_asked_for || few.time < tiles.time);
+    return few.time >= 0 && (is_asked_for || is_few_of_pack(c, op) || few.time < tiles.time);
 }
 
 /* What an operation makes is written in one layout rather than two, where another product reads that one. */
