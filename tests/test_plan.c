@@ -461,10 +461,10 @@ enum {
 };
 
 static const choice choices[] = {
-    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f32_4x64"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f32_8x48"},
     {AVX512, EG_F16, EG_MATH_DEFAULT, false, 999, 64, 64, 1, "avx512_f32_4x64"},
     {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 128, 1, "avx512_f32_8x48"},
-    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 63, 64, 1, "avx512_f32_4x64"},
+    {AVX512, EG_F32, EG_MATH_DEFAULT, false, 64, 63, 64, 1, "avx512_f32_8x48"},
     {AVX512, EG_F64, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx512_f64_8x24"},
     {AVX2, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "avx2_f32_4x24"},
     {0, EG_F32, EG_MATH_DEFAULT, false, 64, 64, 64, 1, "portable_f32_4x8"},
@@ -476,15 +476,15 @@ static const choice choices[] = {
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 16, 512, 512, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 2, 4096, 4096, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_DEFAULT, false, 16, 16, 16, 99, "avx512_f32_8x48"},
-    {AMX, EG_F32, EG_MATH_DEFAULT, false, 0, 0, 0, 1, "avx512_f32_4x64"},
+    {AMX, EG_F32, EG_MATH_DEFAULT, false, 0, 0, 0, 1, "avx512_f32_8x48"},
     {AMX, EG_F32, EG_MATH_FAST, false, 256, 256, 256, 1, "amx_f32x3_32x32"},
     {AMX, EG_BF16, EG_MATH_DEFAULT, false, 128, 128, 128, 1, "amx_bf16x1_32x32"},
-    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_4x64"},
+    {AMX, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
     {AMX, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "amx_f16x4_32x32"},
     /* A Xeon's vector units lose by dots of bf16, which take longer than multiply-adds of what they widen. */
     {BF16, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
     {BF16, EG_BF16, EG_MATH_STRICT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
-    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_4x64"},
+    {BF16, EG_BF16, EG_MATH_DEFAULT, false, 1, 10, 10, 1, "avx512_f32_8x48"},
     {BF16, EG_F16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
     {AVX512, EG_BF16, EG_MATH_DEFAULT, false, 512, 512, 512, 1, "avx512_f32_8x48"},
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The constants of processors that were measured, and what follows from a context. A new processor's come
  * from tools/calibrate.py; the file to add them to is calibration.def. */
+#include <ctype.h>
 #include <string.h>
 
 #include "estimate.h"
@@ -18,9 +19,15 @@ static const eg_cpu_calibration calibrations[] = {
 #include "calibration.def"
 };
 
+/* Whether it has the part, and not only the first digits of the part's last number. */
+static bool has_part(const char *device, const char *part) {
+    const char *at = strstr(device, part);
+    return at != NULL && isdigit((unsigned char)at[strlen(part)]) == 0;
+}
+
 const eg_cpu_calibration *eg_cpu_calibration_by_name(const char *device) {
     for (size_t i = sizeof calibrations / sizeof *calibrations; i-- > 0;) {
-        if (strstr(device, calibrations[i].device) != NULL) return &calibrations[i];
+        if (has_part(device, calibrations[i].device)) return &calibrations[i];
     }
     return &calibrations[0];
 }

@@ -304,9 +304,7 @@ const eg_cpu_kernel EG_PASTE(eg_cpu, EG_KERNEL) = {
                  .kc_multiple = EG_NR,
                  .fused_max_rows = 256,
                  .non_temporal_below = EG_VECTOR_BYTES == 64 ? 128 : 0,
-                 .copied_below = EG_VECTOR_BYTES == 64   ? 8
-                                 : EG_VECTOR_BYTES == 32 ? 17
-                                                         : 0},
+                 .copied_below = EG_VECTOR_BYTES >= 32 ? 17 : 0},
     .epilogue = {EG_ELEMENTWISE_FUNCTIONS},
 };
 
