@@ -298,22 +298,23 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
                                          (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
-/* Columns of a block: a multiple of `unit` of at most `most`, so that no thread has many more than another. Of
- * blocks that are as even the `longer` ones, or two a thread, where the last to come has less to do. */
-static int64_t even_cols(const eg_op *op, int threads, int64_t unit, int64_t most, bool longer) {
+/* Columns of a block, of `all`: a multiple of `unit` of at most `most`, so that no thread has many more than
+ * another. Of blocks that are as even the `longer` ones, or two a thread, where the last to come has less to
+ * do. Likewise rows. */
+static int64_t even_part(int64_t all, int threads, int64_t unit, int64_t most, bool longer) {
     enum { TRIED = 4, BLOCKS_A_THREAD = 2 };
-    most = eg_least(most, eg_ceil_div(op->cols, unit) * unit);
+    most = eg_least(most, eg_ceil_div(all, unit) * unit);
     if (threads < 2) return most;
     int64_t best = most;
     double least = 0;
-    const int64_t fewest = eg_ceil_div(op->cols, most * threads);
+    const int64_t fewest = eg_ceil_div(all, most * threads);
     for (int64_t blocks = fewest; blocks < fewest + TRIED; blocks++) {
-        const int64_t each = eg_ceil_div(eg_ceil_div(op->cols, blocks * threads), unit) * unit,
-                      cols = eg_least(each, most),
-                      busiest = eg_ceil_div(eg_ceil_div(op->cols, cols), threads) * cols;
+        const int64_t each = eg_ceil_div(eg_ceil_div(all, blocks * threads), unit) * unit,
+                      part = eg_least(each, most),
+                      busiest = eg_ceil_div(eg_ceil_div(all, part), threads) * part;
         const bool is_even = !longer && blocks == BLOCKS_A_THREAD && (double)busiest <= least;
         if (least > 0 && !is_even && (double)busiest > 0.95 * least) continue;
-        best = cols, least = (double)busiest;
+        best = part, least = (double)busiest;
     }
     return best;
 }
@@ -331,17 +332,17 @@ static bool may_split_panels(const eg_op *op) {
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
     enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, AMX_PANELS = 16, STREAMS = 4, LINE = 64, DOTS = 8 };
     const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(op->right.dtype);
-    if (eg_cpu_is_amx(kernel)) return even_cols(op, threads, nr, AMX_PANELS * nr, false);
-    if (op->right.space == EG_PACKED_B) return even_cols(op, threads, nr, STREAMS * nr, false);
+    if (eg_cpu_is_amx(kernel)) return even_part(op->cols, threads, nr, AMX_PANELS * nr, false);
+    if (op->right.space == EG_PACKED_B) return even_part(op->cols, threads, nr, STREAMS * nr, false);
     if (op->right.col_stride != 1) {
         const int64_t bytes = nr * op->depth * size;
         const int64_t least = is_gathered(&op->left) ? ROWS_A_BLOCK / nr : 1,
                       some = SHORT / at_least_one(bytes);
-        return even_cols(op, threads, may_split_panels(op) ? DOTS : nr, nr * (some > least ? some : least),
-                         false);
+        return even_part(op->cols, threads, may_split_panels(op) ? DOTS : nr,
+                         nr * (some > least ? some : least), false);
     }
     const int64_t most = at_least_one(eg_least(LONG, SUMS / op->rows) / nr) * nr;
-    const int64_t cols = even_cols(op, threads, may_split_panels(op) ? LINE / size : nr, most, true);
+    const int64_t cols = even_part(op->cols, threads, may_split_panels(op) ? LINE / size : nr, most, true);
     return cols > nr ? cols : nr;
 }
 
@@ -367,8 +368,11 @@ eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, c
                            .single_pass = true};
 }
 
+/* Each block lays out the few columns: on several threads blocks are smaller only to be even. */
 eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
-    return (eg_cpu_blocks){.mc = ROWS_A_BLOCK,
+    const bool any = threads > 1 && !eg_cpu_is_amx(kernel) && may_split_panels(op);
+    return (eg_cpu_blocks){.mc = any ? even_part(op->rows, threads, kernel->micro.nr, ROWS_A_BLOCK, true)
+                                     : ROWS_A_BLOCK,
                            .nc = op->cols,
                            .kc = pass_of(kernel, op, op->cols, op->left.row_stride != 1),
                            .threads = threads,

@@ -216,9 +216,10 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
              .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
                       : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
                                                         : EG_CPU_IN_PLACE};
+    const eg_cpu_blocks small = few_blocks(c, op, streams, most_threads);
     x.blocks = few_blocks(c, op, streams, 1);
     const int pay = eg_cpu_threads_that_pay(c->calibration, most_threads, few_time(c, op, &x),
-                                            eg_cpu_units(c->kernel, op));
+                                            eg_cpu_count_blocks(op, &small));
     for (int threads = 1; threads <= pay; threads += pay > 1 ? pay - 1 : 1) { /* one, and as many as pay */
         x.blocks = few_blocks(c, op, streams, threads);
         x.time =
