@@ -342,7 +342,8 @@ static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int t
                          nr * (some > least ? some : least), false);
     }
     const int64_t most = at_least_one(eg_least(LONG, SUMS / op->rows) / nr) * nr;
-    const int64_t cols = even_part(op->cols, threads, may_split_panels(op) ? LINE / size : nr, most, true);
+    const int64_t cols =
+        even_part(op->cols, threads, may_split_panels(op) ? LINE / at_least_one(size) : nr, most, true);
     return cols > nr ? cols : nr;
 }
 
