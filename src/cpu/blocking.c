@@ -298,10 +298,10 @@ bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *l
                                          (left->dtype == kernel->compute && left->col_stride == 1));
 }
 
-/* Columns of a block, of `all`: a multiple of `unit` of at most `most`, so that no thread has many more than
- * another. Of blocks that are as even the `longer` ones, or two a thread, where the last to come has less to
- * do. Likewise rows. */
-static int64_t even_part(int64_t all, int threads, int64_t unit, int64_t most, bool longer) {
+/* How many of `all` columns, or rows, a block has: a multiple of `unit`, at most `most`, so that the busiest
+ * thread has the fewest. More blocks have to save a twentieth of that. Among equals the longest block where
+ * `longer`; else two blocks a thread, so that the others wait less for a thread that comes late. */
+static int64_t balanced_block(int64_t all, int threads, int64_t unit, int64_t most, bool longer) {
     enum { TRIED = 4, BLOCKS_A_THREAD = 2 };
     most = eg_least(most, eg_ceil_div(all, unit) * unit);
     if (threads < 2) return most;
@@ -312,8 +312,8 @@ static int64_t even_part(int64_t all, int threads, int64_t unit, int64_t most, b
         const int64_t each = eg_ceil_div(eg_ceil_div(all, blocks * threads), unit) * unit,
                       part = eg_least(each, most),
                       busiest = eg_ceil_div(eg_ceil_div(all, part), threads) * part;
-        const bool is_even = !longer && blocks == BLOCKS_A_THREAD && (double)busiest <= least;
-        if (least > 0 && !is_even && (double)busiest > 0.95 * least) continue;
+        const bool is_as_good = !longer && blocks == BLOCKS_A_THREAD && (double)busiest <= least;
+        if (least > 0 && !is_as_good && (double)busiest > 0.95 * least) continue;
         best = part, least = (double)busiest;
     }
     return best;
@@ -332,18 +332,18 @@ static bool may_split_panels(const eg_op *op) {
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
     enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, AMX_PANELS = 16, STREAMS = 4, LINE = 64, DOTS = 8 };
     const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(op->right.dtype);
-    if (eg_cpu_is_amx(kernel)) return even_part(op->cols, threads, nr, AMX_PANELS * nr, false);
-    if (op->right.space == EG_PACKED_B) return even_part(op->cols, threads, nr, STREAMS * nr, false);
+    if (eg_cpu_is_amx(kernel)) return balanced_block(op->cols, threads, nr, AMX_PANELS * nr, false);
+    if (op->right.space == EG_PACKED_B) return balanced_block(op->cols, threads, nr, STREAMS * nr, false);
     if (op->right.col_stride != 1) {
         const int64_t bytes = nr * op->depth * size;
         const int64_t least = is_gathered(&op->left) ? ROWS_A_BLOCK / nr : 1,
                       some = SHORT / at_least_one(bytes);
-        return even_part(op->cols, threads, may_split_panels(op) ? DOTS : nr,
-                         nr * (some > least ? some : least), false);
+        return balanced_block(op->cols, threads, may_split_panels(op) ? DOTS : nr,
+                              nr * (some > least ? some : least), false);
     }
     const int64_t most = at_least_one(eg_least(LONG, SUMS / op->rows) / nr) * nr;
     const int64_t cols =
-        even_part(op->cols, threads, may_split_panels(op) ? LINE / at_least_one(size) : nr, most, true);
+        balanced_block(op->cols, threads, may_split_panels(op) ? LINE / at_least_one(size) : nr, most, true);
     return cols > nr ? cols : nr;
 }
 
@@ -372,7 +372,7 @@ eg_cpu_blocks eg_cpu_few_rows_blocks(const eg_cpu_kernel *kernel, int threads, c
 /* Each block lays out the few columns: on several threads blocks are smaller only to be even. */
 eg_cpu_blocks eg_cpu_few_columns_blocks(const eg_cpu_kernel *kernel, int threads, const eg_op *op) {
     const bool any = threads > 1 && !eg_cpu_is_amx(kernel) && may_split_panels(op);
-    return (eg_cpu_blocks){.mc = any ? even_part(op->rows, threads, kernel->micro.nr, ROWS_A_BLOCK, true)
+    return (eg_cpu_blocks){.mc = any ? balanced_block(op->rows, threads, kernel->micro.nr, ROWS_A_BLOCK, true)
                                      : ROWS_A_BLOCK,
                            .nc = op->cols,
                            .kc = pass_of(kernel, op, op->cols, op->left.row_stride != 1),
@@ -465,7 +465,7 @@ int64_t eg_cpu_outer_part(const eg_cpu_kernel *kernel, const eg_op *op) {
                                                  : eg_cpu_some_of_l1(kernel) / op->depth;
     int64_t whole = nr;
     while (op->out.space == EG_OPERAND && whole * (int64_t)eg_size_of(op->out.dtype) % LINE != 0) whole += nr;
-    return eg_least(most > whole ? most / whole * whole : whole, eg_ceil_div(op->cols, nr) * nr);
+    return eg_least(most > whole ? most / whole * whole : whole, eg_cpu_whole_panels(kernel, op->cols));
 }
 
 /* A block lays out its part of both operands. So it is high where no sums of chunks are wanted, and as wide

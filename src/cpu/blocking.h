@@ -57,7 +57,7 @@ enum { EG_CPU_FEW_ROWS = 16 };
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
-/* Columns of the sums of so many. */
+/* So many columns, up to whole micro-panels. */
 static inline int64_t eg_cpu_whole_panels(const eg_cpu_kernel *kernel, int64_t cols) {
     return eg_ceil_div(cols, kernel->micro.nr) * kernel->micro.nr;
 }

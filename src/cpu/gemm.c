@@ -203,9 +203,9 @@ static eg_upcoming upcoming_right(const eg_product *x, const eg_gemm_block *b, c
     }
     const bool down = x->b.col_stride == 1;
     const char *const at = eg_cpu_at(&x->b, item, next.k, next.col);
-    const int64_t beyond =
-        most > row ? eg_beyond_line(at, (down ? x->b.row_stride : x->b.col_stride) * size) : 0;
-    const int64_t bytes = (down ? next.cols : next.depth) * size + beyond, lists = eg_ceil_div(bytes, most);
+    const int64_t straddle =
+        most > row ? eg_straddle_bytes(at, (down ? x->b.row_stride : x->b.col_stride) * size) : 0;
+    const int64_t bytes = (down ? next.cols : next.depth) * size + straddle, lists = eg_ceil_div(bytes, most);
     eg_upcoming w = {.list = at,
                      .lists = lists,
                      .to_next = eg_ceil_div(bytes, lists * LINE) * LINE,

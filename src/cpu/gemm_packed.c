@@ -66,7 +66,7 @@ static void pack_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
 static eg_upcoming divide_rows(const char *at, int64_t rows, int64_t stride, int64_t bytes, int64_t tiles) {
     eg_upcoming w = {.list = at, .at = at, .lists = 1, .length = rows, .left = rows, .stride = stride};
     if (rows < 1 || bytes < 1) return (eg_upcoming){.lists = 0};
-    const int64_t lines = (bytes - 1 + eg_beyond_line(at, stride)) / LINE + 1;
+    const int64_t lines = (bytes - 1 + eg_straddle_bytes(at, stride)) / LINE + 1;
     if (tiles > rows) w.lists = eg_least(eg_div(tiles, rows), lines);
     const int64_t each = (lines - 1) / w.lists + 1;
     w.lists = (lines - 1) / each + 1;
@@ -127,7 +127,7 @@ static void place_lines(eg_packed_lines *of, size_t field, int64_t parts, eg_lin
 /* The rows of a tile that its epilogue touches. */
 static void place_rows(eg_packed_lines *of, size_t field, eg_line_rows *made, const eg_prefetch_rows *rows,
                        int64_t count) {
-    place_lines(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, eg_last_of_line(rows->bytes),
+    place_lines(of, field, EG_CPU_PARTS, made, rows->at != NULL ? count : 0, eg_prefetch_offset(rows->bytes),
                 rows->bytes, rows->stride);
 }
 

@@ -33,13 +33,15 @@ typedef struct eg_prefetch_rows {
     int64_t stride, bytes;
 } eg_prefetch_rows;
 
-/* Lines of a row of so many bytes, a line apart, from here on: where it begins between lines, they are its
- * last ones, not its first. */
-static inline int64_t eg_last_of_line(int64_t bytes) { return (bytes - 1) & 63; }
+enum { EG_CPU_LINE = 64 }; /* bytes of a cache line */
 
-/* Bytes to count where every line is wanted: rows that begin between lines touch one more. */
-static inline int64_t eg_beyond_line(const void *at, int64_t stride) {
-    return (((uintptr_t)at | (uintptr_t)stride) & 63) != 0 ? 63 : 0;
+/* Where prefetches of a row begin, which are a line apart and as many as its bytes fill lines. A row that
+ * straddles touches one line more: it is the first that is left out, never the last. */
+static inline int64_t eg_prefetch_offset(int64_t bytes) { return (bytes - 1) & (EG_CPU_LINE - 1); }
+
+/* Bytes to add where every line of rows is wanted: 0 where all begin at lines. */
+static inline int64_t eg_straddle_bytes(const void *at, int64_t stride) {
+    return (((uintptr_t)at | (uintptr_t)stride) & (EG_CPU_LINE - 1)) != 0 ? EG_CPU_LINE - 1 : 0;
 }
 
 /* Rows as long as a micro-panel's, of which `rows_a_group` are prefetched with every group of nr k. */

@@ -62,7 +62,7 @@ EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const ch
     enum { BYTES = EG_NV * EG_VECTOR_BYTES };
     for (int64_t rows = of->rows_a_group; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
-        for (int64_t j = eg_last_of_line(BYTES); j < BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
+        for (int64_t j = eg_prefetch_offset(BYTES); j < BYTES; j += 64) __builtin_prefetch(at + j, 0, 2);
     }
     return at;
 }
@@ -71,7 +71,7 @@ EG_INLINE const char *EG_V(prefetch_slice)(const eg_prefetch_slice *of, const ch
  * actual lines would take as long as the multiplication of a small layer. */
 EG_INLINE const char *EG_V(prefetch_rows)(const eg_prefetch_rows *of, const char *at, int64_t rows,
                                           const int nv) {
-    const int64_t first = eg_last_of_line(of->bytes);
+    const int64_t first = eg_prefetch_offset(of->bytes);
     for (; rows > 0; rows--, at += of->stride) {
         EG_UNROLL(8)
         for (int64_t j = 0; j < nv; j++)

@@ -58,7 +58,7 @@ EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int row
     EG_UNROLL(16)
     for (int i = 0; i < rows; i++) {
         EG_UNROLL(8)
-        for (int64_t j = eg_last_of_line(bytes); j < bytes; j += LINE)
+        for (int64_t j = eg_prefetch_offset(bytes); j < bytes; j += LINE)
             __builtin_prefetch(next + i * step + j, 1, 3);
     }
 }

@@ -275,8 +275,8 @@ static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way 
         try_way(c, op, left[i / rights], right[i % rights], threads, best);
 }
 
-/* A pack from beyond L2 and up to so many rows: the tile loop reads one stream of memory, and multiplies rows
- * that there are not. */
+/* Few rows and a pack larger than L2. The tile loop reads it as one stream of memory, and pads the rows to whole
+ * tiles, so the kernel for few rows needs no estimate to be the choice. */
 static bool is_few_of_pack(const eg_cpu_compiler *c, const eg_op *op) {
     const double bytes = (double)op->depth * (double)op->cols * (double)eg_size_of(op->right.dtype);
     return op->right.space == EG_PACKED_B && !eg_cpu_is_amx(c->kernel) && op->rows <= EG_CPU_PACK_ROWS &&
