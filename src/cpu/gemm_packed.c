@@ -156,15 +156,33 @@ static void next_tile(eg_prefetch_plan *plan, int64_t mr) {
     if (plan->in.at != NULL) plan->in.at += mr * plan->in.stride;
 }
 
-/* Packed rows of the block, [first, end), against the micro-panel at `col`. */
+/* The last pass of a tile, and its epilogue. The tile is made here: a copy of one would be read by longer loads
+ * than its stores, which have to wait until those and all before them are in the cache. */
+static void run_last_pass(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass,
+                          const void *left, const void *right, const eg_tile *tile,
+                          const eg_prefetch_lines *lines) {
+    const bool direct = eg_cpu_stores_tile(x, tile);
+    eg_micro_tile sums = {.initial = pass->first ? NULL : tile->values,
+                          .out = tile->values,
+                          .out_stride = x->nr,
+                          .rows = tile->rows};
+    if (direct) eg_cpu_place_result(x, tile, &sums);
+    if (x->prefetch_in == NULL) eg_cpu_epilogue_prefetch(x->epilogue, tile, x->prefetch_out);
+    x->kernel->micro.multiply_packed(left, x->left.micro.k_stride == 1, right, pass->depth, tile->cols, &sums,
+                                     lines);
+    if (!direct) eg_cpu_finish_tile(x, b, tile);
+}
+
+/* Packed rows of the block, [first, end), against the micro-panel at `col`. A tile takes a microsecond or less,
+ * so nothing is found out again for each but where it lies. */
 static void run_panel(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass, int64_t first,
                       int64_t end, int64_t col, eg_upcoming *next_right, eg_upcoming *next_left) {
-    const int64_t nr = x->nr, mr = x->mr, tiles_down = eg_ceil_div(b->rows, mr);
+    const int64_t nr = x->nr, mr = x->mr, tiles_down = eg_ceil_div(b->rows, mr), depth = pass->depth;
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
     const char *right = panel_at(x, b, pass, col), *left = b->tail;
     const bool by_rows = x->left.micro.k_stride == 1;
     const int64_t to_next_left = mr * row_bytes(x, pass);
-    const int64_t in_turn = eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1;
+    const int64_t in_turn = x->single_pass ? eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1 : -1;
     int64_t place = x->single_pass ? eg_div(first, mr)
                                    : eg_div(col - b->col, nr) * tiles_down + eg_div(first - b->row, mr);
     eg_tile tile = {.item = b->item,
@@ -181,22 +199,19 @@ static void run_panel(const eg_product *x, const eg_gemm_block *b, const eg_gemm
         place_rows(b->packed, offsetof(eg_prefetch_step, out), &b->packed->out, &plan.out, tile.rows);
         place_rows(b->packed, offsetof(eg_prefetch_step, in), &b->packed->in, &plan.in, tile.rows);
     }
+    eg_micro_tile sums = {.out_stride = nr};
     for (; tile.row < end; tile.row += mr, left += to_next_left, place++) {
-        tile.rows = eg_least(mr, end - tile.row);
-        tile.values = b->tiles + (size_t)(x->single_pass ? place & in_turn : place) * tile_bytes;
+        tile.rows = sums.rows = eg_least(mr, end - tile.row);
+        tile.values = sums.out = b->tiles + (size_t)(place & in_turn) * tile_bytes;
+        if (!pass->first) sums.initial = sums.out;
         lines.right = take(next_right, right), lines.left = take(next_left, right);
+        if (!pass->last) {
+            x->kernel->micro.multiply_packed(left, by_rows, right, depth, tile.cols, &sums, &lines);
+            continue;
+        }
         lines.out = plan.out.at != NULL ? plan.out.at : right;
         lines.in = plan.in.at != NULL ? plan.in.at : right;
-        eg_micro_tile sums = {.initial = pass->first ? NULL : tile.values,
-                              .out = tile.values,
-                              .out_stride = nr,
-                              .rows = tile.rows};
-        const bool direct = pass->last && eg_cpu_stores_tile(x, &tile);
-        if (direct) eg_cpu_place_result(x, &tile, &sums);
-        if (pass->last && x->prefetch_in == NULL)
-            eg_cpu_epilogue_prefetch(x->epilogue, &tile, x->prefetch_out);
-        x->kernel->micro.multiply_packed(left, by_rows, right, pass->depth, tile.cols, &sums, &lines);
-        if (pass->last && !direct) eg_cpu_finish_tile(x, b, &tile);
+        run_last_pass(x, b, pass, left, right, &tile, &lines);
         next_tile(&plan, mr);
     }
 }

@@ -90,6 +90,13 @@ static void EG_V(pack_left)(void *to, const void *from, eg_dtype dtype, const eg
 
 /* ---- multiply ------------------------------------------------------------------------------------- */
 
+#if defined(__AVX2__) && EG_VECTOR_BYTES == 32
+#include "packed_avx2.h"
+#define EG_HAS_FOUR 1
+#else
+#define EG_HAS_FOUR 0
+#endif
+
 /* count, nv, `by_rows` and `ends` are constants where these are inlined. */
 EG_INLINE void EG_V(multiply_some)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const EG_R *right,
                                    const int count, const int nv, const bool by_rows) {
@@ -107,7 +114,19 @@ EG_INLINE void EG_V(multiply_some)(EG_T sum[EG_MR][EG_NV], const EG_R *left, con
     }
 }
 
-/* Pointers go on by four k: gcc would make one part of twelve, and load every vector of b four times. */
+/* The four k of a step that begin with number `first` of it. */
+EG_INLINE void EG_V(multiply_part)(EG_T sum[EG_MR][EG_NV], const EG_R *left, const EG_R *right,
+                                   const int first, const int nv, const bool by_rows) {
+#if EG_HAS_FOUR
+    if (nv == EG_NV) {
+        EG_V(multiply_four)(sum, left, right, first, by_rows);
+        return;
+    }
+#endif
+    EG_V(multiply_some)
+    (sum, left + first * (by_rows ? 1 : EG_MR), right + first * EG_NR, EG_CPU_PART, nv, by_rows);
+}
+
 EG_INLINE void EG_V(multiply_packed_nv)(const void *left, const void *right, int64_t depth,
                                         const eg_micro_tile *tile, const eg_prefetch_lines *lines,
                                         const int nv, const bool by_rows, const bool ends) {
@@ -122,19 +141,15 @@ EG_INLINE void EG_V(multiply_packed_nv)(const void *left, const void *right, int
             __builtin_prefetch((const char *)tile->initial + i, 0, 3);
     }
     for (; depth >= EG_STEP; depth -= EG_STEP) {
-        EG_UNROLL(1) /* of one turn: without it gcc 12 orders the loads so that they are 3% slower */
-        for (int step = 0; step < EG_STEP; step += EG_STEP, ahead++) {
-            __builtin_prefetch(next_right + ahead->right, 0, 2);
-            __builtin_prefetch(next_left + ahead->left, 0, 2);
-            EG_UNROLL(4)
-            for (int part = 0; part < EG_CPU_PARTS; part++) {
-                if (ends) __builtin_prefetch(out + ahead->out[part], 0, 2);
-                if (ends) __builtin_prefetch(in + ahead->in[part], 0, 2);
-                EG_V(multiply_some)(sum, a, b, EG_CPU_PART, nv, by_rows);
-                a += EG_CPU_PART * a_k, b += EG_CPU_PART * EG_NR;
-            }
+        __builtin_prefetch(next_right + ahead->right, 0, 2);
+        __builtin_prefetch(next_left + ahead->left, 0, 2);
+        EG_UNROLL(4)
+        for (int part = 0; part < EG_CPU_PARTS; part++) {
+            if (ends) __builtin_prefetch(out + ahead->out[part], 0, 2);
+            if (ends) __builtin_prefetch(in + ahead->in[part], 0, 2);
+            EG_V(multiply_part)(sum, a, b, part * EG_CPU_PART, nv, by_rows);
         }
-        if (by_rows) a += (EG_MR - 1) * EG_STEP;
+        a += EG_STEP * EG_MR, b += EG_STEP * EG_NR, ahead++;
     }
     for (; depth > 0; depth--, a += a_k, b += EG_NR) EG_V(multiply_some)(sum, a, b, 1, nv, by_rows);
     EG_V(store_accumulators)(sum, tile, EG_MR, nv);
