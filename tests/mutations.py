@@ -38,6 +38,8 @@ MUTATIONS = [
      "a += EG_STEP * EG_MR, b +=", "a += by_rows ? EG_STEP : EG_STEP * EG_MR, b +="),
     ("packed blocks: the last four k of a step of columns are those before", "src/cpu/packed_avx2.h",
      "EG_FOUR(4, 1, 8, 9, 10, 11)", "EG_FOUR(4, 1, 4, 5, 6, 7)"),
+    ("few rows: a block within a micro-panel of a pack has its first columns", "src/cpu/few_rows.c",
+     "           first * job->part.col_bytes;", "           0 * first * job->part.col_bytes;"),
     ("a broadcast operand is read as a batch", "src/cpu/product.c",
      "if (!eg_is_batched(view)) s->item = 0;", ""),
     ("what was made as a left operand is turned from the first row on in each pass", "src/cpu/gemm.c",

@@ -31,18 +31,22 @@ bool eg_cpu_is_near(const eg_view *x, bool right) {
 /* In place, an operand has to be of the compute type, and a right operand's columns have to be neighbours.
  * Micro-kernels do not check where a matrix ends: what is no whole tile or vector there, a block copies. But
  * lines have to be as far apart as whole vectors, or tiles of a transposed left operand: those that lie in
- * two cache lines are read twice, and each is read for many tiles. */
+ * two cache lines are read twice, and each is read for many tiles. Of few columns the left operand is read
+ * so seldom that a copy takes longer. */
 static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
     return !eg_cpu_is_amx(kernel) && x->space == EG_OPERAND && x->dtype == kernel->compute;
 }
 
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { FEW_PANELS = 3 };
     const eg_view *left = &op->left;
     if (kernel->pack.bf16_terms == 1) /* rows of AMX tiles, as they are in memory */
         return !op->ragged && left->space == EG_OPERAND && left->dtype == kernel->dtype &&
                left->col_stride == 1 && divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
+    const bool is_read_seldom = op->cols <= FEW_PANELS * (int64_t)kernel->micro.nr;
     return can_be_read(kernel, left) &&
-           (left->col_stride == 1 || (left->row_stride == 1 && divides(kernel->micro.mr, left->col_stride)));
+           (left->col_stride == 1 ||
+            (left->row_stride == 1 && (is_read_seldom || divides(kernel->micro.mr, left->col_stride))));
 }
 
 bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
@@ -324,16 +328,24 @@ static bool may_split_panels(const eg_op *op) {
     return op->out.space == EG_OPERAND && eg_term_of(op, EG_TERM_COLUMN_SUMS) == NULL;
 }
 
+/* Columns of a pack that a block has: micro-panels, or where there are too few for the threads a vector of one. */
+static int64_t few_rows_packed_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
+    enum { STREAMS = 4 };
+    const int64_t nr = kernel->micro.nr;
+    if (may_split_panels(op) && 2 * eg_ceil_div(op->cols, nr) <= threads) return kernel->micro.lanes;
+    return balanced_block(op->cols, threads, nr, STREAMS * nr, false);
+}
+
 /* On the matrix unit each block lays out the few rows anew, so blocks are wide. Else, where columns are
  * neighbours, a block has a LONG piece of each row, of whole cache lines, as far as the sums of all rows stay
  * in L2; those of one row stay in L1. Where they are not, it is one micro-panel, whose columns are read from
  * end to end, or some of SHORT columns, or more where each block lays out the left operand; from a pack some,
  * as a core reads several streams of memory faster than one. */
 static int64_t few_rows_cols(const eg_cpu_kernel *kernel, const eg_op *op, int threads) {
-    enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, AMX_PANELS = 16, STREAMS = 4, LINE = 64, DOTS = 8 };
+    enum { SUMS = 16384, LONG = 4096, SHORT = 32 << 10, AMX_PANELS = 16, LINE = 64, DOTS = 8 };
     const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(op->right.dtype);
     if (eg_cpu_is_amx(kernel)) return balanced_block(op->cols, threads, nr, AMX_PANELS * nr, false);
-    if (op->right.space == EG_PACKED_B) return balanced_block(op->cols, threads, nr, STREAMS * nr, false);
+    if (op->right.space == EG_PACKED_B) return few_rows_packed_cols(kernel, op, threads);
     if (op->right.col_stride != 1) {
         const int64_t bytes = nr * op->depth * size;
         const int64_t least = is_gathered(&op->left) ? ROWS_A_BLOCK / nr : 1,

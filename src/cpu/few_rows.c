@@ -190,8 +190,9 @@ static const void *left_at(const few_rows_job *job, int64_t item, int64_t k) {
 
 static const char *right_at(const few_rows_job *job, int64_t item, int64_t k, int64_t col) {
     if (job->right == NULL) return eg_cpu_at(&job->b, item, k, col);
-    return job->right + item * job->right_item + col / job->kernel->micro.nr * job->right_panel +
-           k * job->part.k_bytes;
+    const int64_t panel = eg_div(col, job->kernel->micro.nr), first = col - panel * job->kernel->micro.nr;
+    return job->right + item * job->right_item + panel * job->right_panel + k * job->part.k_bytes +
+           first * job->part.col_bytes;
 }
 
 /* A pass sums from zero, and is then added to those before, as passes of any product are. */

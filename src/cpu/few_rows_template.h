@@ -101,8 +101,13 @@ EG_INLINE void EG_V(add_rows_of)(const eg_few_rows *x, int64_t k, int64_t depth,
 
 /* ---- Packs ---------------------------------------------------------------------------------------- */
 
-/* Rows whose sums have room in registers, and rows of a pack that are prefetched before they are read. */
-enum { EG_V(rows_of_pack) = EG_CPU_PACK_ROWS, EG_V(pack_ahead) = 16 };
+/* Rows whose sums have room in registers, micro-panels that are read side by side at most, and rows of a pack
+ * that are prefetched before they are read. */
+enum {
+    EG_V(rows_of_pack) = EG_VECTOR_BYTES == 64 ? 24 / EG_NV : EG_CPU_PACK_ROWS,
+    EG_V(most_abreast) = 4,
+    EG_V(pack_ahead) = 16
+};
 
 /* Whether the rows of the right operand follow each other, as in a pack. */
 EG_INLINE bool EG_V(is_pack)(const eg_few_rows *x, const eg_dtype dtype) {
@@ -117,7 +122,7 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
     const EG_V(numbers) all = EG_V(numbers_of)(EG_LANES, 0);
     const EG_R *left = (const EG_R *)x->left;
     EG_T sum[EG_V(rows_of_pack)][EG_NV]; /* of all rows in the first micro-panel, in the next, ... */
-    EG_UNROLL(4)
+    EG_UNROLL(8)
     for (int i = 0; i < rows * abreast; i++) {
         EG_UNROLL(8)
         for (int v = 0; v < EG_NV; v++)
@@ -136,7 +141,7 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
                     if (v * vector % 64 == 0)
                         __builtin_prefetch(from + v * vector + EG_V(pack_ahead) * k_bytes, 0, 2);
                 }
-                EG_UNROLL(4)
+                EG_UNROLL(8)
                 for (int i = 0; i < rows; i++) {
                     const EG_T a = EG_V(splat)(left[i * x->left_row + k]);
                     EG_T *to = sum[p * rows + i];
@@ -146,7 +151,7 @@ EG_INLINE void EG_V(sum_panels)(const eg_few_rows *x, const char *right, const e
             }
         }
     }
-    EG_UNROLL(4)
+    EG_UNROLL(8)
     for (int i = 0; i < rows * abreast; i++) {
         EG_UNROLL(8)
         for (int v = 0; v < EG_NV; v++)
@@ -168,7 +173,7 @@ EG_INLINE int64_t EG_V(sum_abreast)(const eg_few_rows *x, int64_t col, const eg_
 
 /* All whole micro-panels, for a constant number of rows; returns the first column that is left. */
 EG_INLINE int64_t EG_V(sum_columns)(const eg_few_rows *x, const eg_dtype dtype, const int rows) {
-    const int most = EG_V(rows_of_pack) / rows;
+    const int room = EG_V(rows_of_pack) / rows, most = room < EG_V(most_abreast) ? room : EG_V(most_abreast);
     int64_t col = EG_V(sum_abreast)(x, 0, dtype, rows, most);
     if (most > 2) col = EG_V(sum_abreast)(x, col, dtype, rows, 2);
     if (most > 1) col = EG_V(sum_abreast)(x, col, dtype, rows, 1);
@@ -176,18 +181,26 @@ EG_INLINE int64_t EG_V(sum_columns)(const eg_few_rows *x, const eg_dtype dtype, 
 }
 
 EG_INLINE int64_t EG_V(sum_pack)(const eg_few_rows *x, const eg_dtype dtype) {
+#define EG_ROWS(rows)                                                                                        \
+    case rows:                                                                                               \
+        return EG_V(sum_columns)(x, dtype, rows);
     switch (x->rows) {
-    case 1:
-        return EG_V(sum_columns)(x, dtype, 1);
-    case 2:
-        return EG_V(sum_columns)(x, dtype, 2);
-    case 3:
-        return EG_V(sum_columns)(x, dtype, 3);
-    case EG_V(rows_of_pack):
-        return EG_V(sum_columns)(x, dtype, EG_V(rows_of_pack));
+        EG_ROWS(1)
+        EG_ROWS(2)
+        EG_ROWS(3)
+        EG_ROWS(4)
+#if EG_VECTOR_BYTES == 64
+        EG_ROWS(5)
+        EG_ROWS(6)
+#endif
+#if EG_VECTOR_BYTES == 64 && EG_NV < 4
+        EG_ROWS(7)
+        EG_ROWS(8)
+#endif
     default:
         return 0;
     }
+#undef EG_ROWS
 }
 
 /* ---- Rows or a pack ------------------------------------------------------------------------------- */
