@@ -3,7 +3,7 @@
  * and length are converted number by number, and vectors are whole ones of the compute type. Part of
  * tile_template.h; dense_rows_avx512.h is the same with masks. */
 
-/* Whole rows are copied by vectors: a loop over an unknown number of them takes twice as long. */
+/* Whole rows are copied by vectors: loops over a number of columns that is not known take half as long again. */
 static void EG_V(load_dense)(EG_R *tile, const char *src, eg_dtype dtype, int64_t row_bytes, int64_t rows,
                              int64_t cols) {
     if (cols == EG_NR && EG_V(is_own_type)(dtype)) {

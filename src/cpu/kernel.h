@@ -149,7 +149,7 @@ typedef struct eg_few_rows {
     void *sums; /* micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
 
-/* The sums of so many rows with a micro-panel of a pack have room in registers. */
+/* The sums of so many rows with a micro-panel of a pack have room in sixteen registers. */
 enum { EG_CPU_PACK_ROWS = 4 };
 
 /* A product of little depth that is stored as it is, from left to right. Both operands are in L1 as numbers
