@@ -169,7 +169,7 @@ static void every_chunk_finds_room(void **state) {
                                       EG_CPU_AVX2 | EG_CPU_AVX512 | EG_CPU_AMX};
     oracle_random random = {61};
     int with_chunks = 0;
-    for (int i = 0; i < 8400; i++) {
+    for (int i = 0; i < 10000; i++) {
         const int64_t m = 65 + oracle_random_below(&random, 200), k = 1 + oracle_random_below(&random, 300),
                       n = 1 + oracle_random_below(&random, 40);
         const eg_layer layer = {.size = sizeof layer,
