@@ -15,7 +15,7 @@ typedef struct fake_map {
     uint64_t pitch, item_pitch;
 } fake_map;
 
-enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 64, FAKE_LITTLE_MEMORY = 100 };
+enum { FAKE_MAPS = 64, FAKE_LAUNCHES = 256, FAKE_LITTLE_MEMORY = 100 };
 
 typedef struct fake_cuda {
     int kernels;     /* enqueued on a stream, not captured */

@@ -226,7 +226,7 @@ static void rows_that_begin_anywhere_are_shifted(void **state) {
     assert_true(is_backward_by(&s, "act_grad_odd_bf16"));
     s.backward.grad.layout = EG_COL_MAJOR;
     assert_false(is_backward_by(&s, "act_grad_odd_bf16"));
-    s.backward.grad.layout = EG_ROW_MAJOR, s.layer.n = 4096;
+    s.backward.grad.layout = EG_ROW_MAJOR, s.layer.m = 64, s.layer.n = 4096;
     assert_true(is_backward_by(&s, "hopper_act_grad_bf16"));
     assert_true(is_backward_by(&s, "hopper_bf16_split_"));
     assert_true(is_backward_by(&s, "product alone"));

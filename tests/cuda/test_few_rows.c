@@ -28,8 +28,8 @@ static void few_rows_or_columns_share_the_depth(void **state) {
         eg_dtype dtype;
         const char *few_rows[2], *few_cols; /* few_rows: with clusters, and without */
         int cols;                           /* of their tiles */
-    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "few_bf16_nn_16x64"}, "mma_bf16_64x16", 64},
-                {EG_F16, {"hopper_f16_split_16x64", "few_f16_nn_16x64"}, "mma_f16_64x16", 64},
+    } rows[] = {{EG_BF16, {"hopper_bf16_split_16x64", "mma_bf16_16x64"}, "mma_bf16_64x16", 64},
+                {EG_F16, {"hopper_f16_split_16x64", "mma_f16_16x64"}, "mma_f16_64x16", 64},
                 {EG_F32, {"few_f32_nn_8x32", "few_f32_nn_8x32"}, "fma_f32_64x16", 32},
                 {EG_F64, {"few_f64_nn_8x16", "few_f64_nn_8x16"}, "fma_f64_64x16", 16}};
     (void)state;
@@ -143,7 +143,8 @@ static void few_rows_of_f32_and_f64_are_streamed(void **state) {
         s.layer.dtype = cases[i].dtype;
         s.layer.m = cases[i].m, s.layer.k = cases[i].k, s.layer.n = cases[i].n;
         s.forward.b.layout = cases[i].layout;
-        assert_int_equal(is_forward_by(&s, cases[i].kernel), cases[i].taken);
+        const bool as_they_lie = is_forward_by(&s, cases[i].kernel) && !is_forward_by(&s, "pad ");
+        assert_int_equal(as_they_lie, cases[i].taken);
     }
     close_session(&s);
 }
