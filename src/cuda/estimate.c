@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Estimated times. A product takes as many waves of tiles as its multiprocessors need, each as long as the
  * k-blocks of a tile and its epilogue; or as long as its operands take to come and go, where that is more.
- * Constants are those of calibration.c, which tools/calibrate.py fits to recorded times. */
+ * Constants are those of calibration.c, which are fitted to measured times. */
 #include "estimate.h"
 
 #include "cluster.h"
