@@ -102,7 +102,8 @@ template <class K> struct eg_gated_bias {
 };
 
 template <class K> struct eg_gated_forward {
-    static constexpr uint32_t PARTS = K::PRODUCTS; /* 16 rows of a warp and all columns */
+    static constexpr uint32_t PARTS = K::PRODUCTS, /* 16 rows of a warp and all columns */
+        KEPT = 1;                                  /* the lower 64 rows are lent */
     static constexpr bool LENDS = true;
     using bias = eg_gated_bias<K>;
     static_assert(K::COLS == 128 && K::PRODUCTS == 2 && K::BOXES == 4, "64 columns of each; the boxes below");
@@ -298,7 +299,7 @@ template <int COLS> struct eg_warp_sums {
 /* Boxes are those of a consumer, 64 rows of 128 bytes: TMA takes its time for each, and the ring's loads wait
  * for it. One thread issues all copies. There are two pairs of boxes, for every second part one. */
 template <class K> struct eg_gated_chain {
-    static constexpr uint32_t PARTS = eg_boxes<K>::PARTS, IN_BOXES = 2;
+    static constexpr uint32_t PARTS = eg_boxes<K>::PARTS, KEPT = PARTS - 2, IN_BOXES = 2;
     static constexpr bool LENDS = true;
     static constexpr uint32_t BOX_BYTES = 4 * K::BOX_BYTES; /* of four warps */
     struct bias {

@@ -64,12 +64,12 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
 
 /* What a consumer of tiles in turn asks of an epilogue: its parameter P, and
  *
- *   PARTS           parts of a tile, of which the last two may be lent
+ *   PARTS, KEPT     parts of a tile, and those of the first that are kept where the others are lent
  *   LENDS, lend     whether it takes accumulators that have been lent, and how they are
  *   bias            that of a tile, which is loaded before the tile is begun
  *   prefetch, start_tile, put, sync, finish_tile   as hopper_epilogue.cuh has them */
 template <class K, int EPILOGUE> struct eg_turn_epilogue : eg_epilogue<K, EPILOGUE> {
-    static constexpr uint32_t PARTS = eg_boxes<K>::PARTS;
+    static constexpr uint32_t PARTS = eg_boxes<K>::PARTS, KEPT = PARTS - 2; /* 64 columns are lent */
 
     struct bias : eg_bias<K> {
         __device__ void load(const eg_cuda_hopper &p, const eg_hopper_tile &tile) {
@@ -90,7 +90,7 @@ template <class K, int EPILOGUE> struct eg_turn_epilogue : eg_epilogue<K, EPILOG
 template <class K, class E, class P>
 EG_DEVICE void eg_consume_in_turn(const P &of, const eg_cuda_hopper &p, uint8_t *memory, uint32_t shared,
                                   uint32_t rank, int warp) {
-    constexpr uint32_t PARTS = E::PARTS, KEPT = PARTS - 2; /* where the others are lent */
+    constexpr uint32_t PARTS = E::PARTS, KEPT = E::KEPT;
     const int consumer = warp / 4;
     bool rehearsal = consumer == 1 && !K::GROUPED; /* the ends of groups may be the predecessor's */
     if (!rehearsal) eg_wait_for_predecessor();
