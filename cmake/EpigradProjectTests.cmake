@@ -21,14 +21,15 @@ add_test(NAME example_gpt COMMAND gpt --steps ${steps} --letters 20)
 add_test(NAME example_gpt_gradients COMMAND gpt_f64 --check)
 add_test(NAME example_gpt_gradients_f32 COMMAND gpt --check)
 add_test(NAME example_gpt_experts COMMAND gpt_f64 --check --experts 4)
-# On a GPU; and where there is none, in words and with the status for it. (With experts a step of f32's differences
-# sends letters to other ones.)
+add_test(NAME example_gpt_experts_f32 COMMAND gpt --check --experts 4)
+# On a GPU; and where there is none, in words and with the status for it.
 if(TARGET epigrad_objects_fatbins)
   set(on_device ${PROJECT_SOURCE_DIR}/tests/cuda/on_device.sh)
   add_test(NAME example_gpt_cuda COMMAND ${on_device} $<TARGET_FILE:gpt_f64> --backend cuda --check)
   add_test(NAME example_gpt_cuda_f32 COMMAND ${on_device} $<TARGET_FILE:gpt> --backend cuda --check)
   add_test(NAME example_gpt_cuda_experts COMMAND ${on_device} $<TARGET_FILE:gpt_f64> --backend cuda --check --experts 4)
-  set_tests_properties(example_gpt_cuda example_gpt_cuda_f32 example_gpt_cuda_experts PROPERTIES SKIP_RETURN_CODE 77)
+  add_test(NAME example_gpt_cuda_experts_f32 COMMAND ${on_device} $<TARGET_FILE:gpt> --backend cuda --check --experts 4)
+  set_tests_properties(example_gpt_cuda example_gpt_cuda_f32 example_gpt_cuda_experts example_gpt_cuda_experts_f32 PROPERTIES SKIP_RETURN_CODE 77)
 endif()
 add_test(NAME example_gpt_no_gpu COMMAND sh -c "said=$(\"$0\" --backend cuda 2>&1); test $? = 3 && echo \"$said\" | grep '^gpt: .*(EG_ERR_UNAVAILABLE)$'"
          $<TARGET_FILE:gpt>)
