@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/setup.sh build|web|webgpu|mpi|bench|check|packages|arm|ci: sees to the Debian packages that `make`, `make web`,
-# the WebGPU backend, `make demo-distributed`, `make bench`, `make check`, `make deb`, `make wheel-aarch64` or .ci/run need. Quick and quiet when all
-# is there. Installs what is missing where it may (as root, or with a sudo that asks no password), else prints the line
-# to type.
+# the WebGPU backend, `make demo-distributed`, `make bench`, `make check`, `make deb`, `make wheel-aarch64` or .ci/run
+# need. Quick and quiet when all is there. Installs what is missing where it may (as root, or with a sudo that asks no
+# password), else prints the line to type.
 # docs/reference/dependencies.md tells what each is for.
 set -euo pipefail
 
