@@ -101,7 +101,8 @@ static double read_choice(const probe *p, choice *made) {
     double smallest = 1, lead;
     for (int i = 0; i < BLOCKS * ROWS && experts > 0; i++) {
         if (i % ROWS == 0)
-            model_read(&p->model, p->chance, p->model.block[i / ROWS].routing.p, (size_t)(ROWS * experts));
+            model_read(&p->model, p->chance, p->model.block[i / ROWS].routing.p,
+                       (size_t)ROWS * (size_t)experts);
         made->expert[i] = favourite(p->chance + (size_t)(i % ROWS * experts), experts, &lead);
         smallest = fmin(smallest, lead);
     }
