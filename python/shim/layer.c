@@ -248,9 +248,10 @@ static bool take_weight(const eg_py_operand *operand) {
     const int64_t n = view->shape[last - 1], k = view->shape[last];
     static _Alignas(64) char no_element;
     eg_matrix matrix = {.dtype = view->dtype};
-    if (k == 0 && !operand->output) matrix.data = &no_element; /* w_up is there: that makes a gated unit */
-    const bool several = view->dims == 3 && view->shape[0] > 1;
-    if (n != 0 && k != 0 && (view->dims == 2 || view->shape[0] != 0)) {
+    const bool none = view->dims == 3 && view->shape[0] == 0, several = view->dims == 3 && view->shape[0] > 1;
+    /* w_up is there, if without elements: that makes a gated unit */
+    if ((k == 0 || none) && !operand->output) matrix.data = &no_element;
+    if (n != 0 && k != 0 && !none) {
         matrix.data = view->data;
         matrix.batch_stride = several ? view->strides[0] : 0;
         if (matrix.batch_stride < 0 || (several && operand->output && matrix.batch_stride == 0) ||
@@ -302,6 +303,7 @@ bool eg_py_lay_out(const eg_py_operand *operands, int count, const eg_tensor_par
     if (layer->batch == 0) { /* in eg_layer 0 means one */
         layer->batch = 1;
         layer->m = 0;
+        if (first == 1) layer->k = 0; /* w has no item that could be given: none is asked for */
     }
     for (int i = 0; i < count; i++) {
         if (!operands[i].view->present) continue;

@@ -185,6 +185,22 @@ def test_empty(m, k, n):
     assert np.all(d_x == n) and np.all(d_w == m) and np.all(d_bias == m)
 
 
+@pytest.mark.parametrize("lead", [(0, 2), (0, 2, 5), (0, 0)])
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_a_batch_of_none(lead, activation):
+    """Its results are empty, as those of NumPy's x @ w.mT. Gradients of biases are sums over it, and 0."""
+    x, w, grad = np.ones((*lead, 4)), np.ones((0, 3, 4)), np.ones((*lead, 3))
+    y, pre = epigrad.linear(x, w, np.ones(3), activation=activation, save="pre")
+    assert y.shape == pre.shape == grad.shape
+    assert epigrad.linear(x, w).shape == grad.shape
+    for saved in (pre, None):
+        d_x, d_w, d_bias = epigrad.linear_backward(grad, x, w, np.ones(3), activation=activation, saved=saved)
+        assert d_x.shape == x.shape and d_w.shape == w.shape and np.array_equal(d_bias, np.zeros(3))
+    d_bias = np.full(3, 5.0)
+    epigrad.linear_backward(grad, x, w, out=(None, None, d_bias), need=(False, False, True), accumulate=True)
+    assert np.all(d_bias == 5)
+
+
 def test_an_empty_batch_writes_nothing():
     x, w, guard = np.ones((0, 2, 4)), np.ones((0, 3, 4)), np.full(12, 7.0)
     d_x, d_w, _ = epigrad.linear_backward(np.ones((0, 2, 3)), x, w, out=(None, guard[:0].reshape(0, 3, 4), None))

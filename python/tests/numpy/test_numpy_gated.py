@@ -111,7 +111,7 @@ def test_every_activation(activation):
         assert np.allclose(value, expected, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("lead, batch", [((), ()), ((2, 3), ()), ((3,), (4,)), ((2, 3), (4,))])
+@pytest.mark.parametrize("lead, batch", [((), ()), ((2, 3), ()), ((3,), (4,)), ((2, 3), (4,)), ((3,), (0,))])
 def test_leading_dimensions(lead, batch):
     for save in (None, "pre"):
         Unit(lead=lead, batch=batch).check(save)
