@@ -53,6 +53,8 @@ PyObject *PyUnicode_FromString(const char *text);
 const char *PyUnicode_AsUTF8AndSize(PyObject *text, Py_ssize_t *size);
 PyObject *PyLong_FromLongLong(long long value);
 long long PyLong_AsLongLong(PyObject *value);
+unsigned long long PyLong_AsUnsignedLongLong(PyObject *value);
+PyObject *PyNumber_Index(PyObject *value);
 double PyFloat_AsDouble(PyObject *value);
 unsigned long long PyLong_AsUnsignedLongLongMask(PyObject *value);
 

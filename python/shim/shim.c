@@ -2,6 +2,7 @@
 /* The functions that Python calls: arrays in, one call of the library, an exception if it fails. They are
  * loaded by ctypes, which asks for eg_py_functions, and called as built-in functions, without ctypes on their
  * way. */
+#include <limits.h>
 #include <stdio.h>
 
 #include "call.h"
@@ -36,16 +37,19 @@ typedef struct call_options {
 enum { OPTIONS = 7 };
 
 static bool take_options(PyObject *const *args, call_options *options) {
+    unsigned long long limit, stream = 1;
     options->activation = (eg_activation)PyLong_AsLongLong(args[0]);
     options->math = (eg_math)PyLong_AsLongLong(args[1]);
     options->nonfinite = (eg_nonfinite)PyLong_AsLongLong(args[2]);
-    options->scale = PyFloat_AsDouble(args[3]);
-    options->limit = (size_t)PyLong_AsUnsignedLongLongMask(args[4]);
     options->has_stream = args[5] != &_Py_NoneStruct;
-    options->stream = options->has_stream ? PyLong_AsLongLong(args[5]) : 1;
-    if (options->stream == 0) options->stream = 1; /* DLPack has no 0: it could mean either default */
     options->scratch = args[6] != &_Py_NoneStruct ? args[6] : NULL;
-    return PyErr_Occurred() == NULL;
+    if (PyErr_Occurred() != NULL || !eg_py_take_number(args[3], "scale", &options->scale) ||
+        !eg_py_take_whole(args[4], "workspace_limit", 0, SIZE_MAX, &limit) ||
+        (options->has_stream && !eg_py_take_whole(args[5], "stream", 0, LLONG_MAX, &stream)))
+        return false;
+    options->limit = (size_t)limit;
+    options->stream = stream == 0 ? 1 : (long long)stream; /* DLPack has no 0: it could mean either default */
+    return true;
 }
 
 static eg_py_device find_device(const eg_py_view *x, const call_options *options) {
@@ -162,12 +166,12 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
         return eg_py_fail(EG_PY_TYPE_ERROR, "forward takes %d arguments, or %d", COMM, WITH_COMM), NULL;
     eg_py_view views[ARRAYS] = {{0}};
     eg_forward_args a = {.size = sizeof a};
-    call_options options;
+    call_options options = {0};
     if (count == WITH_COMM) {
         a.tensor_parallel.comm = comm_at(args[COMM]);
         a.tensor_parallel.split = (eg_split)PyLong_AsLongLong(args[SPLIT]);
     }
-    if (!take_options(args + ARRAYS, &options)) return NULL;
+    bool done = take_options(args + ARRAYS, &options);
     const eg_py_operand operands[ARRAYS] = {
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
         {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
@@ -182,8 +186,9 @@ static PyObject *forward(PyObject *self, PyObject *const *args, Py_ssize_t count
     };
     call call = {.pass = {.layer = layer_of(&options), .forward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
-    bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
-                require(&views[Y]) && eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
+    done = done && take_all(args, names, ARRAYS, &options, views) && require(&views[X]) &&
+           require(&views[W]) && require(&views[Y]) &&
+           eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -224,7 +229,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         return eg_py_fail(EG_PY_TYPE_ERROR, "backward takes %d arguments, or %d", ALL, WITH_COMM), NULL;
     eg_py_view views[ARRAYS] = {{0}};
     eg_backward_args a = {.size = sizeof a};
-    call_options options;
+    call_options options = {0};
     a.source = (eg_source)PyLong_AsLongLong(args[SOURCE]);
     a.accumulate_into = (uint64_t)PyLong_AsLongLong(args[INTO]);
     if (count == WITH_COMM && args[SPLIT] != &_Py_NoneStruct) {
@@ -234,7 +239,7 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
         a.data_parallel.comm = comm_at(args[COMM]);
         a.data_parallel.reduction = (eg_reduction)PyLong_AsLongLong(args[MEAN]);
     }
-    if (!take_options(args + FIXED, &options)) return NULL;
+    bool done = take_options(args + FIXED, &options);
     const eg_py_operand operands[ARRAYS] = {
         {.kind = EG_PY_X, .view = &views[X], .place = &a.a},
         {.kind = EG_PY_W, .view = &views[W], .place = &a.b},
@@ -254,9 +259,9 @@ static PyObject *backward(PyObject *self, PyObject *const *args, Py_ssize_t coun
     };
     call call = {.pass = {.layer = layer_of(&options), .backward = &a}, .scratch = options.scratch};
     a.workspace_limit = options.limit;
-    bool done = take_all(args, names, ARRAYS, &options, views) && require(&views[X]) && require(&views[W]) &&
-                require(&views[GRAD]) &&
-                eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
+    done = done && take_all(args, names, ARRAYS, &options, views) && require(&views[X]) &&
+           require(&views[W]) && require(&views[GRAD]) &&
+           eg_py_lay_out(operands, ARRAYS, &a.tensor_parallel, &call.pass.layer);
     if (done) {
         const eg_py_device device = find_device(&views[X], &options);
         done = run(&device, &call);
@@ -292,10 +297,11 @@ static PyObject *comm_size(PyObject *self, PyObject *const *args, Py_ssize_t cou
 static PyObject *comm_nccl(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     if (count != 2) return eg_py_fail(EG_PY_TYPE_ERROR, "comm_nccl takes 2 addresses"), NULL;
-    struct ncclComm *nccl = (struct ncclComm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[0]);
+    unsigned long long nccl;
+    if (!eg_py_take_whole(args[0], "comm", 1, UINTPTR_MAX, &nccl)) return NULL;
     eg_comm *comm = (eg_comm *)(uintptr_t)PyLong_AsUnsignedLongLongMask(args[1]);
     if (PyErr_Occurred() != NULL) return NULL;
-    const eg_status status = eg_comm_nccl(nccl, comm);
+    const eg_status status = eg_comm_nccl((struct ncclComm *)(uintptr_t)nccl, comm);
     if (status != EG_OK) return eg_py_fail((int)status, "%s", eg_last_error()), NULL;
     return none();
 }
@@ -331,10 +337,9 @@ static PyObject *set_errors(PyObject *self, PyObject *const *args, Py_ssize_t co
 
 static PyObject *set_threads(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
-    const long long number = count == 1 ? PyLong_AsLongLong(args[0]) : -1;
-    if (PyErr_Occurred() != NULL) return NULL;
-    if (number < 0 || number > 4096)
-        return eg_py_fail(EG_ERR_ARGUMENT, "threads is %lld; expected 0 to 4096", number), NULL;
+    unsigned long long number;
+    if (count != 1) return eg_py_fail(EG_PY_TYPE_ERROR, "set_threads takes a number"), NULL;
+    if (!eg_py_take_whole(args[0], "threads", 0, 4096, &number)) return NULL;
     PyThreadState *state = PyEval_SaveThread();
     eg_py_contexts_set_threads((int)number);
     PyEval_RestoreThread(state);
@@ -357,8 +362,9 @@ static PyObject *use_openmp(PyObject *self, PyObject *const *args, Py_ssize_t co
 static PyObject *device_info(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     if (count != 2) return eg_py_fail(EG_PY_TYPE_ERROR, "device_info takes 2 arguments"), NULL;
-    eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]),
-                           .ordinal = (int)PyLong_AsLongLong(args[1])};
+    unsigned long long ordinal;
+    if (!eg_py_take_whole(args[1], "device", 0, INT_MAX, &ordinal)) return NULL;
+    eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]), .ordinal = (int)ordinal};
     if (device.backend == EG_BACKEND_CPU) device = eg_py_contexts_cpu();
     eg_device_info info = {.size = sizeof info};
     eg_context *context;

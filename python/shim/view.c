@@ -55,6 +55,40 @@ static void put_attribute(PyObject *object, const char *attribute, char *text, s
     if (value != NULL) Py_DecRef(value);
 }
 
+/* ---- Numbers ------------------------------------------------------------------------------------ */
+
+static bool fail_type(PyObject *object, const char *name, const char *expected) {
+    char type[128];
+    PyErr_Clear();
+    PyObject *class = PyObject_Type(object);
+    put_text(class, type, sizeof type);
+    if (class != NULL) Py_DecRef(class);
+    return eg_py_fail(EG_PY_TYPE_ERROR, "%s is %s; expected %s", name, type, expected);
+}
+
+bool eg_py_take_whole(PyObject *object, const char *name, unsigned long long least, unsigned long long most,
+                      unsigned long long *value) {
+    char text[64];
+    PyObject *index = PyNumber_Index(object);
+    if (index == NULL) return fail_type(object, name, "a whole number");
+    *value = PyLong_AsUnsignedLongLong(index);
+    const bool fits = PyErr_Occurred() == NULL && *value >= least && *value <= most;
+    PyErr_Clear();
+    if (!fits) put_text(index, text, sizeof text);
+    Py_DecRef(index);
+    return fits || eg_py_fail(EG_ERR_ARGUMENT, "%s is %s; expected %llu to %llu", name, text, least, most);
+}
+
+bool eg_py_take_number(PyObject *object, const char *name, double *value) {
+    *value = PyFloat_AsDouble(object);
+    if (PyErr_Occurred() == NULL) return true;
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) return fail_type(object, name, "a number");
+    char text[64];
+    PyErr_Clear();
+    put_text(object, text, sizeof text);
+    return eg_py_fail(EG_ERR_ARGUMENT, "%s is %s; expected a number that a double can hold", name, text);
+}
+
 /* ---- DLPack ------------------------------------------------------------------------------------- */
 
 static const char *expected_of(const eg_py_view *view) {
@@ -173,16 +207,8 @@ static bool fail_export(const eg_py_view *view) {
 
 static bool take_dlpack(PyObject *object, long long stream, eg_py_view *view) {
     PyObject *method = PyObject_GetAttrString(object, "__dlpack__");
-    if (method == NULL) {
-        char type[128];
-        PyErr_Clear();
-        PyObject *class = PyObject_Type(object);
-        put_text(class, type, sizeof type);
-        if (class != NULL) Py_DecRef(class);
-        return eg_py_fail(EG_PY_TYPE_ERROR,
-                          "%s is %s; expected an array: an object with DLPack or the buffer protocol",
-                          view->name, type);
-    }
+    if (method == NULL)
+        return fail_type(object, view->name, "an array: an object with DLPack or the buffer protocol");
     const bool cuda = is_cuda(object);
     view->capsule = call_dlpack(method, cuda, stream, true);
     if (view->capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* from before DLPack 1.0 */

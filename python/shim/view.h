@@ -38,6 +38,12 @@ bool eg_py_fail(int status, const char *format, ...) __attribute__((format(print
 enum { EG_PY_MESSAGE = 1024 };
 void eg_py_divert(char *message);
 
+/* A number that the package's caller gave. One that C cannot hold is refused: cut to the bits there are, it
+ * would be another number. */
+bool eg_py_take_whole(PyObject *object, const char *name, unsigned long long least, unsigned long long most,
+                      unsigned long long *value);
+bool eg_py_take_number(PyObject *object, const char *name, double *value);
+
 /* None: absent. `stream` is a CUDA stream for `__dlpack__`, as DLPack numbers them. A view is released
  * whether or not this succeeded. */
 bool eg_py_take(PyObject *object, const char *name, long long stream, eg_py_view *view);

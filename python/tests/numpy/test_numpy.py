@@ -273,6 +273,42 @@ def test_refused(rng):
     assert np.all(frozen == 0)
 
 
+# Some fit into the bits that C has for the number, if what is above them is cut off.
+NEGATIVE_OR_LARGE = [-1, -2**63, 2**64, 2**64 + 4096, 10**40]
+NO_WHOLE_NUMBER = [1.5, "3", None, np.ones(2)]
+
+
+@pytest.mark.parametrize("name, most, call", [
+    ("workspace_limit", 2**64 - 1, lambda x, value: epigrad.linear(x, x, workspace_limit=value)),
+    ("workspace_limit", 2**64 - 1, lambda x, value: epigrad.linear_backward(x, x, x, workspace_limit=value)),
+    ("stream", 2**63 - 1, lambda x, value: epigrad.linear(x, x, stream=value)),
+    ("stream", 2**63 - 1, lambda x, value: epigrad.linear_backward(x, x, x, stream=value)),
+    ("threads", 4096, lambda x, value: epigrad.set_num_threads(value)),
+    ("device", 2**31 - 1, lambda x, value: epigrad.device_info("cpu", value)),
+    ("device", 2**31 - 1, lambda x, value: epigrad.device_info("cuda", value)),
+])
+def test_refused_numbers(name, most, call):
+    x = np.ones((4, 4))
+    for value in [*NEGATIVE_OR_LARGE, most + 1]:
+        with pytest.raises(epigrad.ArgumentError, match=rf"^{name} is {value}; expected 0 to {most}$"):
+            call(x, value)
+    for value in NO_WHOLE_NUMBER:
+        if value is not None or name != "stream":
+            with pytest.raises(TypeError, match=rf"^{name} is <class '.*'>; expected a whole number$"):
+                call(x, value)
+
+
+def test_numbers_of_other_types(rng):
+    """Those of NumPy are whole numbers, too, and so is the largest one that C has."""
+    x, w, bias, _ = arrays(rng, np.float32)
+    expected = epigrad.linear(x, w, bias)
+    for limit in (np.int64(1 << 20), np.uint8(0), True << 20, 2**64 - 1):
+        assert np.array_equal(epigrad.linear(x, w, bias, workspace_limit=limit, stream=np.int32(0)), expected)
+    assert epigrad.device_info("cpu", np.int64(0)) == epigrad.device_info()
+    for value, error in (("2", TypeError), (None, TypeError), (10**400, epigrad.ArgumentError)):
+        refused(error, "^scale is ", x, w, scale=value)
+
+
 def test_scratch_of_the_arrays_library(rng):
     """Where the shim is given what makes memory, the workspace is from there, and is not kept."""
     from epigrad import _library

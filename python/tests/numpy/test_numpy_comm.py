@@ -114,11 +114,15 @@ with epigrad.Comm.mpi() as comm:
         for call in (lambda bad: epigrad.linear(rows(x, True), part(w, 0), out=bad, **columns),
                      lambda bad: epigrad.linear_backward(rows(part(grad, 1), False), rows(x, True), part(w, 0),
                                                          out=(None, bad, None), **columns),
-                     lambda bad: epigrad.linear_backward(grad, x, w, out=(None, bad, None), comm=comm)):
+                     lambda bad: epigrad.linear_backward(grad, x, w, out=(None, bad, None), comm=comm),
+                     lambda bad: epigrad.linear(rows(x, True), part(w, 0), workspace_limit=0 if bad is None else -1,
+                                                **columns),
+                     lambda bad: epigrad.linear_backward(grad, x, w, scale=1 if bad is None else 10**400, comm=comm)):
             try:
                 call(np.ones((1, 1), "f4") if rank == ranks - 1 else None)
             except epigrad.ArgumentError as why:
-                assert rank == ranks - 1 and "shape is (1, 1)" in str(why), why
+                assert rank == ranks - 1 and any(part in str(why) for part in (
+                    "shape is (1, 1)", "workspace_limit is -1", "scale is 1000")), why
             except epigrad.DeviceError as why:
                 assert rank < ranks - 1 and f"rank {ranks - 1} could not make its call" in str(why), why
             else:
@@ -158,6 +162,9 @@ def test_what_is_refused(monkeypatch):
         epigrad.Comm.mpi()
     with pytest.raises(epigrad.ArgumentError, match="expected the address of an ncclComm_t"):
         epigrad.Comm.nccl(object())
+    for value in (0, -1, 2**64):
+        with pytest.raises(epigrad.ArgumentError, match=f"^comm is {value}; expected"):
+            epigrad.Comm.nccl(value)
 
 
 @needs_mpi
