@@ -30,7 +30,7 @@ def set_num_threads(threads: int) -> None:
 
 
 def device_info(backend: str = "cpu", device: int = 0) -> tuple[str, str, int]:
-    """(name, features, threads) of a device: "cpu", or "cuda" and its ordinal.
+    """(name, features, threads) of a device: "cpu", whose only one is 0, or "cuda" and its ordinal.
 
     Raises UnavailableError where the build or the machine lacks it."""
     backends = {"cpu": 0, "cuda": 1}

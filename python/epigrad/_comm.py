@@ -75,3 +75,9 @@ class Comm:
 
     def __exit__(self, *_):
         self.close()
+
+
+def check_comm(comm):
+    """None is allowed: one process."""
+    if comm is not None and not isinstance(comm, Comm):
+        raise TypeError(f"comm is {type(comm)}; expected an epigrad.Comm, as Comm.mpi or Comm.nccl makes it")

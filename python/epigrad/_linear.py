@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from . import _library
 from ._arrays import Torch, kind_of, refuse_grad, shape_of
-from ._comm import Comm
+from ._comm import Comm, check_comm
 from ._library import ArgumentError
 from ._options import ACTIVATION, FROM_Y, INTO, MATH, NONFINITE, SPLIT, number
 
@@ -60,6 +60,7 @@ def _pair(name, value):
 
 def _check_split(split, comm):
     """The library's number of a split, None where there is none."""
+    check_comm(comm)
     if split is None:
         return None
     if comm is None:
@@ -293,6 +294,8 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
     parts = _check_split(split, comm)
     if split is not None and mean:
         raise ArgumentError("mean is given with split; expected one of them")
+    if comm is None and mean:
+        raise ArgumentError(f"mean is {mean!r} without comm; expected both, or no mean")
     count = 5 if gated else 3
     if saved is not None:
         _check_save(save, activation, gated)

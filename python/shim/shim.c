@@ -365,6 +365,9 @@ static PyObject *device_info(PyObject *self, PyObject *const *args, Py_ssize_t c
     unsigned long long ordinal;
     if (!eg_py_take_whole(args[1], "device", 0, INT_MAX, &ordinal)) return NULL;
     eg_py_device device = {.backend = (eg_backend)PyLong_AsLongLong(args[0]), .ordinal = (int)ordinal};
+    if (device.backend == EG_BACKEND_CPU && ordinal != 0)
+        return eg_py_fail(EG_ERR_UNAVAILABLE, "device is %llu; this machine has one CPU device, 0", ordinal),
+               NULL;
     if (device.backend == EG_BACKEND_CPU) device = eg_py_contexts_cpu();
     eg_device_info info = {.size = sizeof info};
     eg_context *context;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from .. import Comm, linear, linear_backward
+from .._comm import check_comm
 from .._library import ArgumentError
 from .._options import ACTIVATION, FROM_Y, number
 from ._ops import apply_eagerly
@@ -35,6 +36,7 @@ class _ParallelLinear(torch.nn.Module):
         number(ACTIVATION, "activation", activation)
         if not isinstance(whole, torch.nn.Linear):
             raise ArgumentError(f"whole is a {type(whole).__name__}; expected a torch.nn.Linear")
+        check_comm(comm)
         self.activation, self.comm = activation, comm
         self.weight = torch.nn.Parameter(self._part(whole.weight, self._axis).clone())
         bias = whole.bias if whole.bias is None or self._axis == 1 else self._part(whole.bias, 0)

@@ -443,6 +443,10 @@ def test_device_info():
     assert name and "portable" in features and threads >= 1
     with pytest.raises(epigrad.ArgumentError, match="backend is 'tpu'"):
         epigrad.device_info("tpu")
+    with pytest.raises(epigrad.UnavailableError, match="device is 1; this machine has one CPU device, 0"):
+        epigrad.device_info("cpu", 1)
+    with pytest.raises(epigrad.ArgumentError, match="device is -1; expected 0 to"):
+        epigrad.device_info("cpu", -1)
     try:
         epigrad.device_info("cuda", 63)
     except (epigrad.UnavailableError, epigrad.ArgumentError) as error:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import epigrad
@@ -165,6 +166,24 @@ def test_what_is_refused(monkeypatch):
     for value in (0, -1, 2**64):
         with pytest.raises(epigrad.ArgumentError, match=f"^comm is {value}; expected"):
             epigrad.Comm.nccl(value)
+
+
+def test_what_is_no_communicator():
+    one = np.ones((1, 1), "f4")
+    for wrong in (3, "world", object()):
+        for call in (lambda comm: epigrad.linear(one, one, comm=comm),
+                     lambda comm: epigrad.linear(one, one, comm=comm, split="rows"),
+                     lambda comm: epigrad.linear_backward(one, one, one, comm=comm),
+                     lambda comm: epigrad.linear_backward(one, one, one, comm=comm, mean=True),
+                     lambda comm: epigrad.linear_backward(one, one, one, comm=comm, split="columns")):
+            with pytest.raises(TypeError, match=r"^comm is <class '\w+'>; expected an epigrad.Comm"):
+                call(wrong)
+
+
+def test_a_mean_over_no_processes():
+    one = np.ones((1, 1), "f4")
+    with pytest.raises(epigrad.ArgumentError, match="^mean is True without comm; expected both"):
+        epigrad.linear_backward(one, one, one, mean=True)
 
 
 @needs_mpi
