@@ -13,7 +13,7 @@ static void begin_call(call *c, const options *o, bool backward) {
                 .gated = o->gated,
                 .b_is_nk = o->b_is_nk,
                 .mode = o->mode,
-                .into = backward ? o->into : 0,
+                .into = backward ? options_sums(o) : 0,
                 .workspace_limit = o->workspace_limit,
                 .routing = o->routing};
     c->layer = (eg_layer){
@@ -91,7 +91,8 @@ static int take_input_dtype(call *c, const options *o, operand op) {
 
 /* ---- From a source ------------------------------------------------------------------------------ */
 
-static int load(operand op, const tensor_source *source, bool with_data, bool *found, tensor *t) {
+static int load(operand op, const options *o, const tensor_source *source, bool with_data, bool *found,
+                tensor *t) {
     char label[32];
     snprintf(label, sizeof label, "reading %s", cli_operand_name(op));
     progress_step(label);
@@ -99,15 +100,16 @@ static int load(operand op, const tensor_source *source, bool with_data, bool *f
     if (*found || is_optional(op)) return CLI_OK;
     const char *why = op == OP_PRE || op == OP_PRE_UP || op == OP_Y ? ", which --mode asks for"
                       : op == OP_B_UP                               ? ", which --gated asks for"
-                      : op >= OP_D_A                                ? ", which --accumulate adds to"
-                                                                    : "";
+                      : op < OP_D_A                                 ? ""
+                      : (o->into & 1U << op) != 0                   ? ", which --accumulate-into adds to"
+                                                                    : ", which --accumulate adds to";
     return cli_fail(CLI_BAD_INPUT, "%s has no tensor %s%s", source->path, cli_operand_name(op), why);
 }
 
 static int load_inputs(call *c, const options *o, const tensor_source *source, bool with_data) {
     for (operand op = OP_A; op <= OP_Y; op++) {
         if (!is_input(c, op)) continue;
-        CLI_TRY(load(op, source, with_data, &c->present[op], &c->tensors[op]));
+        CLI_TRY(load(op, o, source, with_data, &c->present[op], &c->tensors[op]));
         if (c->present[op]) CLI_TRY(take_input_dtype(c, o, op));
     }
     return shapes_of_inputs(c);
@@ -118,7 +120,7 @@ static int load_accumulated(call *c, operand op, const options *o, const tensor_
                             bool with_data) {
     tensor t;
     bool found = false;
-    CLI_TRY(load(op, source, with_data, &found, &t));
+    CLI_TRY(load(op, o, source, with_data, &found, &t));
     int code = shapes_check_accumulated(c, op, &t);
     const eg_dtype to = o->out_dtype != EG_DTYPE_DEFAULT ? o->out_dtype : o->dtype;
     if (code == CLI_OK && to != EG_DTYPE_DEFAULT) code = convert(&t, to);
@@ -143,11 +145,22 @@ static int set_output(call *c, const options *o, operand op, const tensor_source
     return tensor_measure(t);
 }
 
+/* Without --want, the gradient of a bias is made where IN has the bias. */
+static int check_named_sums(const call *c, const options *o) {
+    for (operand op = OP_D_A; op < OPERANDS && c->backward; op++) {
+        if ((o->into & 1U << op) == 0 || c->present[op]) continue;
+        return cli_fail(CLI_BAD_INPUT,
+                        "--accumulate-into names %s, and IN has no bias for it; expected --want with it",
+                        cli_operand_name(op));
+    }
+    return CLI_OK;
+}
+
 static int set_outputs(call *c, const options *o, const tensor_source *source, bool with_data) {
     for (operand op = OP_PRE; op < OPERANDS; op++) {
         if (is_wanted(c, o, op)) CLI_TRY(set_output(c, o, op, source, with_data));
     }
-    return CLI_OK;
+    return check_named_sums(c, o);
 }
 
 int call_load(call *c, const options *o, bool backward, const eg_comm *comm, const tensor_source *source,

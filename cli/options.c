@@ -295,7 +295,8 @@ static int set_help(options *o, const char *value) {
 /* ---- The table ---------------------------------------------------------------------------------- */
 
 enum {
-    CALLS = COMMAND_FORWARD | COMMAND_BACKWARD | COMMAND_PLAN,
+    RUNS = COMMAND_FORWARD | COMMAND_BACKWARD,
+    CALLS = RUNS | COMMAND_PLAN,
     BACKWARDS = COMMAND_BACKWARD | COMMAND_PLAN,
     FORWARDS = COMMAND_FORWARD | COMMAND_PLAN,
     ALL = CALLS | COMMAND_INFO | COMMAND_CHECK | COMMAND_BENCH
@@ -308,7 +309,7 @@ static const struct {
     int (*set)(options *o, const char *value);
     const char *const *words; /* that the value is one of; NULL: it is a number, a size or a path */
 } TABLE[] = {
-    {"output", required_argument, CALLS, set_output, NULL}, /* also -o; see below */
+    {"output", required_argument, RUNS, set_output, NULL}, /* also -o; see below */
     {"activation", required_argument, CALLS | COMMAND_BENCH, set_activation, ACTIVATIONS},
     {"backend", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_backend, BACKENDS},
     {"dtype", required_argument, CALLS | COMMAND_BENCH, set_dtype, DTYPES},
@@ -318,12 +319,12 @@ static const struct {
     {"want", required_argument, BACKWARDS, set_want, OUTPUTS},
     {"accumulate", no_argument, BACKWARDS, set_accumulate, NULL},
     {"accumulate-into", required_argument, BACKWARDS, set_accumulate_into, SUMS},
-    {"mpi", no_argument, COMMAND_FORWARD | COMMAND_BACKWARD, set_mpi, NULL},
-    {"split", required_argument, COMMAND_FORWARD | COMMAND_BACKWARD, set_split, SPLITS},
+    {"mpi", no_argument, RUNS, set_mpi, NULL},
+    {"split", required_argument, RUNS, set_split, SPLITS},
     {"mean", no_argument, COMMAND_BACKWARD, set_mean, NULL},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
     {"gated", no_argument, CALLS, set_gated, NULL},
-    {"nonfinite", required_argument, CALLS, set_nonfinite, NONFINITES},
+    {"nonfinite", required_argument, BACKWARDS, set_nonfinite, NONFINITES},
     {"scale", required_argument, CALLS, set_scale, NULL},
     {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads, NULL},
     {"workspace-limit", required_argument, CALLS | COMMAND_BENCH, set_workspace_limit, NULL},
@@ -351,10 +352,52 @@ static void options_of(command which, struct option list[TABLE_ROWS + 1]) {
     list[count] = (struct option){0};
 }
 
+static bool is_given(const options *o, int row) { return (o->given & (uint64_t)1 << row) != 0; }
+
+/* The row of "--name" or "--name=value"; TABLE_ROWS where there is none. */
+static int find_row(const char *argument) {
+    const size_t length = strcspn(argument, "=");
+    int row = 0;
+    while (row < TABLE_ROWS && (length < 2 || !is_word(TABLE[row].name, argument + 2, length - 2))) row++;
+    return row;
+}
+
+const char *options_of_pass(const options *o, command pass) {
+    for (int i = 0; i < TABLE_ROWS; i++) {
+        if (is_given(o, i) && (TABLE[i].commands & RUNS) == (int)pass) return TABLE[i].name;
+    }
+    return NULL;
+}
+
+unsigned options_sums(const options *o) {
+    const unsigned all = o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
+    return o->into | (o->accumulate ? all : 0);
+}
+
 /* ---- Parsing ------------------------------------------------------------------------------------ */
 
-static int refuse(const char *name, int code, const char *argument) {
+/* "backward, plan or bench": the commands of these bits. */
+static void list_commands(int commands, char text[64]) {
+    static const char *const names[] = {"forward", "backward", "plan", "info", "check", "bench"};
+    size_t used = 0;
+    for (int i = 0; commands != 0; i++) {
+        const int bit = 1 << i;
+        if ((commands & bit) == 0) continue;
+        commands &= ~bit;
+        const char *after = commands == 0 ? "" : (commands & (commands - 1)) == 0 ? " or " : ", ";
+        used += (size_t)snprintf(text + used, 64 - used, "%s%s", names[i], after);
+    }
+}
+
+static int refuse(command which, const char *name, int code, const char *argument) {
     if (code == ':') return cli_fail(CLI_BAD_INPUT, "%s: %s needs a value", name, argument);
+    const int row = code == 'o' ? OUTPUT_ROW : find_row(argument);
+    if (row < TABLE_ROWS && (TABLE[row].commands & (int)which) == 0) {
+        char text[64];
+        list_commands(TABLE[row].commands, text);
+        return cli_fail(CLI_BAD_INPUT, "%s--%s is given with %s; expected it with %s",
+                        row == OUTPUT_ROW ? "-o, " : "", TABLE[row].name, name, text);
+    }
     return cli_fail(CLI_BAD_INPUT, "%s: no such option, or not in this form: %s (try 'epigrad --help')", name,
                     argument);
 }
@@ -387,9 +430,45 @@ static int check_gated(const options *o) {
     return CLI_OK;
 }
 
-static int check_groups(const options *o) {
-    if (o->groups == 0 || o->input == NULL) return CLI_OK;
-    return cli_fail(CLI_BAD_INPUT, "--groups is given with IN; expected it with --shape");
+static bool is_named(const options *o, const char *argument) { return is_given(o, find_row(argument)); }
+
+/* What only the other pass reads. */
+static int check_passes(const options *o) {
+    if (o->command != COMMAND_PLAN || o->plan_forward == o->plan_backward) return CLI_OK;
+    const char *other = options_of_pass(o, o->plan_forward ? COMMAND_BACKWARD : COMMAND_FORWARD);
+    if (other == NULL) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "--%s is given with --%s; expected it with --%s", other,
+                    o->plan_forward ? "forward" : "backward", o->plan_forward ? "backward" : "forward");
+}
+
+/* IN has the batch, and no groups. */
+static int check_sizes(const options *o) {
+    if (o->input != NULL && (o->groups > 0 || is_named(o, "--batch")))
+        return cli_fail(CLI_BAD_INPUT, "--%s is given with IN; expected it with --shape",
+                        o->groups > 0 ? "groups" : "batch");
+    if (is_named(o, "--routing") && o->groups == 0)
+        return cli_fail(CLI_BAD_INPUT, "--routing given without --groups; expected both");
+    return CLI_OK;
+}
+
+static int check_threads(const options *o) {
+    if (o->backend == EG_BACKEND_CPU || !is_named(o, "--threads")) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "--threads is given with --backend %s; expected it with cpu",
+                    eg_backend_name(o->backend));
+}
+
+/* Options of sums that --want leaves out. */
+static int check_sums(const options *o) {
+    if (o->want == 0) return CLI_OK;
+    for (operand op = OP_D_A; op < OPERANDS; op++) {
+        if ((o->into & ~o->want & 1U << op) == 0) continue;
+        return cli_fail(CLI_BAD_INPUT, "--accumulate-into names %s, and --want does not; expected it in both",
+                        cli_operand_name(op));
+    }
+    const char *option = o->accumulate ? "accumulate" : o->out_dtype != EG_DTYPE_DEFAULT ? "out-dtype" : NULL;
+    if (option == NULL || (o->want & MAIN_GRADIENTS) != 0) return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT,
+                    "--%s is of d_b, d_bias, d_b_up and d_bias_up; expected --want with one of them", option);
 }
 
 static int check_processes(const options *o) {
@@ -404,7 +483,7 @@ static int check_processes(const options *o) {
 }
 
 static int check_files(const options *o, const char *name) {
-    const bool runs = (o->command & (COMMAND_FORWARD | COMMAND_BACKWARD)) != 0;
+    const bool runs = (o->command & RUNS) != 0;
     if (runs && o->input == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no IN given", name);
     if (runs && o->output == NULL) return cli_fail(CLI_BAD_INPUT, "%s: no OUT given (-o OUT)", name);
     if (o->command != COMMAND_PLAN) return CLI_OK;
@@ -421,18 +500,21 @@ int options_parse(command which, int argc, char **argv, options *o) {
     options_of(which, list);
     opterr = 0;
     for (int code = 0; (code = getopt_long(argc, argv, ":o:h", list, NULL)) != -1;) {
-        if (code == 'o' && (which & CALLS) != 0) code = ROW_BASE + OUTPUT_ROW;
+        if (code == 'o' && (which & RUNS) != 0) code = ROW_BASE + OUTPUT_ROW;
         if (code == 'h') code = ROW_BASE + HELP_ROW;
-        if (code < ROW_BASE) return refuse(argv[0], code, argv[optind - 1]);
+        if (code < ROW_BASE) return refuse(which, argv[0], code, argv[optind - 1]);
+        o->given |= (uint64_t)1 << (code - ROW_BASE);
         CLI_TRY(TABLE[code - ROW_BASE].set(o, optarg));
     }
     if (o->help) return CLI_OK;
     CLI_TRY(take_input(o, argv[0], argc, argv));
     CLI_TRY(check_mode(o));
     CLI_TRY(check_gated(o));
-    CLI_TRY(check_groups(o));
+    CLI_TRY(check_passes(o));
+    CLI_TRY(check_sizes(o));
+    CLI_TRY(check_threads(o));
+    CLI_TRY(check_sums(o));
     CLI_TRY(check_processes(o));
-    if (o->accumulate) o->into |= o->gated ? MAIN_GRADIENTS : 1U << OP_D_B | 1U << OP_D_BIAS;
     return check_files(o, argv[0]);
 }
 

@@ -30,6 +30,7 @@ enum { MAX_SHAPES = 64 };
 
 typedef struct options {
     command command;
+    uint64_t given; /* options, a bit each: see options.c */
     bool help;
     const char *input, *output; /* NULL where not given */
     eg_backend backend;
@@ -42,7 +43,7 @@ typedef struct options {
     unsigned want; /* bits 1 << operand; 0 where not given */
     bool accumulate, save_pre, mpi, mean, split_given;
     eg_split split; /* of B over the processes */
-    unsigned into;  /* outputs that are added to what is found in IN, a bit each */
+    unsigned into;  /* outputs that --accumulate-into names, a bit each */
     eg_nonfinite nonfinite;
     double scale;           /* of the products; 0 where not given */
     size_t workspace_limit; /* bytes; 0: none */
@@ -58,6 +59,12 @@ typedef struct options {
 
 /* Parses the arguments after the command's name, which is argv[0]. */
 int options_parse(command which, int argc, char **argv, options *o);
+
+/* The name of a given option that only this pass reads, of a plan; NULL where there is none. */
+const char *options_of_pass(const options *o, command pass);
+
+/* The outputs that are added to what is found in IN, a bit each. */
+unsigned options_sums(const options *o);
 
 /* What a shell offers: the options of a command, one a line; and the words that may follow one of them, none
  * where it takes a number, a size or a path. One that takes no value is refused. */

@@ -24,7 +24,8 @@ static int plan_call(const options *o, eg_context *context, bool backward, const
     return code;
 }
 
-/* Without --forward or --backward: both, where IN has the grad that a backward pass begins with. */
+/* Without --forward or --backward: both, where IN has the grad that a backward pass begins with. Options that
+ * only a backward pass reads ask for one. */
 static int plan_source(const options *o, eg_context *context, const tensor_source *source, FILE *out) {
     const bool both = !o->plan_forward && !o->plan_backward;
     bool has_grad = false;
@@ -32,6 +33,11 @@ static int plan_source(const options *o, eg_context *context, const tensor_sourc
         tensor grad;
         CLI_TRY(source_load(source, cli_operand_name(OP_GRAD), false, &grad, &has_grad));
         tensor_free(&grad);
+        const char *option = options_of_pass(o, COMMAND_BACKWARD);
+        if (!has_grad && option != NULL)
+            return cli_fail(CLI_BAD_INPUT,
+                            "--%s is given, and %s has no grad; expected it for a backward pass", option,
+                            o->input);
     }
     if (o->plan_forward || both) CLI_TRY(plan_call(o, context, false, source, out));
     if (o->plan_backward || (both && has_grad)) CLI_TRY(plan_call(o, context, true, source, out));

@@ -42,7 +42,8 @@ static int run_from(const options *o, const eg_comm *comm, const tensor_source *
  * and two of what is saved. */
 static int count_steps(const options *o) {
     const int halves = o->gated ? 2 : 1;
-    return 4 + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) + __builtin_popcount(o->into) + 3;
+    return 4 + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) +
+           __builtin_popcount(options_sums(o)) + 3;
 }
 
 static int run_files(const options *o, const eg_comm *comm) {

@@ -80,11 +80,14 @@ def draw_options(rng, is_nk):
     options = Options(rng.choice(ACTIVATIONS), is_nk if rng.random() < 0.95 else not is_nk, rng.random() < 0.15)
     options.common = ["--activation", options.activation, "--layout-b", "nk" if options.is_nk else "kn", "--threads", rng.choice("12")]
     options.common += sometimes(0.2, "--dtype", rng.choice(["f64", "f32", "f16", "bf16"]))
-    options.common += sometimes(0.1, "--nonfinite", "propagate") + sometimes(0.1, "--workspace-limit", rng.choice(["1", "64K", "1M", "1M"]))
+    options.common += sometimes(0.1, "--workspace-limit", rng.choice(["1", "64K", "1M", "1M"]))
     options.forward = sometimes(0.3, "--save-pre")
-    options.backward = ["--accumulate"] if options.accumulate else []
+    options.backward = (["--accumulate"] if options.accumulate else []) + sometimes(0.1, "--nonfinite", "propagate")
     options.backward += sometimes(0.15, "--mode", rng.choice(["pre", "pre", "y"])) + sometimes(0.15, "--out-dtype", rng.choice(["f32", "f64"]))
-    options.backward += sometimes(0.3, "--want", ",".join(rng.sample(["d_a", "d_b", "d_bias", "grad_pre"], rng.randint(1, 4))))
+    want = rng.sample(["d_a", "d_b", "d_bias", "grad_pre"], rng.randint(1, 4))
+    if {"--accumulate", "--out-dtype"} & set(options.backward) and not {"d_b", "d_bias"} & set(want):
+        want.append("d_b")  # those options are of sums
+    options.backward += sometimes(0.3, "--want", ",".join(want))
     return options
 
 

@@ -93,7 +93,7 @@ def test_files(tmp_path):
     for name in ("a layer.safetensors", "a.txt", "b.safetensors"):
         (tmp_path / name).touch()
     os.mkdir(tmp_path / "arrays")
-    for words in (["forward"], ["plan", "--json"], ["backward", "--accumulate"], ["forward", "in", "-o"], ["plan", "--output", "="]):
+    for words in (["forward"], ["plan", "--json"], ["backward", "--accumulate"], ["forward", "in", "-o"], ["backward", "--output", "="]):
         assert sorted(complete(*words, "", cwd=tmp_path)) == ["a layer.safetensors", "arrays", "b.safetensors"]
         assert sorted(complete(*words, "a", cwd=tmp_path)) == ["a layer.safetensors", "arrays"]
     assert complete("bench", "", cwd=tmp_path) == complete("info", "", cwd=tmp_path) == []

@@ -68,7 +68,8 @@ def test_commands():
 )
 @pytest.mark.parametrize("command", ["backward", "plan"])
 def test_values(tmp_path, layer, command, option, value, says):
-    refuse(2, command, layer(), "-o", tmp_path / "out.safetensors", option, value, says=says)
+    out = ["-o", tmp_path / "out.safetensors"] if command == "backward" else []
+    refuse(2, command, layer(), *out, option, value, says=says)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,48 @@ def test_values_of_bench(option, value):
 )
 def test_usage(arguments, says):
     refuse(2, *arguments, says=says)
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (["plan", "in", "-o", "out"], "-o, --output is given with plan; expected it with forward or backward"),
+        (["plan", "in", "--output=out"], "--output is given with plan; expected it with forward or backward"),
+        (["bench", "-oout"], "--output is given with bench; expected it with forward or backward"),
+        (["forward", "in", "-o", "out", "--want=d_a"], "--want is given with forward; expected it with backward or plan"),
+        (["forward", "in", "-o", "out", "--nonfinite", "propagate"], "--nonfinite is given with forward; expected it with backward or plan"),
+        (["backward", "in", "-o", "out", "--routing", "zipf"], "--routing is given with backward; expected it with bench"),
+        (["info", "--threads", "1"], "--threads is given with info; expected it with forward, backward, plan, check or bench"),
+        (["plan", "in", "--batch", "2"], "--batch is given with IN; expected it with --shape"),
+        (["plan", "in", "--batch", "1"], "--batch is given with IN"),
+        (["plan", "in", "--groups", "2"], "--groups is given with IN; expected it with --shape"),
+        (["bench", "--routing", "zipf"], "--routing given without --groups; expected both"),
+        (["bench", "--routing", "even"], "--routing given without --groups"),
+        (["plan", "in", "--forward", "--mode", "recompute"], "--mode is given with --forward; expected it with --backward"),
+        (["plan", "in", "--forward", "--want", "d_a"], "--want is given with --forward"),
+        (["plan", "in", "--forward", "--accumulate"], "--accumulate is given with --forward"),
+        (["plan", "in", "--forward", "--accumulate-into", "d_a"], "--accumulate-into is given with --forward"),
+        (["plan", "in", "--forward", "--out-dtype", "f32"], "--out-dtype is given with --forward"),
+        (["plan", "--shape", "1x1x1", "--forward", "--nonfinite", "zero"], "--nonfinite is given with --forward"),
+        (["plan", "in", "--backward", "--save-pre"], "--save-pre is given with --backward; expected it with --forward"),
+        (["check", "--backend", "webgpu", "--threads", "2"], "--threads is given with --backend webgpu; expected it with cpu"),
+        (["backward", "in", "-o", "out", "--want", "d_a,d_b", "--accumulate-into", "d_b,d_bias"],
+         "--accumulate-into names d_bias, and --want does not; expected it in both"),
+        (["backward", "in", "-o", "out", "--want", "d_a,grad_pre", "--accumulate"], ["--accumulate is of d_b", "expected --want with one of them"]),
+        (["plan", "in", "--want", "d_a", "--out-dtype", "f32"], ["--out-dtype is of d_b", "expected --want with one of them"]),
+    ],
+)
+def test_an_option_that_is_not_read(arguments, says):
+    """Nothing that is given goes without effect."""
+    refuse(2, *arguments, says=says)
+
+
+def test_an_option_of_a_pass_that_IN_is_not_for(layer):
+    source = layer(grad=None)
+    refuse(2, "plan", source, "--mode", "recompute", says=["--mode is given, and", "has no grad; expected it for a backward pass"])
+    succeed("plan", source, "--save-pre")
+    both = succeed("plan", layer(), "--save-pre", "--nonfinite", "propagate")
+    assert both == succeed("plan", layer(), "--save-pre", "--nonfinite", "propagate", "--forward", "--backward")
 
 
 def test_options_and_files_in_any_order(tmp_path, layer):
