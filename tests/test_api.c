@@ -4,6 +4,7 @@
 #define _DEFAULT_SOURCE
 #include <pthread.h>
 
+#include "core/error.h"
 #include "refused.h"
 
 /* ---- Names -------------------------------------------------------------------------------------- */
@@ -60,6 +61,46 @@ static void errors_are_per_thread(void **state) {
     assert_int_equal(pthread_join(thread, &text), 0);
     assert_string_equal(text, "");
     assert_message("context is NULL", "", "expected");
+}
+
+/* A driver's text or a path may hold anything, and be of any length. */
+static void messages_are_one_line_and_say_what_was_expected(void **state) {
+    (void)state;
+    char path[900];
+    memset(path, 'p', sizeof path);
+    for (int length = 400; length < (int)sizeof path; length++) {
+        eg_fail(EG_ERR_ARGUMENT, "the path is %.*s; expected another path", length, path);
+        const char *text = eg_last_error();
+        assert_true(strncmp(text, "the path is ppp", 15) == 0 && strlen(text) < sizeof(eg_message));
+        assert_string_equal(strstr(text, "; expected"), "; expected another path");
+        assert_int_equal(strstr(text, "...") != NULL, length + 35 >= (int)sizeof(eg_message));
+    }
+    eg_fail(EG_ERR_ARGUMENT, "x is 1; expected %.700s", path);
+    assert_int_equal(strncmp(eg_last_error(), "x is 1; expected ppp", 20), 0);
+    assert_null(strstr(eg_last_error(), "p; expected"));
+    eg_fail(EG_ERR_DEVICE, "%.700s", path);
+    assert_int_equal(strlen(eg_last_error()), sizeof(eg_message) - 1);
+    eg_fail(EG_ERR_DEVICE, "the driver says \x1b[31mno\r\n\tnever\x7f");
+    assert_string_equal(eg_last_error(), "the driver says ?[31mno   never?");
+}
+
+static void names_are_quoted(void **state) {
+    (void)state;
+    assert_string_equal(eg_quote("").text, "\"\"");
+    assert_string_equal(eg_quote("tile_128x256").text, "\"tile_128x256\"");
+    assert_string_equal(eg_quote("a\nb\x1b[31m\"\\\xc3\xa4").text, "\"a\\nb\\x1b[31m\\\"\\\\\\xc3\\xa4\"");
+    char name[80];
+    for (size_t length = 1; length < sizeof name; length++) {
+        for (int escaped = 0; escaped < 2; escaped++) {
+            memset(name, escaped ? '\x1b' : 'k', length);
+            name[length] = '\0';
+            const eg_quoted quoted = eg_quote(name);
+            const size_t whole = 2 + length * (escaped ? 4 : 1), used = strlen(quoted.text);
+            const bool is_cut = strcmp(quoted.text + used - 3, "...") == 0;
+            assert_true(quoted.text[0] == '"' && used < sizeof quoted.text && (is_cut || used == whole));
+            assert_int_equal(is_cut, whole + sizeof "..." > sizeof quoted.text);
+        }
+    }
 }
 
 /* ---- Constructors ------------------------------------------------------------------------------- */
@@ -185,12 +226,31 @@ static void known_kernels_refuse_other_types(void **state) {
     eg_close(context);
 }
 
+/* A name may be of any bytes and of any length. */
+static void names_that_are_printed_are_safe(void **state) {
+    (void)state;
+    eg_context *context = NULL;
+    char longer[2000];
+    memset(longer, 'k', sizeof longer);
+    longer[sizeof longer - 1] = '\0';
+    const char *const names[] = {"one\ntwo", "\x1b[31mred", "a\tb\r", "\x7f", "\xc2\x9b", longer};
+    for (size_t i = 0; i < LENGTH(names); i++) {
+        const eg_open_info info = {.size = sizeof info, .kernel = names[i]};
+        assert_refused(eg_open(&info, &context), "info.kernel is \"", "",
+                       "expected a row of the cpu kernel table");
+        for (const char *c = eg_last_error(); *c != '\0'; c++) assert_true(*c >= ' ' && *c <= '~');
+    }
+    assert_message("\"kkkkkkkk", "k\"...", ", ...");
+}
+
 static void instruction_sets_can_be_capped(void **state) {
     (void)state;
     const char *was = getenv("EPIGRAD_CPU_ISA");
     char saved[64];
     snprintf(saved, sizeof saved, "%s", was != NULL ? was : "");
     eg_context *context = NULL;
+    setenv("EPIGRAD_CPU_ISA", "sse\x1b\n", 1);
+    assert_refused(eg_open(NULL, &context), "EPIGRAD_CPU_ISA", "\"sse\\x1b\\n\"", "expected portable");
     setenv("EPIGRAD_CPU_ISA", "mmx", 1);
     assert_refused(eg_open(NULL, &context), "EPIGRAD_CPU_ISA", "mmx", "expected portable");
     assert_null(context);
@@ -416,11 +476,14 @@ int main(void) {
         cmocka_unit_test(names),
         cmocka_unit_test(activations_are_pinned),
         cmocka_unit_test(errors_are_per_thread),
+        cmocka_unit_test(messages_are_one_line_and_say_what_was_expected),
+        cmocka_unit_test(names_are_quoted),
         cmocka_unit_test(a_call_in_three_lines),
         cmocka_unit_test(open_refuses),
         cmocka_unit_test(open_names_what_is_missing),
         cmocka_unit_test(open_refuses_unknown_kernels),
         cmocka_unit_test(known_kernels_refuse_other_types),
+        cmocka_unit_test(names_that_are_printed_are_safe),
         cmocka_unit_test(instruction_sets_can_be_capped),
         cmocka_unit_test(nothing_is_closed_and_freed),
         cmocka_unit_test(memory_goes_there_and_back),

@@ -29,7 +29,8 @@ static eg_status choose_tuning(eg_context *context, const eg_open_info *info) {
     const char *text = getenv("EPIGRAD_TUNING");
     const bool says = text != NULL && *text != '\0', measured = says && strcmp(text, "measured") == 0;
     if (says && !measured && strcmp(text, "estimated") != 0)
-        return eg_fail(EG_ERR_ARGUMENT, "EPIGRAD_TUNING is \"%.40s\"; expected measured or estimated", text);
+        return eg_fail(EG_ERR_ARGUMENT, "EPIGRAD_TUNING is %s; expected measured or estimated",
+                       eg_quote(text).text);
     context->tunes = (measured || info->tuning == EG_TUNING_MEASURED) && context->ops->may_time != NULL &&
                      context->only_kernel == NULL;
     return EG_OK;
@@ -46,8 +47,8 @@ static eg_status check_kernel(const eg_context *context) {
         if (strcmp(row.name, context->only_kernel) == 0) return EG_OK;
         if (i < NAMED) eg_put(&text, "%s%s", i > 0 ? ", " : "", row.name);
     }
-    return eg_fail(EG_ERR_ARGUMENT, "info.kernel is \"%s\"; expected a row of the %s kernel table: %s, ...",
-                   context->only_kernel, eg_backend_name(context->caps.backend), known);
+    return eg_fail(EG_ERR_ARGUMENT, "info.kernel is %s; expected a row of the %s kernel table: %s, ...",
+                   eg_quote(context->only_kernel).text, eg_backend_name(context->caps.backend), known);
 }
 
 static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *info, eg_context **opened) {

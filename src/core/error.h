@@ -5,8 +5,16 @@
 
 #include "epigrad/epigrad.h"
 
-/* Sets this thread's message and returns `status`, so that a failure reads `return eg_fail(...)`. */
+/* Sets this thread's message and returns `status`, so that a failure reads `return eg_fail(...)`. The message
+ * is one line whatever texts are in it. One that is too long loses what is before "; expected". */
 eg_status eg_fail(eg_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A name that the caller or the environment gave, for a message: in quotes, with escapes for what is not
+ * printable ASCII, and shortened where it is long. */
+typedef struct eg_quoted {
+    char text[72];
+} eg_quoted;
+eg_quoted eg_quote(const char *name);
 
 /* The message, to be put back after a failure that is none of the call's. */
 typedef struct eg_message {

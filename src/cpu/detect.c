@@ -80,8 +80,8 @@ eg_status eg_cpu_detect(uint32_t *features) {
         }
     }
     return eg_fail(EG_ERR_ARGUMENT,
-                   "EPIGRAD_CPU_ISA is \"%.40s\"; expected portable, neon, avx2, avx512, avx512_bf16 or amx",
-                   cap);
+                   "EPIGRAD_CPU_ISA is %s; expected portable, neon, avx2, avx512, avx512_bf16 or amx",
+                   eg_quote(cap).text);
 }
 
 const char *eg_cpu_feature_text(uint32_t features) {
