@@ -2,6 +2,7 @@
 /* Everything in the header but the operation itself: contexts, memory, queries, names, and how each
  * of them refuses what it cannot do. */
 #define _DEFAULT_SOURCE
+#include <limits.h>
 #include <pthread.h>
 
 #include "core/error.h"
@@ -374,10 +375,12 @@ static void devices_and_kernels_are_described(void **state) {
         usable += row.usable;
     }
     assert_true(usable >= 2); /* f32 and f64 at least */
-    char past[16];
-    snprintf(past, sizeof past, "%d", rows);
-    assert_message("index", past, "expected");
-    assert_refused(eg_get_kernel_info(context, -1, &row), "index", "-1", "expected");
+    char past[32], last[64];
+    snprintf(past, sizeof past, "index is %d;", rows);
+    snprintf(last, sizeof last, "expected 0 to %d, the last row of the cpu", rows - 1);
+    assert_message("index", past, last);
+    assert_refused(eg_get_kernel_info(context, -1, &row), "index", "-1", last);
+    assert_refused(eg_get_kernel_info(context, INT_MAX, &row), "index", "2147483647", last);
     assert_refused(eg_get_kernel_info(context, 0, NULL), "info", "NULL", "expected");
     assert_refused(eg_get_kernel_info(NULL, 0, &row), "context", "NULL", "expected");
     row.size = 1;

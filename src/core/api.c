@@ -494,13 +494,21 @@ eg_status eg_get_device_info(eg_context *context, eg_device_info *info) {
     return EG_OK;
 }
 
+static int count_kernels(const eg_context *context) {
+    eg_kernel_info row = {.size = sizeof row};
+    int rows = 0;
+    while (context->ops->kernel_info(&context->caps, rows, &row)) rows++;
+    return rows;
+}
+
 eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info) {
     EG_TRY(check_context(context));
     if (info == NULL) return eg_fail(EG_ERR_ARGUMENT, "info is NULL; expected an eg_kernel_info");
     EG_TRY(eg_validate_size("info", info->size, sizeof *info));
     const size_t size = info->size;
     if (!context->ops->kernel_info(&context->caps, index, info))
-        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected a row of the kernel table", index);
+        return eg_fail(EG_ERR_ARGUMENT, "index is %d; expected 0 to %d, the last row of the %s kernel table",
+                       index, count_kernels(context) - 1, eg_backend_name(context->caps.backend));
     info->size = size;
     return EG_OK;
 }
