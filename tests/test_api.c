@@ -443,6 +443,28 @@ static void convert_refuses(void **state) {
     assert_ok(eg_convert(NULL, EG_F32, NULL, EG_F16, 0));
 }
 
+/* Nor in place: the two types may differ in size. */
+static void convert_refuses_overlaps(void **state) {
+    (void)state;
+    enum { COUNT = 4, BYTES = 12 * sizeof(double) };
+    static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_F16, EG_BF16};
+    _Alignas(64) unsigned char memory[BYTES], kept[BYTES];
+    for (int i = 0; i < BYTES; i++) memory[i] = kept[i] = (unsigned char)(i * 7);
+    for (size_t pair = 0; pair < LENGTH(dtypes) * LENGTH(dtypes); pair++) {
+        const eg_dtype from = dtypes[pair / LENGTH(dtypes)], to = dtypes[pair % LENGTH(dtypes)];
+        const size_t of_src = eg_dtype_size(from), of_dst = eg_dtype_size(to), src = COUNT * sizeof(double);
+        for (size_t dst = 0; dst + COUNT * of_dst <= BYTES; dst += of_dst) {
+            const bool apart = dst + COUNT * of_dst <= src || dst >= src + COUNT * of_src;
+            const eg_status status = eg_convert(memory + dst, to, memory + src, from, COUNT);
+            assert_int_equal(status, apart ? EG_OK : EG_ERR_ARGUMENT);
+            if (!apart) assert_message("dst at 0x", "overlaps src at 0x", "expected separate memory");
+            if (!apart) assert_memory_equal(memory, kept, BYTES);
+            memcpy(memory, kept, BYTES);
+        }
+    }
+    assert_ok(eg_convert(memory, EG_F32, memory, EG_F32, 0));
+}
+
 /* On one context, which keeps the programs of calls: what differs in the scale, or in one sum that is added
  * to, is another call. */
 static void the_scale_and_every_sum_that_is_added_to_count(void **state) {
@@ -495,6 +517,7 @@ int main(void) {
         cmocka_unit_test(longer_structs_are_filled_as_far_as_known),
         cmocka_unit_test(the_peak_is_measured),
         cmocka_unit_test(convert_refuses),
+        cmocka_unit_test(convert_refuses_overlaps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,6 +48,14 @@ static eg_status check_buffer(const char *name, const void *data, eg_dtype dtype
                    size, eg_dtype_name(dtype));
 }
 
+static eg_status check_apart(const void *dst, size_t dst_bytes, const void *src, size_t src_bytes) {
+    const uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
+    if (to < from ? dst_bytes <= from - to : src_bytes <= to - from) return EG_OK;
+    return eg_fail(EG_ERR_ARGUMENT,
+                   "dst at %p, %zu bytes, overlaps src at %p, %zu bytes; expected separate memory", dst,
+                   dst_bytes, src, src_bytes);
+}
+
 eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count) {
     if (eg_dtype_size(to) == 0)
         return eg_fail(EG_ERR_ARGUMENT, "to is %d; expected EG_F32, EG_F64, EG_F16 or EG_BF16", (int)to);
@@ -58,6 +66,7 @@ eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, siz
                        SIZE_MAX / sizeof(double));
     EG_TRY(check_buffer("dst", dst, to, count));
     EG_TRY(check_buffer("src", src, from, count));
+    EG_TRY(check_apart(dst, count * eg_dtype_size(to), src, count * eg_dtype_size(from)));
     for (size_t i = 0; i < count; i++) write_number(dst, to, i, read_number(src, from, i));
     return EG_OK;
 }
