@@ -171,6 +171,7 @@ static eg_backward_args backward_args(const call *c) {
                               .d_b_up = matrix(c, OP_D_B_UP),
                               .d_bias_up = vector(c, OP_D_BIAS_UP),
                               .grad_pre_up = matrix(c, OP_GRAD_PRE_UP),
+                              .residual = matrix(c, OP_D_A_RESIDUAL),
                               .accumulate_into = accumulate_into(c),
                               .data_parallel = c->processes,
                               .tensor_parallel = c->parts,
@@ -182,6 +183,7 @@ static eg_backward_args backward_args(const call *c) {
                                         .d_a = outer(c, OP_D_A),
                                         .d_b = outer(c, OP_D_B),
                                         .grad_pre = outer(c, OP_GRAD_PRE),
+                                        .residual = outer(c, OP_D_A_RESIDUAL),
                                         .b_up = outer(c, OP_B_UP),
                                         .pre_up = outer(c, OP_PRE_UP),
                                         .d_b_up = outer(c, OP_D_B_UP),
@@ -191,16 +193,26 @@ static eg_backward_args backward_args(const call *c) {
 
 /* ---- Calls -------------------------------------------------------------------------------------- */
 
-/* What an empty batch leaves: of what is summed over it, and not added to, zeros. */
-static int clear_sums(call *c) {
+/* What a sum over an empty batch is: d_a its residual, which may be one for all of its matrices; others 0. */
+static int empty_sum(const call *c, operand op, char *sum) {
+    const size_t bytes = c->tensors[op].bytes, each = c->tensors[OP_D_A_RESIDUAL].bytes;
+    if (op != OP_D_A || !c->present[OP_D_A_RESIDUAL]) return CLI_OK;
+    for (size_t at = 0; at < bytes; at += each)
+        CLI_TRY(call_status(eg_download(c->context, sum + at, c->memory[OP_D_A_RESIDUAL], 0, each)));
+    return CLI_OK;
+}
+
+/* Of an empty batch, what is summed over it and not added to is written all the same. */
+static int write_empty_sums(call *c) {
     for (operand op = OP_A; op < OPERANDS; op++) {
         const size_t bytes = c->tensors[op].bytes;
         if (!c->present[op] || !is_output(c, op) || is_read(c, op) || bytes == 0) continue;
-        void *zeros = calloc(1, bytes);
-        if (zeros == NULL) return cli_out_of_memory();
-        const eg_status status = eg_upload(c->context, c->memory[op], 0, zeros, bytes);
-        free(zeros);
-        CLI_TRY(call_status(status));
+        char *sum = calloc(1, bytes);
+        if (sum == NULL) return cli_out_of_memory();
+        int code = empty_sum(c, op, sum);
+        if (code == CLI_OK) code = call_status(eg_upload(c->context, c->memory[op], 0, sum, bytes));
+        free(sum);
+        CLI_TRY(code);
     }
     return CLI_OK;
 }
@@ -225,7 +237,7 @@ int call_run(call *c) {
         return cli_fail(CLI_BAD_INPUT, "the batch is 0 with --mpi; expected 1 or more (rows may be 0)");
     if (is_empty(c)) {
         CLI_TRY(check_empty(c, c->context));
-        return clear_sums(c);
+        return write_empty_sums(c);
     }
     const eg_forward_args forward = forward_args(c);
     const eg_backward_args backward = backward_args(c);

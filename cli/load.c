@@ -22,7 +22,7 @@ static void begin_call(call *c, const options *o, bool backward) {
 
 /* ---- Which operands ----------------------------------------------------------------------------- */
 
-static bool is_input(const call *c, operand op) {
+static bool is_input(const call *c, const options *o, operand op) {
     switch (op) {
     case OP_A:
     case OP_B:
@@ -30,6 +30,8 @@ static bool is_input(const call *c, operand op) {
         return true;
     case OP_RESIDUAL:
         return !c->backward;
+    case OP_D_A_RESIDUAL:
+        return c->backward && (o->want == 0 || (o->want & 1U << OP_D_A) != 0);
     case OP_B_UP:
     case OP_BIAS_UP:
         return c->gated;
@@ -46,7 +48,9 @@ static bool is_input(const call *c, operand op) {
     }
 }
 
-static bool is_optional(operand op) { return op == OP_BIAS || op == OP_RESIDUAL || op == OP_BIAS_UP; }
+static bool is_residual(operand op) { return op == OP_RESIDUAL || op == OP_D_A_RESIDUAL; }
+
+static bool is_optional(operand op) { return op == OP_BIAS || op == OP_BIAS_UP || is_residual(op); }
 
 static bool is_wanted(const call *c, const options *o, operand op) {
     if (!c->backward) return op == OP_Y || (o->save_pre && (op == OP_PRE || (op == OP_PRE_UP && c->gated)));
@@ -108,10 +112,14 @@ static int load(operand op, const options *o, const tensor_source *source, bool 
 
 static int load_inputs(call *c, const options *o, const tensor_source *source, bool with_data) {
     for (operand op = OP_A; op <= OP_Y; op++) {
-        if (!is_input(c, op)) continue;
+        if (!is_input(c, o, op)) continue;
         CLI_TRY(load(op, o, source, with_data, &c->present[op], &c->tensors[op]));
         if (c->present[op]) CLI_TRY(take_input_dtype(c, o, op));
     }
+    if (c->present[OP_D_A_RESIDUAL] && (o->into & 1U << OP_D_A) != 0)
+        return cli_fail(CLI_BAD_INPUT,
+                        "%s has d_a_residual, with --accumulate-into d_a; expected one of them",
+                        source->path);
     return shapes_of_inputs(c);
 }
 
@@ -175,7 +183,7 @@ int call_load(call *c, const options *o, bool backward, const eg_comm *comm, con
 
 /* ---- From sizes --------------------------------------------------------------------------------- */
 
-/* Every input that the call can have but the residual, which only a layer without activation takes. A batch
+/* Every input that the call can have but a residual: that of y is only for a layer without activation. A batch
  * of two levels is like attention's sequences and heads: each item has a b, and heads lie side by side. */
 int call_from_shape(call *c, const options *o, bool backward, const shape *sizes) {
     begin_call(c, o, backward);
@@ -189,7 +197,7 @@ int call_from_shape(call *c, const options *o, bool backward, const shape *sizes
     c->heads = o->outer_batch > 0;
     c->levels = c->heads ? 2 : o->batch != 1;
     for (operand op = OP_A; op <= OP_Y; op++) {
-        if (!is_input(c, op) || op == OP_RESIDUAL) continue;
+        if (!is_input(c, o, op) || is_residual(op)) continue;
         c->present[op] = true;
         tensor *t = &c->tensors[op];
         t->name = strdup(cli_operand_name(op));

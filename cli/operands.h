@@ -9,7 +9,8 @@ typedef enum operand {
     OP_A,
     OP_B,
     OP_BIAS,
-    OP_RESIDUAL,
+    OP_RESIDUAL,     /* forward: added to y */
+    OP_D_A_RESIDUAL, /* backward: added to d_a */
     OP_B_UP,
     OP_BIAS_UP,
     OP_GRAD,

@@ -38,11 +38,12 @@ static int run_from(const options *o, const eg_comm *comm, const tensor_source *
     return code;
 }
 
-/* Four tensors to read, those that options ask for, and what run_on does. A gated unit has b_up and bias_up,
+/* The tensors to read, those that options ask for, and what run_on does. A gated unit has b_up and bias_up,
  * and two of what is saved. */
 static int count_steps(const options *o) {
     const int halves = o->gated ? 2 : 1;
-    return 4 + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) +
+    const int inputs = o->command == COMMAND_BACKWARD ? 5 : 4;
+    return inputs + 2 * o->gated + halves * (o->mode != EG_SOURCE_RECOMPUTE) +
            __builtin_popcount(options_sums(o)) + 3;
 }
 

@@ -20,6 +20,7 @@ static const struct {
     [OP_B] = {"b", DIM_K, DIM_N, "[K, N]"},
     [OP_BIAS] = {"bias", ONE, DIM_N, "[N]"},
     [OP_RESIDUAL] = {"residual", DIM_M, DIM_N, "[M, N]"},
+    [OP_D_A_RESIDUAL] = {"d_a_residual", DIM_M, DIM_K, "[M, K]"},
     [OP_B_UP] = {"b_up", DIM_K, DIM_N, "[K, N]"},
     [OP_BIAS_UP] = {"bias_up", ONE, DIM_N, "[N]"},
     [OP_GRAD] = {"grad", DIM_M, DIM_N, "[M, N]"},
@@ -103,6 +104,11 @@ static int64_t all_items(const call *c, level which) {
     return which == INNER ? c->layer.batch : c->layer.outer_batch;
 }
 
+/* One matrix for a level of many: an input is broadcast, and its gradient is a sum. */
+static bool is_shared(const call *c, const tensor *t, level which) {
+    return items_of(t, which) == 1 && all_items(c, which) != 1;
+}
+
 /* ---- Inputs ------------------------------------------------------------------------------------- */
 
 static int check_dims(operand op, const tensor *t) {
@@ -180,13 +186,25 @@ static int check_matches(const call *c, operand op, const tensor *t) {
                     (long long)c->layer.n);
 }
 
+/* What is added to a d_a that is summed over a level of the batch is one for all of that level. */
+static int check_residual(const call *c) {
+    const tensor *a = &c->tensors[OP_A], *residual = &c->tensors[OP_D_A_RESIDUAL];
+    for (level which = INNER; which < LEVELS && c->present[OP_D_A_RESIDUAL]; which++) {
+        if (!is_shared(c, a, which) || is_shared(c, residual, which)) continue;
+        char text[SHAPE_TEXT], expected[SHAPE_TEXT];
+        return cli_fail(CLI_BAD_INPUT, "d_a_residual has shape %s; expected %s, the shape of a",
+                        tensor_shape_text(residual, text), tensor_shape_text(a, expected));
+    }
+    return CLI_OK;
+}
+
 int shapes_of_inputs(call *c) {
     CLI_TRY(take_sizes(c));
     for (level which = INNER; which < LEVELS; which++) CLI_TRY(take_level(c, which));
     for (operand op = OP_BIAS; op <= OP_Y; op++) {
         if (c->present[op]) CLI_TRY(check_matches(c, op, &c->tensors[op]));
     }
-    return CLI_OK;
+    return check_residual(c);
 }
 
 int shapes_check_accumulated(const call *c, operand op, const tensor *found) {
@@ -219,11 +237,6 @@ static void set_shape(const call *c, operand op, int levels, tensor *t) {
 
 void shapes_set_planned(call *c, operand op) {
     set_shape(c, op, is_weight(op) && !c->heads ? 0 : c->levels, &c->tensors[op]);
-}
-
-/* One matrix for a level of many: an input is broadcast, and its gradient is a sum. */
-static bool is_shared(const call *c, const tensor *t, level which) {
-    return items_of(t, which) == 1 && all_items(c, which) != 1;
 }
 
 int shapes_set_output(call *c, operand op) {

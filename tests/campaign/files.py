@@ -30,7 +30,7 @@ import files_mutate
 import files_values
 
 ACTIVATIONS = ["none", "none", "none", "relu", "gelu", "silu", "sigmoid", "tanh", "gelu_erf", "softplus", "mish"]
-NAMES = r"OUT|IN|\bout\b|--[a-z-]+|\b(a|b|bias|residual|grad|pre|y|d_a|d_b|d_bias|grad_pre|layer|batch|workspace_limit|size)\b"
+NAMES = r"OUT|IN|\bout\b|--[a-z-]+|\b(a|b|bias|residual|grad|pre|y|d_a|d_a_residual|d_b|d_bias|grad_pre|layer|batch|workspace_limit|size)\b"
 LARGEST = 32 << 20  # of any file, and a sixteenth of any allocation
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

@@ -44,6 +44,8 @@ def make_layer(rng):
         shapes["bias"] = rng.choice([(n,), (1, n)])
     if rng.random() < 0.15:
         shapes["residual"] = stacked(m, n)
+    if rng.random() < 0.15:
+        shapes["d_a_residual"] = shapes["a"]
     if rng.random() < 0.3:
         shapes["d_b"] = shapes["b"]
         shapes["d_bias"] = (n,)

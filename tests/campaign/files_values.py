@@ -85,6 +85,9 @@ def expected_backward(t, options):
             if name in t:
                 values[name] = values[name] + t[name].astype(np.float64).reshape(values[name].shape)
                 sizes[name] = sizes[name] + abs(t[name].astype(np.float64)).reshape(values[name].shape)
+    if "d_a_residual" in t:
+        residual = t["d_a_residual"].astype(np.float64).reshape(values["d_a"].shape)
+        values["d_a"], sizes["d_a"] = values["d_a"] + residual, sizes["d_a"] + abs(residual)
     return {name: (values[name], sizes[name]) for name in values}
 
 
@@ -97,6 +100,8 @@ def compare(path_in, path_out, options, is_backward):
     used = ["a", "b", "bias", *(("grad", options.mode) if is_backward else ("residual",))]
     if is_backward and options.accumulate:
         used += [name for name in ("d_b", "d_bias") if name in outputs]  # without a bias there is no d_bias
+    if is_backward and "d_a" in outputs:
+        used.append("d_a_residual")
     try:
         t = read_inputs(path_in, used)
     except Exception as error:

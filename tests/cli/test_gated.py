@@ -135,6 +135,14 @@ def test_accumulate_in_f32(tmp_path, unit, random):
     check_all(results, backward(x, "silu", "bf16"), "f32", ["d_b_up", "d_bias_up"])
 
 
+def test_a_residual_of_d_a(tmp_path, unit, random):
+    x = unit("bf16")
+    x["d_a_residual"] = random.standard_normal((M, K)).astype(DTYPES["bf16"])
+    expected = backward(x, "silu", "bf16")
+    expected["d_a"] = plus(expected["d_a"], x["d_a_residual"].astype(Wide), "bf16")
+    check_all(call(tmp_path, "backward", x, "--activation", "silu", "--want", "d_a,d_b_up"), expected, "bf16", ["d_a", "d_b_up"])
+
+
 def test_batch(tmp_path, unit):
     """b_up is shared where b is one for each: its gradient is summed."""
     units = [unit() for _ in range(3)]

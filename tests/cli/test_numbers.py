@@ -219,6 +219,31 @@ def test_accumulate_into(tmp_path, inputs, random, names):
     check_all(results, expected, "f32", ["d_a", "d_b", "d_bias"])
 
 
+def test_a_residual_of_d_a(tmp_path, inputs, random):
+    for dtype in DTYPES:
+        x = inputs(dtype) | {"d_a_residual": draw(random, dtype, M, K), "residual": draw(random, dtype, M, N)}
+        results = call(tmp_path, "backward", x, "--activation", "gelu")  # the residual of y is the forward pass's
+        expected = backward(*(wide(x[name]) for name in ("a", "b", "grad", "bias")), activation="gelu", dtype=dtype)
+        expected["d_a"] = plus(expected["d_a"], wide(x["d_a_residual"]), dtype)
+        check_all(results, expected, dtype, ["d_a", "d_b", "d_bias"])
+
+
+@pytest.mark.parametrize("batch, a_batch, residual", [((3,), (3,), (3,)), ((3,), (3,), (1,)), ((3,), (), ()), ((3,), (1,), (1,)), ((2, 3), (2, 3), (3,)),
+                                                      ((2, 3), (1, 1), ()), ((0,), (1,), ()), ((2, 0), (2, 1), ()), ((0, 3), (1, 3), (3,))])
+def test_a_residual_of_d_a_in_a_batch(tmp_path, random, batch, a_batch, residual):
+    x = {"a": draw(random, "f32", *a_batch, M, K), "b": draw(random, "f32", K, N), "grad": draw(random, "f32", *batch, M, N)}
+    x["d_a_residual"] = draw(random, "f32", *residual, M, K)
+    results = call(tmp_path, "backward", x, "--want", "d_a")
+    d_a = backward(*(wide(x[name]) for name in ("a", "b", "grad")))["d_a"]
+    check_all(results, {"d_a": plus(d_a, wide(x["d_a_residual"]), "f32")}, "f32", ["d_a"])
+
+
+def test_a_residual_of_d_a_that_nothing_reads(tmp_path, inputs):
+    x = inputs("f32") | {"d_a_residual": np.zeros(3, np.int8)}
+    assert set(call(tmp_path, "backward", x, "--want", "d_b,d_bias")) == {"d_b", "d_bias"}
+    assert set(call(tmp_path, "forward", x)) == {"y"}
+
+
 def test_scale(tmp_path, inputs):
     x = inputs("f32")
     results = call(tmp_path, "backward", x, "--scale", "0.5", "--activation", "gelu")

@@ -90,10 +90,10 @@ def test_columns(tmp_path):
     for rank, out in enumerate(run_split(tmp_path, "forward", "columns", inputs, "--activation", "relu", "--save-pre")):
         assert np.array_equal(out["pre"], parts(y, 1)[rank])
         assert np.array_equal(out["y"], parts(np.maximum(y, 0), 1)[rank])
-    inputs = [{**inputs[r], "grad": parts(grad, 1)[r]} for r in (0, 1)]
+    inputs = [{**inputs[r], "grad": parts(grad, 1)[r], "d_a_residual": parts(a + 1, 0)[r]} for r in (0, 1)]
     for rank, out in enumerate(run_split(tmp_path, "backward", "columns", inputs, "--activation", "relu")):
         grad_pre = grad * (y > 0)
-        assert np.array_equal(out["d_a"], parts(grad_pre @ b.T, 0)[rank])
+        assert np.array_equal(out["d_a"], parts(grad_pre @ b.T + a + 1, 0)[rank])
         assert np.array_equal(out["d_b"], parts(a.T @ grad_pre, 1)[rank])
         assert np.array_equal(out["d_bias"], parts(grad_pre.sum(0), 0)[rank])
 
@@ -105,12 +105,12 @@ def test_rows(tmp_path):
     inputs = [{"a": parts(a, 1)[r], "b": parts(b, 0)[r], "bias": bias, "residual": parts(residual, 0)[r]} for r in (0, 1)]
     for rank, out in enumerate(run_split(tmp_path, "forward", "rows", inputs)):
         assert np.array_equal(out["y"], parts(y + residual, 0)[rank])
-    inputs = [{**inputs[r], "grad": parts(grad, 0)[r], "pre": parts(y, 0)[r]} for r in (0, 1)]
+    inputs = [{**inputs[r], "grad": parts(grad, 0)[r], "pre": parts(y, 0)[r], "d_a_residual": parts(a + 1, 1)[r]} for r in (0, 1)]
     options = "--activation", "relu", "--mode", "pre", "--want", "d_a,d_b,d_bias,grad_pre"
     for rank, out in enumerate(run_split(tmp_path, "backward", "rows", inputs, *options)):
         grad_pre = grad * (y > 0)
         assert np.array_equal(out["grad_pre"], parts(grad_pre, 0)[rank])
-        assert np.array_equal(out["d_a"], parts(grad_pre @ b.T, 1)[rank])
+        assert np.array_equal(out["d_a"], parts(grad_pre @ b.T + a + 1, 1)[rank])
         assert np.array_equal(out["d_b"], parts(a.T @ grad_pre, 0)[rank])
         assert np.array_equal(out["d_bias"], grad_pre.sum(0))
 
