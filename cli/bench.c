@@ -52,12 +52,15 @@ static int time_calls(const bench_sets *sets, double seconds, bench_row *row) {
     return code;
 }
 
-/* Two products for d_a and d_b, and one for pre where it is computed again: act' of none needs no pre. */
+/* Two products for d_a and d_b, and one for pre where it is computed again: act' of none needs no pre. A gated
+ * unit has twice as many, and needs pre and pre_up with none too. */
 static double flops(const call *c) {
-    const bool recompute = c->mode == EG_SOURCE_RECOMPUTE && c->layer.activation != EG_ACT_NONE;
+    const bool needs_pre = c->gated || c->layer.activation != EG_ACT_NONE;
+    const bool recompute = c->mode == EG_SOURCE_RECOMPUTE && needs_pre;
     const eg_layer *layer = &c->layer;
     const double items = (double)layer->batch * (double)(layer->outer_batch > 0 ? layer->outer_batch : 1);
-    return (recompute ? 6.0 : 4.0) * items * (double)layer->m * (double)layer->k * (double)layer->n;
+    return (c->gated ? 2.0 : 1.0) * (recompute ? 6.0 : 4.0) * items * (double)layer->m * (double)layer->k *
+           (double)layer->n;
 }
 
 /* ---- Names -------------------------------------------------------------------------------------- */
@@ -126,7 +129,6 @@ static int bench_all(const options *o, eg_context *context) {
 static options with_defaults(const options *given) {
     static const shape sizes[] = {{128, 128, 128}, {512, 512, 512}, {1024, 1024, 1024}, {256, 768, 3072}};
     options o = *given;
-    o.want = 1U << OP_D_A | 1U << OP_D_B | 1U << OP_D_BIAS;
     if (o.dtype == EG_DTYPE_DEFAULT) o.dtype = EG_F32;
     if (!o.activation_given) o.activation = o.mode == EG_SOURCE_Y ? EG_ACT_RELU : EG_ACT_GELU;
     if (o.shape_count == 0) {

@@ -52,10 +52,11 @@ static int fill(tensor *t, double scale, uint64_t *state) {
     return CLI_OK;
 }
 
-/* b is scaled so that pre is of order 1, where activations bend. */
+/* Weights are scaled so that pre is of order 1, where activations bend. */
 static int fill_inputs(call *c, uint64_t *state) {
     for (operand op = OP_A; op < OP_D_A; op++) {
-        const double scale = op == OP_B && c->layer.k > 0 ? 1.0 / sqrt((double)c->layer.k) : 1.0;
+        const bool is_weight = op == OP_B || op == OP_B_UP;
+        const double scale = is_weight && c->layer.k > 0 ? 1.0 / sqrt((double)c->layer.k) : 1.0;
         if (!c->present[op]) continue;
         CLI_TRY(tensor_allocate(&c->tensors[op]));
         CLI_TRY(fill(&c->tensors[op], scale, state));

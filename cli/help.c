@@ -59,6 +59,7 @@ const char help_text[] =
     "bench:\n"
     "  --shape MxKxN[,...] --batch B|OxB --dtype D --activation NAME --mode M --threads N --backend B\n"
     "  --out-dtype D --workspace-limit B\n"
+    "  --gated               of a gated unit\n"
     "  --groups G --routing R  the rows in G groups: even (default), random, zipf\n"
     "  --seconds S           time spent on each row (default 1)\n"
     "  --json                an object a line\n"

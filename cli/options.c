@@ -323,7 +323,7 @@ static const struct {
     {"split", required_argument, RUNS, set_split, SPLITS},
     {"mean", no_argument, COMMAND_BACKWARD, set_mean, NULL},
     {"save-pre", no_argument, FORWARDS, set_save_pre, NULL},
-    {"gated", no_argument, CALLS, set_gated, NULL},
+    {"gated", no_argument, CALLS | COMMAND_BENCH, set_gated, NULL},
     {"nonfinite", required_argument, BACKWARDS, set_nonfinite, NONFINITES},
     {"scale", required_argument, CALLS, set_scale, NULL},
     {"threads", required_argument, CALLS | COMMAND_CHECK | COMMAND_BENCH, set_threads, NULL},

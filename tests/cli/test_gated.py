@@ -205,6 +205,7 @@ def test_refused(tmp_path, unit):
     refused("forward", x | {"b_up": x["b"][:, :5].copy()}, "--gated", says=["b_up has shape [37, 5]", "[K, N]"])
     refused("forward", x | {"bias_up": x["bias"][:5]}, "--gated", says="bias_up has shape [5]; expected [N]")
     refused("forward", x | {"b_up": x["b_up"].astype("f8")}, "--gated", says="b_up is f64 and a is f32")
+    refuse(2, "bench", "--gated", "--mode", "y", says="--mode is y with --gated; expected recompute or pre")
     refused("forward", x | {"residual": x["grad"]}, "--gated", says="residual is given for a gated unit")
     refused("backward", x, "--accumulate-into", "d_b_up", says="--accumulate-into names a result of a gated unit")
     refused("backward", x, "--accumulate-into", "d_a,grad_pre", says=["--accumulate-into", "some of d_a,d_b,d_bias"])

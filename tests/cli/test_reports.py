@@ -197,6 +197,9 @@ def test_bench_json():
         (["--activation", "none"], 4),
         (["--activation", "mish", "--batch", "3"], 18),
         (["--mode", "pre", "--batch", "3x2"], 24),
+        (["--gated"], 12),
+        (["--gated", "--activation", "none"], 12),
+        (["--gated", "--mode", "pre"], 8),
     ],
 )
 def test_bench_counts_the_operations_of_its_mode(options, products):
@@ -209,6 +212,12 @@ def test_bench_counts_the_operations_of_its_mode(options, products):
 def test_bench_types(dtype):
     (row,) = bench("--shape", "32x32x32", "--dtype", dtype)
     assert row["dtype"] == dtype and row["gflops"] > 0
+
+
+def test_bench_of_a_gated_unit():
+    (row,) = bench("--shape", "32x48x64", "--gated", "--dtype", "bf16")
+    assert row["gated"] is True and row["activation"] == "gelu"
+    assert " silu gated " in succeed("bench", *SHORT, "--shape", "8x8x8", "--gated", "--activation", "silu", "--out-dtype", "f32")
 
 
 def test_bench_of_two_levels():
