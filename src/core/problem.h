@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call after validation: every default resolved, every operand a strided matrix. What the plan is made
- * from and what the backends read. */
+/* A call after validation: every default resolved, every operand a strided matrix. The lowering makes
+ * operations of it. */
 #ifndef EG_PROBLEM_H
 #define EG_PROBLEM_H
 

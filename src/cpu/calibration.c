@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The constants of processors that were measured, and what follows from a context. A new processor's come
- * from tools/calibrate.py; the file to add them to is calibration.def. */
+ * from tools/calibrate_cpu.py; the file to add them to is calibration.def. */
 #include <ctype.h>
 #include <string.h>
 

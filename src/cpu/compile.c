@@ -11,10 +11,7 @@
 
 static bool is_gradient(int id) { return id == EG_OP_GRAD || id == EG_OP_GRAD_UP; }
 
-/* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
- * row-major, and the same sums in the same order. A single column without gaps is column-major, too. What an
- * epilogue or a map packs for a product is not transposed for a right operand (a map may go over grad), and a
- * pack of the caller's is for right operands alone, but for a column's. */
+/* The transposed product, rightᵀ·leftᵀ, whose result is the transpose. The views of its terms stay. */
 static void turn(eg_op *op) {
     const eg_view left = op->left;
     const int64_t rows = op->rows;
@@ -23,6 +20,10 @@ static void turn(eg_op *op) {
     if (op->axis == EG_AXIS_ROWS) op->axis = EG_AXIS_COLS;
 }
 
+/* A column-major result is stored a number at a time, and rows of it may be a page apart. Its transpose is
+ * row-major, and the same sums in the same order. A single column without gaps is column-major, too. What an
+ * epilogue or a map packs for a product is not transposed for a right operand (a map may go over grad), and a
+ * pack of the caller's is for right operands alone, but for a column's. */
 static void turn_result(eg_op *op) {
     const bool is_row_major = op->out.row_stride != 1 || (op->out.col_stride == 1 && op->out.cols > 1);
     const bool is_packed_by_others = op->left.space == EG_TEMPORARY || is_gradient(op->left.id);

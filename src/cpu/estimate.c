@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Estimated times. Constants are those of calibration.c, which tools/calibrate.py fits to recorded times. */
+/* Estimated times. Constants are those of calibration.c, fitted by tools/calibrate_cpu.py to recorded times. */
 #include "estimate.h"
 
 /* ---- Memory ------------------------------------------------------------------------------------- */

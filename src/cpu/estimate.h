@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How long a kernel row takes for a step: what the compiler compares, and what a plan prints. A time is a sum
- * of counts, each times what one of them costs. So constants are found by least squares (tools/calibrate.py),
- * and a new row needs one line of them. */
+ * of counts, each times what one of them costs. tools/calibrate_cpu.py finds the costs, so that the choices
+ * made by them in a recording are good ones. A new row needs one line of them. */
 #ifndef EG_CPU_ESTIMATE_H
 #define EG_CPU_ESTIMATE_H
 
@@ -100,8 +100,8 @@ const eg_cpu_calibration *eg_cpu_calibration_of(const eg_caps *caps);
 /* A row that the calibration lacks costs what it does on the best known processor. */
 const eg_cpu_costs *eg_cpu_costs_of(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row);
 
-/* Adds what a step counts. A product finds its operands at `left` and `right` (a region or a way of
- * compile.h); the layouts are those that its result is packed to. */
+/* Adds what a step counts. A product finds its operands at `left` and `right`: each is a region, or a place
+ * such as EG_CPU_IN_PLACE (step.h). The layouts are those that its result is packed to. */
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts);
