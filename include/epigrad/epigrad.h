@@ -4,7 +4,7 @@
  * This header is the whole public API, but for communicators (comm.h, mpi.h). A call goes one way:
  *
  *     describe the layer (eg_layer)  +  name the operands (eg_forward_args / eg_backward_args)
- *        -> validated -> planned -> launched on the context's device
+ *        -> validated -> lowered to operations -> compiled to a program -> run on the context's device
  *
  * Conventions that hold everywhere
  *   sizes       M, K, N, batch, leading dimensions and batch strides count ELEMENTS (int64_t);
@@ -24,6 +24,8 @@
  *               call was running, and it makes its own threads. The shared library stays in memory after
  *               dlclose; a program or plugin that holds the static one closes its contexts before it is
  *               unloaded.
+ *   stack       on the CPU, a call needs at most 96 KiB of the calling thread's stack, and its own threads
+ *               bring theirs. CUDA and WebGPU need as much, and what their drivers do.
  *   errors      every fallible function returns an eg_status; eg_last_error() then has one line that names
  *               the argument, its value and what was expected. A call refused by validation has written
  *               nothing. Nothing prints, nothing aborts.
@@ -289,18 +291,19 @@ EG_CONSTRUCTOR eg_matrix eg_const_col_major(const void *data) {
 EG_CONSTRUCTOR eg_vector eg_const_elements(const void *data) { return eg_elements((void *)(uintptr_t)data); }
 
 /* A grouped layer, such as a mixture of experts: the rows of A are sorted by group, and each group of rows
- * has a B and a bias of its own. What has M rows is one matrix [M, ...] of all groups, whose batch_stride is
- * not read: row i of group g is row (g > 0 ? offsets[g - 1] : 0) + i. What has none (B, d_b, bias, d_bias and
- * their like) has a matrix or vector a group: batch_stride is from one group's matrix to the next (0: one B
- * for all groups; not of d_b), and vectors are dense, [groups, N] or [groups, K]. `offsets` holds the end of
- * each group, counted in rows of A: they do not decrease, and the last is at most M. Groups without rows cost
- * nothing; their d_b and d_bias are 0, or what they were where they are added to. Rows from the last end on
- * belong to no group: they are neither read nor written. The plan of a call is made once for all offsets; its
- * workspace has room for any. EG_ERR_ARGUMENT where an end is wrong: on the CPU before anything is written.
- * On CUDA offsets are in device memory, as all operands, and read by the kernels, so that a call waits for
- * nothing and may be captured; what is wrong with them is said by the next eg_sync, eg_upload or eg_download,
- * which waits. Until then results are not defined, but nothing outside of them is written. Not on WebGPU; not
- * with layer.batch, outer_batch, workspace_limit, data_parallel or tensor_parallel. */
+ * has a B and a bias of its own. M and layer.groups are at most 2^31 - 1. What has M rows is one matrix
+ * [M, ...] of all groups: row i of group g is row (g > 0 ? offsets[g - 1] : 0) + i. Its batch_stride means
+ * nothing, but has to be 0 or more. What has none (B, d_b, bias, d_bias and their like) has a matrix or vector
+ * a group: batch_stride is from one group's matrix to the next (0: one B for all groups; not of d_b), and
+ * vectors are dense, [groups, N] or [groups, K]. `offsets` holds the end of each group, counted in rows of A:
+ * they do not decrease, and the last is at most M. Groups without rows cost nothing; their d_b and d_bias are
+ * 0, or what they were where they are added to. Rows from the last end on belong to no group: they are
+ * neither read nor written. The plan of a call is made once for all offsets; its workspace has room for any.
+ * EG_ERR_ARGUMENT where an end is wrong: on the CPU before anything is written. On CUDA offsets are in device
+ * memory, as all operands, and read by the kernels, so that a call waits for nothing and may be captured;
+ * what is wrong with them is said by the next eg_sync, eg_upload or eg_download, which waits. Until then
+ * results are not defined, but nothing outside of them is written. Not on WebGPU; not with layer.batch,
+ * outer_batch, workspace_limit, data_parallel or tensor_parallel. */
 typedef struct eg_offsets {
     void *data;    /* int32 [groups], as in eg_matrix; where layer.groups is given, and only there */
     size_t offset; /* bytes, a multiple of 4 */

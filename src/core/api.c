@@ -9,6 +9,7 @@
 #include "groups.h"
 #include "low_memory.h"
 #include "overlap.h"
+#include "compile_scratch.h"
 #include "text.h"
 #include "tune.h"
 #include "validate.h"
@@ -21,6 +22,7 @@ static void dispose(eg_context *context) {
     eg_host_free(context, context->features);
     eg_host_free(context, context->only_kernel);
     eg_cache_free(context, context->cache);
+    eg_host_free(context, context->caps.scratch);
     allocator.free(context, allocator.user);
 }
 
@@ -58,7 +60,8 @@ static eg_status open_context(const eg_backend_ops *ops, const eg_open_info *inf
         return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for a context of %zu bytes", sizeof *context);
     *context = (eg_context){.ops = ops, .allocator = allocator, .caps = {.backend = info->backend}};
     context->cache = eg_cache_make(context);
-    if (context->cache == NULL) {
+    context->caps.scratch = eg_host_alloc(context, sizeof *context->caps.scratch);
+    if (context->cache == NULL || context->caps.scratch == NULL) {
         dispose(context);
         return eg_fail(EG_ERR_OUT_OF_MEMORY, "no memory for the programs of a context's calls");
     }
@@ -285,11 +288,11 @@ static size_t limit_of(const eg_context *context, const eg_problem *problem, siz
 
 static eg_status run_chunks(eg_context *context, const eg_problem *problem, size_t limit,
                             const eg_workspace *given) {
-    eg_low_memory low;
+    eg_low_memory *low = &context->caps.scratch->low;
     eg_address workspace;
-    EG_TRY(eg_low_memory_find(context, problem, limit, &low));
-    EG_TRY(take_workspace(context, &low.problem, low.workspace, given, &workspace));
-    return eg_low_memory_run(context, &low, workspace.data, workspace.offset);
+    EG_TRY(eg_low_memory_find(context, problem, limit, low));
+    EG_TRY(take_workspace(context, &low->problem, low->workspace, given, &workspace));
+    return eg_low_memory_run(context, low, workspace.data, workspace.offset);
 }
 
 static eg_status run_groups(eg_context *context, const eg_problem *problem, const eg_workspace *given) {
@@ -338,11 +341,11 @@ eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backw
 
 static eg_status workspace_of(eg_context *context, const eg_problem *problem, size_t limit, size_t *bytes) {
     const eg_program *program;
-    eg_low_memory low;
     limit = limit_of(context, problem, limit);
     if (limit != 0) {
-        EG_TRY(eg_low_memory_find(context, problem, limit, &low));
-        *bytes = low.workspace;
+        eg_low_memory *low = &context->caps.scratch->low;
+        EG_TRY(eg_low_memory_find(context, problem, limit, low));
+        *bytes = low->workspace;
         return EG_OK;
     }
     if (goes_by_group(context, problem)) {
@@ -397,7 +400,7 @@ static eg_status print_programs(eg_context *context, const eg_problem *problem, 
 static eg_status print_plan(eg_context *context, const eg_problem *problem, size_t limit, char *text,
                             size_t capacity) {
     eg_text out = {text, capacity};
-    eg_low_memory low;
+    eg_low_memory *low = &context->caps.scratch->low;
     const eg_groups *groups;
     if (goes_by_group(context, problem)) {
         EG_TRY(eg_cache_find_groups(context, problem, &groups));
@@ -408,8 +411,8 @@ static eg_status print_plan(eg_context *context, const eg_problem *problem, size
         eg_put(&out, "%lld groups of %lld rows in all: ", (long long)problem->batch, (long long)problem->m);
     limit = limit_of(context, problem, limit);
     if (limit == 0) return print_programs(context, problem, &out);
-    EG_TRY(eg_low_memory_find(context, problem, limit, &low));
-    eg_low_memory_print(&low, &out);
+    EG_TRY(eg_low_memory_find(context, problem, limit, low));
+    eg_low_memory_print(low, &out);
     return EG_OK;
 }
 

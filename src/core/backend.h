@@ -5,6 +5,8 @@
 
 #include "program.h"
 
+typedef struct eg_compile_scratch eg_compile_scratch; /* compile_scratch.h */
+
 /* The capabilities of an open device: all that a program may depend on beside its operations. */
 struct eg_caps {
     eg_backend backend;
@@ -18,7 +20,9 @@ struct eg_caps {
     const char *only_kernel;  /* NULL, or the one kernel row that may be used */
     const eg_choice *choice;  /* NULL: the estimates' own */
     size_t caches;            /* bytes that the caches hold; 0: not known */
-    const void *detail;       /* the backend's own capabilities, if it needs more */
+    eg_compile_scratch
+        *scratch;       /* of the context; NULL, as for tests: what compiling needs is on the stack */
+    const void *detail; /* the backend's own capabilities, if it needs more */
 };
 
 typedef struct eg_groups eg_groups; /* groups.h */

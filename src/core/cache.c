@@ -7,6 +7,7 @@
 #include "distributed/collectives.h"
 #include "error.h"
 #include "groups.h"
+#include "compile_scratch.h"
 
 /* A layer of a network makes some five kinds of calls, and equal layers share them. */
 enum { PROGRAMS = 64, WAYS = 4, SETS = PROGRAMS / WAYS };
@@ -273,7 +274,9 @@ static kept_choice *find_choice(const eg_cache *cache, uint64_t hash) {
     return first;
 }
 
-static const eg_choice *choice_of(const eg_context *context, const eg_problem *problem) {
+/* Not inlined, as forget below: their callers have a signature of 12 KB on the stack already. */
+__attribute__((noinline)) static const eg_choice *choice_of(const eg_context *context,
+                                                            const eg_problem *problem) {
     if (!context->tunes || context->cache->choices == NULL) return NULL;
     signature key;
     sign_call(&key, context, problem, CHOICE, 0);
@@ -284,14 +287,14 @@ static const eg_choice *choice_of(const eg_context *context, const eg_problem *p
 /* A tensor-parallel call whose ranks gain nothing from overlap runs a program that has no groups: there is to
  * be room for that, too. */
 static eg_status compare_with_plain(const eg_caps *caps, const eg_problem *problem, eg_program *program) {
-    eg_problem plain = *problem;
-    eg_program other;
     if (program->list.row_groups == 1 || problem->exchange.streams) return EG_OK;
+    eg_problem plain = *problem;
+    eg_program *other = &caps->scratch->plain;
     plain.exchange.order = EG_COMM_ORDER_PLAIN;
-    eg_lower(&plain, &other.list);
-    EG_TRY(eg_compile(caps, &other));
-    if (other.workspace > program->workspace) program->workspace = other.workspace;
-    program->plain_time = other.plain_time;
+    eg_lower(&plain, &other->list);
+    EG_TRY(eg_compile(caps, other));
+    if (other->workspace > program->workspace) program->workspace = other->workspace;
+    program->plain_time = other->plain_time;
     program->overlaps = eg_collectives_overlap(program);
     return EG_OK;
 }
@@ -336,7 +339,7 @@ eg_status eg_cache_find(eg_context *context, const eg_problem *problem, bool ref
     return find_program(context, problem, NULL, refused, program);
 }
 
-static void forget(eg_context *context, const eg_problem *problem) {
+__attribute__((noinline)) static void forget(eg_context *context, const eg_problem *problem) {
     signature key;
     sign_call(&key, context, problem, RUN, 0);
     entry *seen = find_seen(context, &key);

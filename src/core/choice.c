@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "choice.h"
 
+#include "compile_scratch.h"
 #include "error.h"
 
 int eg_decisions_of(const eg_op_list *list) { return 2 + list->ops; }
@@ -28,9 +29,9 @@ size_t eg_room_of_choices(const eg_caps *caps, const eg_op_list *list) {
     for (int i = 0; i < eg_decisions_of(list); i++) {
         eg_choice choice = {0};
         uint8_t *rank = eg_decision_of(&choice, i).rank;
-        eg_program other;
-        for (*rank = 1; *rank < EG_RANKS && eg_compile_choice(caps, list, &choice, &other); ++*rank) {
-            if (other.workspace > most) most = other.workspace;
+        eg_program *other = &caps->scratch->ranked;
+        for (*rank = 1; *rank < EG_RANKS && eg_compile_choice(caps, list, &choice, other); ++*rank) {
+            if (other->workspace > most) most = other->workspace;
         }
     }
     return most;

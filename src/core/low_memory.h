@@ -39,6 +39,7 @@ typedef struct eg_low_memory {
     int64_t moved;             /* and lines of the others that leave the result's memory at once */
     eg_program program;        /* of the first chunk */
     eg_program part;           /* and of the workspace's part of the result */
+    eg_program other;          /* of the list at hand, neither of these: on the stack it would be too much */
     eg_packed packed;          /* right operands, where they are packed for several chunks */
     eg_region pack;            /* regions of the workspace: the pack, */
     eg_region sum[EG_MAX_OPS]; /* a result of 16 bits before it is rounded, by its operation, */

@@ -255,20 +255,23 @@ void eg_chunk_ops(const eg_low_memory *x, const eg_chunk *c, eg_begun begun, eg_
 
 /* ---- Lists of one operation --------------------------------------------------------------------- */
 
-static eg_op_list list_of(const eg_low_memory *x, const eg_op *op) {
-    return (eg_op_list){.backward = x->whole.backward,
-                        .m = op->rows,
-                        .n = op->cols,
-                        .batch = op->items,
-                        .dtype = x->whole.dtype,
-                        .compute = x->whole.compute,
-                        .math = x->whole.math,
-                        .ops = 1,
-                        .op[0] = *op};
+/* Written in place: a list is 22 KB, too much for copies on the stack. */
+static void list_of(const eg_low_memory *x, const eg_op *op, eg_op_list *list) {
+    memset(list, 0, sizeof *list);
+    list->backward = x->whole.backward;
+    list->m = op->rows;
+    list->n = op->cols;
+    list->batch = op->items;
+    list->dtype = x->whole.dtype;
+    list->compute = x->whole.compute;
+    list->math = x->whole.math;
+    list->ops = 1;
+    list->op[0] = *op;
 }
 
 /* Rows of the left operand, or columns of the right, by the other. */
-eg_op_list eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_result, eg_begun begun) {
+void eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_result, eg_begun begun,
+                   eg_op_list *list) {
     const int64_t first = in_result ? x->workspace_lines : 0,
                   count = in_result ? eg_result_lines(x) : x->workspace_lines;
     eg_op op = x->whole.op[x->in_result];
@@ -282,36 +285,37 @@ eg_op_list eg_chunk_part(const eg_low_memory *x, const eg_chunk *c, bool in_resu
         op.cols = count;
         op.right = some_cols(op.right, first, count);
     }
-    eg_op_list list = list_of(x, &op);
-    list.m = c->rows, list.k = op.rows, list.n = op.cols, list.batch = c->items;
-    return list;
+    list_of(x, &op, list);
+    list->m = c->rows, list->k = op.rows, list->n = op.cols, list->batch = c->items;
 }
 
-static eg_op_list copy_of(const eg_low_memory *x, int64_t items, eg_view from, eg_view to) {
+static void copy_of(const eg_low_memory *x, int64_t items, const eg_view *from, const eg_view *to,
+                    eg_op_list *list) {
     const eg_op op = {.kind = EG_COPY,
                       .items = items,
-                      .rows = to.rows,
-                      .cols = to.cols,
+                      .rows = to->rows,
+                      .cols = to->cols,
                       .summed = 1,
-                      .left = from,
-                      .out = to};
-    return list_of(x, &op);
+                      .left = *from,
+                      .out = *to};
+    list_of(x, &op, list);
 }
 
-eg_op_list eg_copy_sums(const eg_low_memory *x, int op, int64_t item, bool before) {
+void eg_copy_sums(const eg_low_memory *x, int op, int64_t item, bool before, eg_op_list *list) {
     const eg_view sums = workspace_sums(x, op);
     const int64_t items = eg_is_per_item(x, &x->whole.op[op]) ? eg_chunk_at(x, item, 0).items : 1;
     eg_view out = eg_workspace_part(x, op);
     shorten_batch(&out, items, x->problem.batch);
-    return before ? copy_of(x, items, out, sums) : copy_of(x, items, sums, out);
+    copy_of(x, items, before ? &out : &sums, before ? &sums : &out, list);
 }
 
-void eg_move_lines(const eg_low_memory *x, int64_t first, int64_t count, bool before, eg_op_list move[2]) {
+void eg_move_lines(const eg_low_memory *x, int64_t first, int64_t count, bool before, bool onward,
+                   eg_op_list *list) {
     const eg_view out = some_lines(result_part(x), first, count),
                   sums = some_lines(result_sums(x), first, count);
     const eg_view transit = dense_at(out, EG_TRANSIT, out.dtype);
-    move[0] = copy_of(x, 1, before ? out : sums, transit);
-    move[1] = copy_of(x, 1, transit, before ? sums : out);
+    if (onward) copy_of(x, 1, &transit, before ? &sums : &out, list);
+    if (!onward) copy_of(x, 1, before ? &out : &sums, &transit, list);
 }
 
 eg_problem eg_pack_of_items(const eg_low_memory *x, int64_t item) {

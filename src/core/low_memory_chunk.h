@@ -87,14 +87,16 @@ typedef enum eg_begun {
 void eg_chunk_ops(const eg_low_memory *call, const eg_chunk *chunk, eg_begun begun, eg_op_list *list);
 
 /* What a chunk adds to the sums in the result's memory, or to those in the workspace. */
-eg_op_list eg_chunk_part(const eg_low_memory *call, const eg_chunk *chunk, bool in_result, eg_begun begun);
+void eg_chunk_part(const eg_low_memory *call, const eg_chunk *chunk, bool in_result, eg_begun begun,
+                   eg_op_list *list);
 
 /* What a result holds before, to where it is added up; or the sum, rounded, to the result. */
-eg_op_list eg_copy_sums(const eg_low_memory *call, int op, int64_t item, bool before);
+void eg_copy_sums(const eg_low_memory *call, int op, int64_t item, bool before, eg_op_list *list);
 
 /* Lines of the part in the result's memory to their sums (`before`), or back: both are in one place, so they
- * go through the workspace, in the type of the result. */
-void eg_move_lines(const eg_low_memory *call, int64_t first, int64_t count, bool before, eg_op_list move[2]);
+ * go through the workspace, in the type of the result: to there, and then from there (`onward`). */
+void eg_move_lines(const eg_low_memory *call, int64_t first, int64_t count, bool before, bool onward,
+                   eg_op_list *list);
 
 /* B of the items that begin at `item`, as eg_pack_b has it. */
 eg_problem eg_pack_of_items(const eg_low_memory *call, int64_t item);

@@ -73,12 +73,6 @@ static eg_status take_room(const eg_caps *caps, eg_program *program, size_t *roo
     return EG_OK;
 }
 
-static eg_status take_list(const eg_caps *caps, const eg_op_list *list, size_t *room) {
-    eg_program program;
-    program.list = *list;
-    return take_room(caps, &program, room);
-}
-
 /* To overwrite sums and to add to them may take different kernels. */
 static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item, int64_t row, size_t *room) {
     const eg_chunk c = eg_chunk_at(x, item, row);
@@ -87,7 +81,7 @@ static eg_status take_chunk(const eg_caps *caps, eg_low_memory *x, int64_t item,
         eg_chunk_ops(x, &c, (eg_begun)begun, &x->program.list);
         EG_TRY(take_room(caps, &x->program, room));
         for (int i = 0; i < 2 && x->in_result != EG_NO_OP; i++) {
-            x->part.list = eg_chunk_part(x, &c, i == 0, (eg_begun)begun);
+            eg_chunk_part(x, &c, i == 0, (eg_begun)begun, &x->part.list);
             EG_TRY(take_room(caps, &x->part, room));
         }
     }
@@ -108,22 +102,24 @@ static eg_status take_chunks(const eg_caps *caps, eg_low_memory *x, size_t *room
     return take_chunk(caps, x, 0, 0, room);
 }
 
-static eg_status take_moves(const eg_caps *caps, const eg_low_memory *x, bool before, size_t *room) {
+static eg_status take_moves(const eg_caps *caps, eg_low_memory *x, bool before, size_t *room) {
     const int64_t lines = eg_result_lines(x), last = last_start(lines, x->moved);
-    eg_op_list move[4];
-    eg_move_lines(x, 0, eg_least(x->moved, lines), before, &move[0]);
-    eg_move_lines(x, last, lines - last, before, &move[2]);
-    for (int i = 0; i < 4; i++) EG_TRY(take_list(caps, &move[i], room));
+    for (int onward = 0; onward < 2; onward++) {
+        eg_move_lines(x, 0, eg_least(x->moved, lines), before, onward, &x->other.list);
+        EG_TRY(take_room(caps, &x->other, room));
+        eg_move_lines(x, last, lines - last, before, onward, &x->other.list);
+        EG_TRY(take_room(caps, &x->other, room));
+    }
     return EG_OK;
 }
 
 /* And what is done around the chunks. */
-static eg_status take_other_room(const eg_caps *caps, const eg_low_memory *x, size_t *room) {
+static eg_status take_other_room(const eg_caps *caps, eg_low_memory *x, size_t *room) {
     for (int i = 0; i < x->whole.ops; i++) {
         const eg_op *op = &x->whole.op[i];
         for (int before = op->accumulate; x->sum[i].bytes > 0 && before >= 0; before--) {
-            const eg_op_list copy = eg_copy_sums(x, i, 0, before);
-            EG_TRY(take_list(caps, &copy, room));
+            eg_copy_sums(x, i, 0, before, &x->other.list);
+            EG_TRY(take_room(caps, &x->other, room));
             if (i == x->in_result) EG_TRY(take_moves(caps, x, before, room));
         }
     }

@@ -47,6 +47,9 @@ static eg_status run_list(runner *r, const eg_op_list *list) {
     return eg_cache_run_list(r->context, list, &r->call);
 }
 
+/* Where each list is made that is run: a list is 22 KB, too much for the stack. */
+static eg_op_list *list_at_hand(const runner *r) { return &r->x->other.list; }
+
 static eg_status pack(runner *r, int64_t item) {
     const eg_problem b = eg_pack_of_items(r->x, item);
     r->x->packed.context = r->context;
@@ -61,10 +64,10 @@ static eg_status move_part(runner *r, bool before) {
     const int64_t lines = eg_result_lines(x), moves = eg_ceil_div(lines, x->moved);
     for (int64_t i = 0; i < moves; i++) {
         const int64_t first = (before ? i : moves - 1 - i) * x->moved;
-        eg_op_list move[2];
-        eg_move_lines(x, first, eg_least(x->moved, lines - first), before, move);
-        EG_TRY(run_list(r, &move[0]));
-        EG_TRY(run_list(r, &move[1]));
+        for (int onward = 0; onward < 2; onward++) {
+            eg_move_lines(x, first, eg_least(x->moved, lines - first), before, onward, list_at_hand(r));
+            EG_TRY(run_list(r, list_at_hand(r)));
+        }
     }
     return EG_OK;
 }
@@ -78,9 +81,9 @@ static eg_status copy_sums(runner *r, bool of_items, int64_t item, bool before) 
         if (x->sum[i].bytes == 0 || eg_is_per_item(x, op) != of_items || (before && !op->accumulate))
             continue;
         const bool split = i == x->in_result;
-        const eg_op_list copy = eg_copy_sums(x, i, item, before);
         if (split && !before) EG_TRY(move_part(r, false)); /* the others go where these were */
-        EG_TRY(run_list(r, &copy));
+        eg_copy_sums(x, i, item, before, list_at_hand(r));
+        EG_TRY(run_list(r, list_at_hand(r)));
         if (split && before) EG_TRY(move_part(r, true));
     }
     return EG_OK;
@@ -88,12 +91,12 @@ static eg_status copy_sums(runner *r, bool of_items, int64_t item, bool before) 
 
 static eg_status run_chunk(runner *r, const eg_chunk *c) {
     const eg_begun begun = c->row > 0 ? EG_BEGUN_ITEM : c->item > 0 ? EG_BEGUN_SHARED : EG_BEGUN_NOTHING;
-    eg_op_list list;
-    eg_chunk_ops(r->x, c, begun, &list);
-    if (list.ops > 0) EG_TRY(run_list(r, &list));
+    eg_op_list *list = list_at_hand(r);
+    eg_chunk_ops(r->x, c, begun, list);
+    if (list->ops > 0) EG_TRY(run_list(r, list));
     for (int part = 0; part < 2 && r->x->in_result != EG_NO_OP; part++) {
-        list = eg_chunk_part(r->x, c, part != 0, begun);
-        EG_TRY(run_list(r, &list));
+        eg_chunk_part(r->x, c, part != 0, begun, list);
+        EG_TRY(run_list(r, list));
     }
     return EG_OK;
 }

@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "distributed/collectives.h"
 #include "error.h"
+#include "compile_scratch.h"
 #include "text.h"
 
 /* ---- Compiling ---------------------------------------------------------------------------------- */
@@ -31,36 +32,50 @@ static bool place_buffers(eg_program *program) {
     return true;
 }
 
-/* Steps and regions are written as they are added; the rest is not cleared, which would take as long as the
- * choice of a kernel. */
-static eg_status compile(const eg_caps *caps, eg_program *program) {
+void eg_program_begin(eg_program *program) {
     program->steps = 0;
-    if (program->list.exchanged == INT64_MAX) return eg_too_large(&program->list);
-    program->workspace = (size_t)program->list.exchanged; /* comes first */
+    program->workspace = 0;
     program->overlaps = false;
     program->time = program->plain_time = 0;
     program->serial = 0;
     program->may_refuse = program->lacks = program->measured = false;
     memset(program->region, 0, sizeof program->region);
+    memset(program->buffer, 0, sizeof program->buffer);
     memset(program->detail, 0, sizeof program->detail);
+}
+
+static eg_status compile(const eg_caps *caps, eg_program *program) {
+    eg_program_begin(program);
+    if (program->list.exchanged == INT64_MAX) return eg_too_large(&program->list);
+    program->workspace = (size_t)program->list.exchanged; /* comes first */
     if (!place_buffers(program)) return eg_too_large(&program->list);
     EG_TRY(eg_backend_find(caps->backend)->compile(caps, program));
     if (program->list.exchanged > 0) eg_collectives_estimate(caps, program);
     return EG_OK;
 }
 
+static eg_status take_room_of(const eg_caps *caps, eg_program *program, eg_program *other) {
+    eg_caps any = *caps;
+    any.refused = true;
+    any.choice = NULL;
+    other->list = program->list;
+    EG_TRY(compile(&any, other));
+    if (other->workspace > program->workspace) program->workspace = other->workspace;
+    return EG_OK;
+}
+
+/* Not inlined: every caller would have a stack frame with room for a program. */
+__attribute__((noinline)) static eg_status take_room_on_stack(const eg_caps *caps, eg_program *program) {
+    eg_program other;
+    return take_room_of(caps, program, &other);
+}
+
 /* The workspace has room for the program that may take this one's place. */
 eg_status eg_compile(const eg_caps *caps, eg_program *program) {
     EG_TRY(compile(caps, program));
     if (!program->may_refuse) return EG_OK;
-    eg_caps any = *caps;
-    any.refused = true;
-    any.choice = NULL;
-    eg_program other;
-    other.list = program->list;
-    EG_TRY(compile(&any, &other));
-    if (other.workspace > program->workspace) program->workspace = other.workspace;
-    return EG_OK;
+    if (caps->scratch == NULL) return take_room_on_stack(caps, program);
+    return take_room_of(caps, program, &caps->scratch->refused);
 }
 
 eg_status eg_program_make(const eg_caps *caps, const eg_problem *problem, eg_program *program) {

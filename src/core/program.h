@@ -94,6 +94,10 @@ eg_status eg_compile(const eg_caps *caps, eg_program *program);
 /* Lowers and compiles. */
 eg_status eg_program_make(const eg_caps *caps, const eg_problem *problem, eg_program *program);
 
+/* Everything but the list as it is before the first step. Steps are cleared as they are added: all of them
+ * would take as long as the choice of a kernel. */
+void eg_program_begin(eg_program *program);
+
 /* For backends: a new step, cleared, of the operation; a new region at the end of the workspace, aligned to
  * `align` bytes (a power of two), of count * each elements: false where no memory could hold it. */
 eg_step *eg_add_step(eg_program *program, int op, const char *kernel);

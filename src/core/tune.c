@@ -39,14 +39,16 @@ static bool is_same(const eg_program *a, const eg_program *b) {
  * have had the caches since. Small ones would stay there in a network, too. */
 enum { SETS = 16, LINE = 256 };
 
+/* On the heap: it is more than 1 MB. */
 typedef struct trials {
     eg_context *context;
     const eg_program *program; /* of the estimates */
     eg_problem set[SETS];
+    eg_call call[SETS]; /* of the candidate that is recorded */
     int sets;
     eg_address workspace;
     void *memory; /* what the sets have for themselves */
-    candidate *candidate;
+    candidate candidate[CANDIDATES];
     int candidates;
 } trials;
 
@@ -144,9 +146,8 @@ static eg_status make_sets(trials *t, const eg_problem *problem) {
 /* ---- Trials --------------------------------------------------------------------------------------- */
 
 static eg_status record(trials *t, candidate *x) {
-    eg_call calls[SETS];
-    for (int i = 0; i < t->sets; i++) eg_cache_bind(&t->set[i], &x->program, t->workspace, &calls[i]);
-    EG_TRY(t->context->ops->record(t->context, &x->program, calls, t->sets, &x->recording));
+    for (int i = 0; i < t->sets; i++) eg_cache_bind(&t->set[i], &x->program, t->workspace, &t->call[i]);
+    EG_TRY(t->context->ops->record(t->context, &x->program, t->call, t->sets, &x->recording));
     x->is_out = x->recording == NULL;
     return EG_OK;
 }
@@ -251,25 +252,27 @@ static eg_status decide(trials *t, eg_choice *choice) {
     return EG_OK;
 }
 
-/* Where there is no memory for trials, or for more of them, what is chosen so far stays. */
 static eg_status try_all(trials *t, const eg_problem *problem, eg_choice *choice) {
-    const eg_message message = eg_message_get();
-    t->candidate = eg_host_alloc(t->context, CANDIDATES * sizeof *t->candidate);
-    eg_status status = t->candidate != NULL ? make_sets(t, problem) : EG_ERR_OUT_OF_MEMORY;
-    if (status == EG_OK) status = decide(t, choice);
-    if (status != EG_ERR_OUT_OF_MEMORY) return status;
-    eg_message_put(&message);
-    return EG_OK;
+    EG_TRY(make_sets(t, problem));
+    return decide(t, choice);
 }
 
+/* Where there is no memory for trials, or for more of them, what is chosen so far stays. */
 eg_status eg_tune(eg_context *context, const eg_problem *problem, eg_address workspace,
                   const eg_program **program) {
-    trials t = {.context = context, .program = *program, .workspace = workspace};
     eg_choice choice = {0};
     if (!context->ops->may_time(context)) return EG_OK;
-    const eg_status status = try_all(&t, problem, &choice);
-    eg_host_free(context, t.candidate);
-    if (t.memory != NULL) context->ops->free(context, t.memory);
-    if (status != EG_OK) return status;
+    const eg_message message = eg_message_get();
+    trials *t = eg_host_alloc(context, sizeof *t);
+    eg_status status = EG_ERR_OUT_OF_MEMORY;
+    if (t != NULL) {
+        t->context = context, t->program = *program, t->workspace = workspace;
+        t->memory = NULL;
+        status = try_all(t, problem, &choice);
+        if (t->memory != NULL) context->ops->free(context, t->memory);
+        eg_host_free(context, t);
+    }
+    if (status != EG_OK && status != EG_ERR_OUT_OF_MEMORY) return status;
+    if (status == EG_ERR_OUT_OF_MEMORY) eg_message_put(&message);
     return eg_cache_keep_choice(context, problem, &choice, program);
 }

@@ -265,17 +265,19 @@ static eg_status take_chain_up(const eg_backward_args *args, eg_problem *problem
     return eg_require(problem, EG_OP_D_UP_BELOW, "for chain_up");
 }
 
+/* Enumerators are looked at in calls that do not use them, too: a wrong one says that the struct was not
+ * cleared, or is another one. */
 static eg_status take_chain(const eg_backward_args *args, eg_problem *problem) {
     const eg_chain *chain = &args->chain;
+    EG_TRY(take_activation("chain.activation", chain->activation));
+    EG_TRY(eg_validate_enum("chain.source", (int)chain->source, EG_SOURCE_Y,
+                            "EG_SOURCE_PRE or EG_SOURCE_Y, or 0 without chain.saved"));
     if (chain->saved.data == NULL) {
         if (chain->d_bias.data == NULL) return EG_OK;
         return eg_fail(EG_ERR_ARGUMENT, "chain.d_bias is given without chain.saved; expected both");
     }
-    EG_TRY(take_activation("chain.activation", chain->activation));
-    if (chain->source != EG_SOURCE_PRE && chain->source != EG_SOURCE_Y) {
-        return eg_fail(EG_ERR_ARGUMENT, "chain.source is %d; expected EG_SOURCE_PRE or EG_SOURCE_Y",
-                       (int)chain->source);
-    }
+    if (chain->source == EG_SOURCE_RECOMPUTE)
+        return eg_fail(EG_ERR_ARGUMENT, "chain.source is 0; expected EG_SOURCE_PRE or EG_SOURCE_Y");
     if (chain->source == EG_SOURCE_Y) EG_TRY(check_from_y("chain.source", chain->activation));
     problem->below_activation = chain->activation;
     problem->below_source = chain->source;

@@ -30,15 +30,19 @@ static eg_status check_comm(const char *name, const eg_comm *comm) {
     return eg_fail(EG_ERR_ARGUMENT, "%s.comm.timeout is %g; expected seconds, or 0", name, comm->timeout);
 }
 
-/* What is added up is f64 in f64; else f32, or the 16 bits of the layer. */
-static eg_status take_sums(const char *name, eg_dtype sums, eg_problem *problem) {
-    const bool known = sums == EG_DTYPE_DEFAULT || sums == problem->compute || sums == problem->dtype;
-    problem->exchange.sums = sums == EG_DTYPE_DEFAULT ? problem->compute : sums;
-    if (known) return EG_OK;
+/* What is added up is f64 in f64; else f32, or the 16 bits of the layer. Without a comm there is no sum. */
+static eg_status check_sums(const char *name, eg_dtype sums, const eg_comm *comm, const eg_problem *problem) {
+    EG_TRY(eg_validate_enum(name, (int)sums, EG_BF16, "EG_DTYPE_DEFAULT, EG_F32, EG_F64, EG_F16 or EG_BF16"));
+    if (comm == NULL || sums == EG_DTYPE_DEFAULT || sums == problem->compute || sums == problem->dtype)
+        return EG_OK;
     const bool narrow = problem->dtype != problem->compute;
-    return eg_fail(EG_ERR_ARGUMENT, "%s.sums is %s; expected %s%s%s", name, eg_dtype_name(sums),
+    return eg_fail(EG_ERR_ARGUMENT, "%s is %s; expected %s%s%s", name, eg_dtype_name(sums),
                    eg_dtype_name(problem->compute), narrow ? " or the layer's, " : "",
                    narrow ? eg_dtype_name(problem->dtype) : "");
+}
+
+static eg_dtype sums_of(eg_dtype sums, const eg_problem *problem) {
+    return sums == EG_DTYPE_DEFAULT ? problem->compute : sums;
 }
 
 /* The operand is this rank's lines of the whole one. */
@@ -56,6 +60,7 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
                             "an EG_REDUCTION_ value"));
     EG_TRY(eg_validate_enum("data_parallel.sharding", (int)given->sharding, EG_SHARDING_LINES,
                             "an EG_SHARDING_ value"));
+    EG_TRY(check_sums("data_parallel.sums", given->sums, given->comm, problem));
     if (given->comm == NULL) return EG_OK;
     if (eg_is_tensor_parallel(problem))
         return eg_fail(EG_ERR_UNSUPPORTED,
@@ -68,11 +73,11 @@ eg_status eg_take_data_parallel(const eg_backward_args *args, eg_problem *proble
                                       .mean = given->reduction == EG_REDUCTION_MEAN,
                                       .sharded = given->sharding == EG_SHARDING_LINES,
                                       .d_b_by_columns = args->d_b.layout == EG_COL_MAJOR,
+                                      .sums = sums_of(given->sums, problem),
                                       .now = given->comm->now,
                                       .begun = given->comm->begun,
                                       .busy = given->comm->busy,
                                       .order = given->comm->order};
-    EG_TRY(take_sums("data_parallel", given->sums, problem));
     if (given->comm->ranks > 1) problem->comm = given->comm;
     if (problem->grouped)
         return eg_fail(EG_ERR_UNSUPPORTED,
@@ -114,11 +119,13 @@ static eg_status check_gathered(const eg_tensor_parallel *given) {
 
 eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit, eg_problem *problem) {
     EG_TRY(eg_validate_enum("tensor_parallel.split", (int)given->split, EG_SPLIT_ROWS, "an EG_SPLIT_ value"));
+    EG_TRY(check_sums("tensor_parallel.sums", given->sums, given->comm, problem));
     EG_TRY(check_gathered(given));
     if (given->comm == NULL) return EG_OK;
     EG_TRY(check_comm("tensor_parallel", given->comm));
     if (given->comm->ranks == 1 && given->gathered.data == NULL) return EG_OK;
     problem->exchange = (eg_exchange){.parallel = given->split == EG_SPLIT_ROWS ? EG_BY_ROWS : EG_BY_COLUMNS,
+                                      .sums = sums_of(given->sums, problem),
                                       .rank = given->comm->rank,
                                       .ranks = given->comm->ranks,
                                       .streams = given->comm->progress == NULL,
@@ -127,7 +134,6 @@ eg_status eg_take_tensor_parallel(const eg_tensor_parallel *given, size_t limit,
                                       .busy = given->comm->busy,
                                       .order = given->comm->order};
     problem->comm = given->comm;
-    EG_TRY(take_sums("tensor_parallel", given->sums, problem));
     if (problem->grouped)
         return eg_fail(EG_ERR_UNSUPPORTED,
                        "tensor_parallel.comm is given with layer.groups %lld; expected one process",

@@ -7,6 +7,7 @@
 #include "compile.h"
 #include "estimate.h"
 #include "core/error.h"
+#include "core/compile_scratch.h"
 #include "kernels.h"
 
 /* ---- Packs -------------------------------------------------------------------------------------- */
@@ -58,22 +59,36 @@ typedef struct trial {
     } sum[EG_MAX_OPS];
 } trial;
 
-static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, int threads, const eg_op_list *list,
-                    trial *to) {
-    eg_program program = {.list = *list};
+static void try_row_in(const eg_caps *caps, const eg_cpu_kernel *row, int threads, const eg_op_list *list,
+                       eg_program *program, trial *to) {
     *to = (trial){.time = HUGE_VAL};
-    put_b_in_rows(&program.list);
-    if (!eg_cpu_compile_for(caps, row, threads, &program)) return;
+    eg_program_begin(program);
+    program->list = *list;
+    put_b_in_rows(&program->list);
+    if (!eg_cpu_compile_for(caps, row, threads, program)) return;
     to->time = 0;
-    for (int i = 0; i < program.steps; i++) {
-        const eg_step *step = &program.step[i];
+    for (int i = 0; i < program->steps; i++) {
+        const eg_step *step = &program->step[i];
         to->time += step->microseconds;
         if (step->kind != EG_GEMM || step->op == EG_NO_OP) continue;
         const eg_cpu_streams streams = (eg_cpu_streams)eg_cpu_detail(step)->streams;
         /* outer products have the order of the tile loop */
         to->sum[step->op].streams = streams == EG_CPU_STREAMS_RESULT ? EG_CPU_STREAMS_NONE : streams;
-        to->sum[step->op].pass = eg_least(step->k_block, program.list.op[step->op].depth);
+        to->sum[step->op].pass = eg_least(step->k_block, program->list.op[step->op].depth);
     }
+}
+
+/* Not inlined: every caller would have a stack frame with room for a program. */
+__attribute__((noinline)) static void try_row_on_stack(const eg_caps *caps, const eg_cpu_kernel *row,
+                                                       int threads, const eg_op_list *list, trial *to) {
+    eg_program program;
+    try_row_in(caps, row, threads, list, &program, to);
+}
+
+static void try_row(const eg_caps *caps, const eg_cpu_kernel *row, int threads, const eg_op_list *list,
+                    trial *to) {
+    if (caps->scratch == NULL) try_row_on_stack(caps, row, threads, list, to);
+    if (caps->scratch != NULL) try_row_in(caps, row, threads, list, &caps->scratch->trial, to);
 }
 
 static bool has_same_bits(const trial *a, const trial *b, int ops) {

@@ -16,7 +16,7 @@ const char *eg_cpu_needs_text(uint32_t needs);
 void eg_cpu_model(char *name, size_t capacity);
 
 /* The work of a step that is not run at once: that of other groups goes with it, or of other steps. */
-enum { EG_CPU_JOB = 4096 };
+enum { EG_CPU_JOB = 2048 }; /* six of them are on the stack at once */
 typedef struct eg_cpu_part {
     void (*body)(void *arg, int64_t index, int thread);
     int64_t count;                              /* indices of the body; 0: nothing to do */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Packed operands of the caller: b as the right operand of its products. It is packed for the kernel that
  * takes any numbers, and once more for AMX where there is a row for it. */
+#include <string.h>
+
 #include "compile.h"
 #include "core/error.h"
 #include "cpu.h"
@@ -11,18 +13,21 @@
 #define OUTSIDE ((uint64_t)1 << 32)
 
 /* The product of a layer on this b that is one row high. */
-static eg_op_list layer_of(const eg_problem *p) {
+static void layer_of(const eg_problem *p, eg_op_list *list) {
     const int64_t items = eg_has_items(&p->operands[EG_OP_B]) ? p->batch : 1;
-    eg_op_list list = {.ops = 1, .dtype = p->dtype, .compute = p->compute, .math = p->math};
-    list.op[0] = (eg_op){.kind = EG_GEMM,
-                         .items = items,
-                         .rows = 1,
-                         .cols = p->n,
-                         .depth = p->k,
-                         .summed = 1,
-                         .left = {.rows = 1, .cols = p->k, .batch_stride = items > 1},
-                         .right = {.rows = p->k, .cols = p->n, .batch_stride = items > 1}};
-    return list;
+    memset(list, 0, sizeof *list); /* in place: it is 22 KB, too much for copies on the stack */
+    list->ops = 1;
+    list->dtype = p->dtype;
+    list->compute = p->compute;
+    list->math = p->math;
+    list->op[0] = (eg_op){.kind = EG_GEMM,
+                          .items = items,
+                          .rows = 1,
+                          .cols = p->n,
+                          .depth = p->k,
+                          .summed = 1,
+                          .left = {.rows = 1, .cols = p->k, .batch_stride = items > 1},
+                          .right = {.rows = p->k, .cols = p->n, .batch_stride = items > 1}};
 }
 
 static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_form *form, size_t *bytes) {
@@ -40,7 +45,8 @@ static bool add_form(const eg_problem *p, const eg_cpu_kernel *kernel, eg_cpu_fo
 /* A pack of no layer may still be read by one without rows. */
 eg_status eg_cpu_plan_pack(const eg_caps *caps, const eg_problem *problem, eg_packed *packed, size_t *bytes) {
     const eg_caps any = eg_cpu_caps_without_amx(caps);
-    const eg_op_list layer = layer_of(problem);
+    eg_op_list layer;
+    layer_of(problem, &layer);
     eg_cpu_forms *pack = (eg_cpu_forms *)packed->detail;
     const eg_cpu_kernel *const rows[EG_CPU_PACK_FORMS] = {eg_cpu_first_row(&any, &layer, false),
                                                           eg_cpu_first_row(caps, &layer, true)};
