@@ -219,6 +219,23 @@ static fixture *as_groups(fixture *f, void *offsets) {
     X(c_d_bias_dtype, (CHAIN(.source = EG_SOURCE_PRE), f->backward.chain.d_bias.dtype = EG_F64),             \
       "chain.d_bias.dtype", "f64", "expected the layer's")
 
+/* Of what a call does not use: there is no chain, and no communicator. */
+#define UNUSED_BACKWARD_RULES(X)                                                                             \
+    X(u_chain_source, f->backward.chain.source = (eg_source)3, "chain.source", "3", "EG_SOURCE_PRE")         \
+    X(u_chain_activation, f->backward.chain.activation = (eg_activation)-1, "chain.activation", "-1",        \
+      "EG_ACT_")                                                                                             \
+    X(u_reduction, f->backward.data_parallel.reduction = (eg_reduction)2, "data_parallel.reduction", "2",    \
+      "EG_REDUCTION_")                                                                                       \
+    X(u_sharding, f->backward.data_parallel.sharding = (eg_sharding)2, "data_parallel.sharding", "2",        \
+      "EG_SHARDING_")                                                                                        \
+    X(u_data_sums, f->backward.data_parallel.sums = (eg_dtype)5, "data_parallel.sums", "5", "EG_F32")        \
+    X(u_split, f->backward.tensor_parallel.split = (eg_split)2, "tensor_parallel.split", "2", "EG_SPLIT_")   \
+    X(u_tensor_sums, f->backward.tensor_parallel.sums = (eg_dtype)-1, "tensor_parallel.sums", "-1", "EG_F32")
+
+#define UNUSED_FORWARD_RULES(X)                                                                              \
+    X(v_split, f->forward.tensor_parallel.split = (eg_split)-1, "tensor_parallel.split", "-1", "EG_SPLIT_")  \
+    X(v_sums, f->forward.tensor_parallel.sums = (eg_dtype)5, "tensor_parallel.sums", "5", "EG_F32")
+
 #define GATED_RULES(X)                                                                                       \
     X(g_b_up_absent, f->backward.b_up.data = NULL, "b_up is absent", "NULL", "to recompute pre_up")          \
     X(g_b_up_ld, f->backward.b_up.ld = 2, "b_up.ld", "2", "expected at least 6")                             \
@@ -288,6 +305,8 @@ FORWARD_RULES(BEND)
 FORWARD_ADDRESS_RULES(BEND)
 BACKWARD_RULES(BEND)
 BACKWARD_ADDRESS_RULES(BEND)
+UNUSED_BACKWARD_RULES(BEND)
+UNUSED_FORWARD_RULES(BEND)
 GATED_RULES(BEND)
 GATED_FORWARD_RULES(BEND)
 EMPTY_RULES(BEND)
@@ -299,6 +318,8 @@ static const rule forward_rules[] = {FORWARD_RULES(ROW)};
 static const rule forward_address_rules[] = {FORWARD_ADDRESS_RULES(ROW)};
 static const rule backward_rules[] = {BACKWARD_RULES(ROW)};
 static const rule backward_address_rules[] = {BACKWARD_ADDRESS_RULES(ROW)};
+static const rule unused_backward_rules[] = {UNUSED_BACKWARD_RULES(ROW)};
+static const rule unused_forward_rules[] = {UNUSED_FORWARD_RULES(ROW)};
 static const rule gated_rules[] = {GATED_RULES(ROW)};
 static const rule gated_forward_rules[] = {GATED_FORWARD_RULES(ROW)};
 static const rule empty_rules[] = {EMPTY_RULES(ROW)};
@@ -377,6 +398,12 @@ static void rules_of_backward(void **state) {
     check_rules(backward_address_rules, LENGTH(backward_address_rules), as_it_is, true, false);
 }
 
+static void rules_of_what_is_not_used(void **state) {
+    (void)state;
+    check_rules(unused_forward_rules, LENGTH(unused_forward_rules), as_it_is, false, true);
+    check_rules(unused_backward_rules, LENGTH(unused_backward_rules), as_it_is, true, true);
+}
+
 static void rules_of_a_gated_unit(void **state) {
     (void)state;
     check_rules(gated_rules, LENGTH(gated_rules), as_gated_units, true, true);
@@ -393,7 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rules_of_the_layer),      cmocka_unit_test(rules_of_forward),
         cmocka_unit_test(rules_of_backward),       cmocka_unit_test(rules_of_a_gated_unit),
-        cmocka_unit_test(rules_of_an_empty_layer),
+        cmocka_unit_test(rules_of_an_empty_layer), cmocka_unit_test(rules_of_what_is_not_used),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

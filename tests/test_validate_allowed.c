@@ -219,6 +219,28 @@ static void in_place_in_other_words(void **state) {
     eg_close(context);
 }
 
+/* Values that an option has are allowed where the call does not use it; what is absent may hold anything. */
+static void what_is_not_used_may_be_set(void **state) {
+    (void)state;
+    eg_context *context = open_cpu(1);
+    fixture f;
+    fixture_make(&f, small_layer());
+    const eg_matrix absent = {
+        .offset = 3, .ld = -5, .batch_stride = -1, .layout = (eg_layout)9, .dtype = (eg_dtype)9};
+    f.forward.tensor_parallel =
+        (eg_tensor_parallel){.split = EG_SPLIT_ROWS, .sums = EG_F64, .gathered = absent};
+    f.backward.tensor_parallel = f.forward.tensor_parallel;
+    f.backward.data_parallel =
+        (eg_data_parallel){.reduction = EG_REDUCTION_MEAN, .sharding = EG_SHARDING_LINES, .sums = EG_F64};
+    f.backward.chain = (eg_chain){.saved = absent, .source = EG_SOURCE_Y, .activation = EG_ACT_MISH};
+    f.forward.residual = f.backward.residual = f.backward.chain_up.y = absent;
+    f.forward.workspace = f.backward.workspace = (eg_workspace){.offset = 1, .bytes = 1};
+    assert_ok(eg_forward(context, &f.layer, &f.forward));
+    assert_ok(eg_backward(context, &f.layer, &f.backward));
+    fixture_free(&f);
+    eg_close(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_shorter_struct_of_an_older_header_is_this_one),
@@ -229,6 +251,7 @@ int main(void) {
         cmocka_unit_test(no_output_meets_itself),
         cmocka_unit_test(sizes_end_at_2_to_the_60),
         cmocka_unit_test(in_place_in_other_words),
+        cmocka_unit_test(what_is_not_used_may_be_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
