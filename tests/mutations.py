@@ -268,6 +268,12 @@ MUTATIONS = [
     ("f64 to f16 rounds twice", "src/core/convert.c",
      "eg_f16_of_f32(eg_f32_odd_of_f64(x))", "eg_f16_of_f32((float)x)"),
     # Validation, plans, packs.
+    ("buffers of a conversion may overlap at an end", "src/core/convert.c", "src_bytes <= to - from", "src_bytes / 2 <= to - from"),
+    ("control characters stay in messages", "src/core/error.c", "    make_one_line(message.text);\n", ""),
+    ("what was expected is cut off", "src/core/error.c", "kept = end < room / 2 ? end : 0", "kept = end < 1 ? end : 0"),
+    ("names are printed as they come", "src/core/api.c", "eg_quote(context->only_kernel).text", "context->only_kernel"),
+    ("sums are not looked at without a comm", "src/core/validate_comm.c",
+     "    EG_TRY(eg_validate_enum(name, (int)sums, EG_BF16,", "    if (comm != NULL) EG_TRY(eg_validate_enum(name, (int)sums, EG_BF16,"),
     ("overlaps pass", "src/core/validate.c",
      "if (verdict != EG_APART) return", "if (verdict == EG_APART) return"),
     ("a leading dimension may be one too small", "src/core/validate_operand.c", "if (ld < least_ld) {", "if (ld + 1 < least_ld) {"),
