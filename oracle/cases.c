@@ -34,7 +34,8 @@ typedef enum deck {
     DECK_SCALE,
     DECK_LEVELS,
     DECK_GROUPS,
-    DECK_ROUTING
+    DECK_ROUTING,
+    DECK_TILES
 } deck;
 
 /* Card `index` of the endless sequence of shuffles of 0 .. count - 1. */
@@ -119,10 +120,17 @@ static int count_ungrouped(eg_dtype compute) {
     return count_plain(compute) + GATED_ROUNDS * make_gated_calls(compute, calls);
 }
 
-/* Grouped layers come last, every third of them gated. */
+/* Then grouped layers, every third of them gated. */
 enum { GROUPED_ROUNDS = 2, GATED_OF_GROUPED = 3 };
 
-int check_count(eg_dtype compute) { return count_ungrouped(compute) + GROUPED_ROUNDS * check_round(compute); }
+static int count_untiled(eg_dtype compute) {
+    return count_ungrouped(compute) + GROUPED_ROUNDS * check_round(compute);
+}
+
+/* Last come gated units of tiles: see make_tiled. */
+enum { TILED_WAYS = 4, TILED = 2 * TILED_WAYS * 6 };
+
+int check_count(eg_dtype compute) { return count_untiled(compute) + (compute == EG_F32 ? TILED : 0); }
 
 /* ---- Shapes ------------------------------------------------------------------------------------- */
 
@@ -404,8 +412,49 @@ static void deal_scale(int index, check_case *c) {
     if (scale < CHECK_SCALES) c->scale = check_scale(scale % kinds);
 }
 
+/* A gated unit of 16 bits, with results of some tiles of a matrix unit: more than one of 128 or 256 rows, of
+ * which the last is not full, in whole vectors of 16 bytes. So there are cases for kernels that take two products
+ * or two results at once: forward, without and with both pre; d_a, the sum of two products; and both gradients of
+ * a unit below. */
+static void make_tiled(int index, check_case *out) {
+    enum { FORWARD, SAVING, D_A, CHAIN };
+    static const int64_t sizes[][3] = {{140, 72, 136}, {300, 24, 72}, {260, 40, 200}, {520, 8, 104}};
+    const int way = index / 2 % TILED_WAYS, set = deal(DECK_TILES, index, 64);
+    const int64_t *const size = sizes[(index / 2 + index / 8) % 4];
+    const bool backward = way >= D_A;
+    check_case c = {.dtype = index % 2 == 0 ? EG_BF16 : EG_F16,
+                    .activation = (eg_activation)(index * 7 / 2 % ACTIVATIONS),
+                    .source = backward ? EG_SOURCE_PRE : EG_SOURCE_RECOMPUTE,
+                    .m = size[0],
+                    .k = size[backward ? 2 : 1],
+                    .n = size[backward ? 1 : 2],
+                    .batch = 1,
+                    .backward = backward,
+                    .gated = way != CHAIN,
+                    .aligned = true,
+                    .data = (check_data)(index % CHECK_DATAS),
+                    .seed = (uint64_t)index + 1};
+    if (way == SAVING) c.present = CHECK_BIT(CHECK_PRE) | CHECK_BIT(CHECK_PRE_UP);
+    if (way == D_A) c.present = CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_D_B_UP);
+    if (way == CHAIN) {
+        c.below_activation = c.activation, c.below_source = EG_SOURCE_PRE;
+        c.present = CHECK_BIT(CHECK_D_A) | CHECK_BIT(CHECK_BELOW);
+        deal_gated_below(set, &c);
+    }
+    if ((set & 4) != 0 && !backward) c.present |= CHECK_BIT(CHECK_BIAS) | CHECK_BIT(CHECK_BIAS_UP);
+    if ((set & 8) != 0) c.col_major = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    if ((set & 16) != 0) c.padded = ~0U;
+    if ((set & 32) != 0) c.offset = ~0U;
+    c.present |= check_needed(&c);
+    *out = c;
+}
+
 void check_make(eg_dtype compute, int index, check_case *out) {
     check_case calls[LARGEST_DECK];
+    if (index >= count_untiled(compute) && index < check_count(compute)) {
+        make_tiled(index - count_untiled(compute), out);
+        return;
+    }
     const bool grouped = index >= count_ungrouped(compute) && index < check_count(compute);
     const bool gated = grouped ? index % GATED_OF_GROUPED == 0 : index >= count_plain(compute);
     const int count = gated ? make_gated_calls(compute, calls) : make_calls(compute, calls);

@@ -14,6 +14,7 @@ typedef struct coverage {
     int scales[3], into[7], d_a_residual[8], limited_into[4];
     int groups[5], routings[CHECK_ROUTINGS][2]; /* groups: 1, 2, 3 to 5, 8, more than a wave has */
     int gated[5][ACTIVATIONS][3], gated_wanted[16], gated_below[4], made;
+    int tiles[2][4]; /* bf16 or f16: forward, with pre, d_a of a gated unit, a chain to one */
     int empty_m, empty_k, empty_n, ones, long_k, tall, wide_n, residual, save_pre, no_bias, unneeded_given;
     unsigned col_major, row_major, shared, batched, padded, gapped, interleaved,
         offset; /* operands seen so */
@@ -90,6 +91,18 @@ static void count_gated(coverage *all, const check_case *c) {
                           8 * has(c, CHECK_D_BIAS_UP)]++;
 }
 
+/* Results of 16 bits by rows, of whole vectors and more than one tile of 128 rows or, at times, of 256. */
+static void count_tiles(coverage *all, const check_case *c) {
+    const unsigned weights = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    const bool by_rows = (c->present & c->col_major & ~weights) == 0, chain = has(c, CHECK_BELOW_UP);
+    const bool whole = c->aligned && c->k % 8 == 0 && c->n % 8 == 0 && c->m > 128 && c->m % 128 != 0;
+    if (c->dtype < EG_F16 || !whole || !by_rows || c->batch > 1 || c->groups > 0 || c->limit != 0) return;
+    int *const tiles = all->tiles[c->dtype == EG_F16];
+    if (c->gated && !c->backward) tiles[has(c, CHECK_PRE)]++;
+    tiles[2] += c->gated && has(c, CHECK_D_A) && c->k > 64;
+    tiles[3] += chain && c->k > 64;
+}
+
 static void count_groups(coverage *all, const check_case *c) {
     const int groups = c->groups;
     if (groups == 0) return;
@@ -100,6 +113,7 @@ static void count_groups(coverage *all, const check_case *c) {
 
 static void count_case(coverage *all, const check_case *c) {
     count_gated(all, c);
+    count_tiles(all, c);
     count_groups(all, c);
     count_added(all, c);
     if (c->scale != 0) all->scales[c->gated ? 2 : c->backward]++;
@@ -185,6 +199,7 @@ static void check_coverage(eg_dtype compute) {
     }
     assert_each(all.gated_wanted, LENGTH(all.gated_wanted), "wanted outputs of a gated unit");
     assert_each(all.gated_below, LENGTH(all.gated_below), "gated unit below");
+    if (compute == EG_F32) assert_each(all.tiles[0], 2 * LENGTH(all.tiles[0]), "gated tiles");
     assert_each(all.groups, LENGTH(all.groups), "groups");
     assert_each(all.routings[0], 2 * LENGTH(all.routings), "routing");
     assert_true(all.made > 0);

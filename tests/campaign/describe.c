@@ -30,6 +30,7 @@ ASK(has_chain, campaign_has(&c->call, CHECK_BELOW))
 ASK(is_gated, c->call.gated)
 ASK(has_made_gradients, campaign_has(&c->call, CHECK_GRAD_UP))
 ASK(has_gated_chain, campaign_has(&c->call, CHECK_BELOW_UP))
+ASK(has_gated_tiles, is_gated(c) && c->call.aligned && c->call.groups == 0)
 ASK(is_packed, c->call.pack != CHECK_PACK_NONE)
 ASK(is_packed_f32, is_packed(c) && c->row == 0 && c->call.dtype == EG_F32 &&
                        c->call.math == EG_MATH_DEFAULT && c->call.m >= 64 && c->call.k >= 64 &&
@@ -97,6 +98,7 @@ static const struct {
     {"chain", has_chain},
     {"gated", is_gated},
     {"likewise, with gradients that a chain made", has_made_gradients},
+    {"gated, of tiles in whole vectors", has_gated_tiles},
     {"chain to a gated unit", has_gated_chain},
     {"packed b", is_packed},
     {"packed b, f32 from 64 cubed on, own choice", is_packed_f32},

@@ -16,10 +16,15 @@ typedef struct size_class {
     int64_t products; /* m * k * n * batch at most */
 } size_class;
 
-enum { TINY, SMALL, MIDDLE, LONG, SUMMED, TALL };
+enum { TINY, SMALL, MIDDLE, LONG, SUMMED, TALL, TILES };
 static const size_class classes[] = {
-    [TINY] = {6620, 24, 4000},    [SMALL] = {3080, 140, 60000},   [MIDDLE] = {150, 384, 6000000},
-    [LONG] = {48, 2100, 1000000}, [SUMMED] = {100, 320, 1000000}, [TALL] = {2, 20000, 200000000},
+    [TINY] = {6500, 24, 4000},
+    [SMALL] = {3080, 140, 60000},
+    [MIDDLE] = {150, 384, 6000000},
+    [LONG] = {48, 2100, 1000000},
+    [SUMMED] = {100, 320, 1000000},
+    [TALL] = {2, 20000, 200000000},
+    [TILES] = {120, 400, 400 * 48 * 240},
 };
 
 static int64_t between(oracle_random *random, int64_t least, int64_t most) {
@@ -104,6 +109,13 @@ static int draw_shape(oracle_random *random, check_case *c) {
         c->k = between(random, 200, 320);
         c->n = between(random, 8, 32);
     }
+    if (chosen == TILES) { /* more than one of a matrix unit, the last one not full; vectors of 16 bytes */
+        c->batch = 1;
+        c->m = between(random, 130, most);
+        c->k = 8 * between(random, 1, 6);
+        c->n = 8 * between(random, 9, 30);
+        if (campaign_chance(random, 50)) c->k = c->n, c->n = 8 * between(random, 1, 6);
+    }
     if (chosen == TALL) {
         c->batch = 1;
         c->m = between(random, most / 4, most);
@@ -132,6 +144,8 @@ static void draw_layer(oracle_random *random, int chosen, check_case *c) {
     c->nonfinite = (eg_nonfinite)oracle_random_below(random, 2);
     if (chosen == MIDDLE && campaign_chance(random, 50)) c->dtype = EG_F32, c->math = EG_MATH_DEFAULT;
     if (chosen == SUMMED && campaign_chance(random, 80))
+        c->dtype = campaign_chance(random, 50) ? EG_F16 : EG_BF16;
+    if (chosen == TILES && campaign_chance(random, 85))
         c->dtype = campaign_chance(random, 50) ? EG_F16 : EG_BF16;
     c->backward = campaign_chance(random, chosen == SUMMED ? 95 : 60);
     c->source = (eg_source)oracle_random_below(random, 3);
@@ -171,10 +185,10 @@ static void draw_gated_below(oracle_random *random, check_case *c) {
 
 /* Makes a gated unit of some layers, and of some below. The numbers are of a stream of their own: what else a
  * case has does not depend on them. */
-static void draw_gated(oracle_random *random, check_case *c) {
+static void draw_gated(oracle_random *random, int chosen, check_case *c) {
     const bool is_pre = campaign_has(c, CHECK_BELOW) && c->below_source == EG_SOURCE_PRE;
     if (is_pre && campaign_chance(random, 40)) draw_gated_below(random, c);
-    c->gated = !campaign_has(c, CHECK_RESIDUAL) && campaign_chance(random, 25);
+    c->gated = !campaign_has(c, CHECK_RESIDUAL) && campaign_chance(random, chosen == TILES ? 60 : 25);
     if (!c->gated) return;
     if (c->source == EG_SOURCE_Y) c->source = EG_SOURCE_PRE;
     draw_gated_operands(random, c);
@@ -272,6 +286,15 @@ static void draw_groups(oracle_random *random, check_case *c) {
     c->wide = (c->dtype == EG_F16 || c->dtype == EG_BF16) && campaign_chance(random, 50);
 }
 
+/* On 16 bytes and by rows, but for the weights: what kernels ask for that take both products of a gated unit. */
+static void lay_in_vectors(oracle_random *random, check_case *c) {
+    c->places = NULL;
+    c->aligned = true;
+    if (campaign_chance(random, 50)) c->col_major = CHECK_BIT(CHECK_B) | CHECK_BIT(CHECK_B_UP);
+    if (campaign_chance(random, 50)) c->padded = (unsigned)oracle_random_bits(random);
+    if (campaign_chance(random, 50)) c->offset = (unsigned)oracle_random_bits(random);
+}
+
 void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case *out) {
     memset(out, 0, sizeof *out);
     oracle_random random = {seed ^ (index + 1) * 0xd1342543de82ef95U};
@@ -281,7 +304,7 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     draw_layer(&random, chosen, c);
     draw_operands(&random, chosen == SUMMED, c);
     oracle_random gates = {~seed ^ (index + 1) * 0x9e3779b97f4a7c15U};
-    draw_gated(&gates, c);
+    draw_gated(&gates, chosen, c);
     oracle_random added = {seed ^ ~(index + 1) * 0x9e3779b97f4a7c15U};
     draw_added(&added, c);
     draw_scale(&added, c);
@@ -297,5 +320,9 @@ void campaign_make(uint64_t seed, uint64_t index, bool addresses, campaign_case 
     campaign_lay_out(&random, addresses, out);
     c->places = out->places;
     oracle_random groups = {~seed ^ ~(index + 1) * 0xd1342543de82ef95U};
-    draw_groups(&groups, c);
+    if (chosen == TILES) {
+        lay_in_vectors(&groups, c);
+    } else {
+        draw_groups(&groups, c);
+    }
 }
