@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """epigrad.torch on an NVIDIA device: values, streams, graphs, modules. By hand: no machine of the CI has one."""
 import copy
+import functools
 import subprocess
 import sys
 import threading
@@ -69,6 +70,113 @@ def test_gradcheck_and_opcheck():
     for name, save in [("gelu", "auto"), ("mish", "recompute"), ("tanh", "auto")]:
         assert torch.autograd.gradcheck(lambda *t: epigrad.torch.linear(*t, name, save=save), (x, w, bias))
         torch.library.opcheck(torch.ops.epigrad.linear.default, (x, w, bias, name, save == "auto", "default"))
+
+
+# ---- Gated units -----------------------------------------------------------------------------------
+
+def unit(dtype, m, k, n):
+    """x, w, w_up, bias, bias_up, and a gradient of y."""
+    x, w, bias, grad = tensors(dtype, m, k, n)
+    _, w_up, bias_up, _ = tensors(dtype, m + 1, k, n)  # of another seed
+    return (x, w, w_up, bias, bias_up), grad
+
+
+def their_unit(name, x, w, w_up, bias=None, bias_up=None):
+    return ACT[name](F.linear(x, w, bias)) * F.linear(x, w_up, bias_up)
+
+
+def with_gradients(function, inputs, grad):
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    y = function(*inputs)
+    return y.detach(), *torch.autograd.grad(y, inputs, grad)
+
+
+def gated_reference(name, inputs, grad):
+    """y and the five gradients in double precision, of the rounded operands."""
+    return with_gradients(lambda *t: their_unit(name, *t), [t.double() for t in inputs], grad.double())
+
+
+GATED = "y", "d_x", "d_w", "d_w_up", "d_bias", "d_bias_up"
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("save", ["auto", "recompute"])
+def test_gated_values(dtype, save):
+    # A row, sizes that no vector divides, and those that kernels for both halves take: the last row tile is not full.
+    for name in ("silu", "gelu", "sigmoid", "none"):
+        for m, k, n in [(1, 64, 96), (37, 65, 33), (300, 512, 384), (520, 256, 1024)]:
+            inputs, grad = unit(dtype, m, k, n)
+            gated = functools.partial(epigrad.torch.gated_linear, activation=name, save=save)
+            results = with_gradients(gated, inputs, grad)
+            for what, got, wanted in zip(GATED, results, gated_reference(name, inputs, grad)):
+                same(got, wanted, dtype, f"{name} {m}x{k}x{n} {what}")
+
+
+def test_gated_without_a_bias():
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs, grad = unit(dtype, 130, 128, 256)
+        results = with_gradients(epigrad.torch.gated_linear, inputs[:3], grad)
+        for what, got, wanted in zip(GATED, results, gated_reference("silu", inputs[:3], grad)):
+            same(got, wanted, dtype, what)
+
+
+@pytest.mark.parametrize("gate, up", [(slice(0, 256), slice(256, None)), (slice(0, None, 2), slice(1, None, 2))])
+def test_gated_views_of_one_weight(gate, up):
+    """Both halves lie in one tensor, one below the other or row by row."""
+    (x, w, w_up, _, _), grad = unit(torch.bfloat16, 200, 128, 256)
+    both = torch.empty(512, 128, device="cuda", dtype=torch.bfloat16)
+    both[gate], both[up] = w, w_up
+    gated = lambda x, both: epigrad.torch.gated_linear(x, both[gate], both[up])
+    y, d_x, d_both = with_gradients(gated, (x, both), grad)
+    wanted = gated_reference("silu", (x, w, w_up), grad)
+    for what, got, expected in zip(GATED, (y, d_x, d_both[gate], d_both[up]), wanted):
+        same(got, expected, torch.bfloat16, what)
+
+
+def test_gated_gradcheck_and_opcheck():
+    (x, w, w_up, bias, bias_up), _ = unit(torch.float64, 3, 7, 5)
+    inputs = [t.requires_grad_() for t in (x, w, w_up, bias, bias_up)]
+    for name, save in [("silu", "auto"), ("gelu", "recompute")]:
+        gated = functools.partial(epigrad.torch.gated_linear, activation=name, save=save)
+        assert torch.autograd.gradcheck(gated, inputs)
+        torch.library.opcheck(torch.ops.epigrad.gated_linear.default,
+                              (x, w, bias, w_up, bias_up, name, save == "auto", "default"))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("bias", [True, False])
+def test_gated_module(dtype, bias):
+    torch.manual_seed(0)
+    block = epigrad.torch.GatedMLP(128, 320, bias=bias, device="cuda", dtype=dtype)
+    names, parameters = zip(*block.named_parameters())
+    x, _, _, grad = tensors(dtype, 260, 128, 128)
+
+    def theirs(x, *values):
+        of = dict(zip(names, values))
+        y = their_unit("silu", x, of["gate_proj.weight"], of["up_proj.weight"], of.get("gate_proj.bias"),
+                       of.get("up_proj.bias"))
+        return F.linear(y, of["down_proj.weight"], of.get("down_proj.bias"))
+
+    x.requires_grad_()
+    y = block(x)
+    results = y.detach(), *torch.autograd.grad(y, (x, *parameters), grad)
+    wanted = with_gradients(theirs, [t.double() for t in (x, *parameters)], grad.double())
+    for what, got, expected in zip(("y", "d_x", *names), results, wanted):
+        same(got, expected, dtype, what)
+
+
+def test_gated_capture():
+    """Replayed with other numbers in the same memory."""
+    inputs, grad = unit(torch.bfloat16, 512, 256, 512)
+    static = [t.clone() for t in (*inputs, grad)]
+    run = lambda *t: with_gradients(epigrad.torch.gated_linear, t[:5], t[5])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        results = run(*static)
+    others = [t + 0.25 for t in (*inputs, grad)]
+    wanted = gated_reference("silu", others[:5], others[5])
+    for what, got, expected in zip(GATED, replayed(graph, static, others, results), wanted):
+        same(got, expected, torch.bfloat16, what)
 
 
 # ---- Streams ---------------------------------------------------------------------------------------
