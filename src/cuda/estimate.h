@@ -74,7 +74,8 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_STREAMED_F64_8,
     EG_CUDA_KIND_ODD_8, /* of 16 bits, of lines that begin anywhere */
     EG_CUDA_KIND_ODD_16,
-    EG_CUDA_KIND_TALL,      /* short rows */
+    EG_CUDA_KIND_TALL,      /* short rows, */
+    EG_CUDA_KIND_TALL_F32,  /* on the FMA units */
     EG_CUDA_KIND_OUTER,     /* few outer products, */
     EG_CUDA_KIND_OUTER_ADD, /* that are added to what is there */
     EG_CUDA_KIND_OUTER_ADD_F64,

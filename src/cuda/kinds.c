@@ -93,7 +93,8 @@ eg_cuda_kind eg_cuda_kind_of(const eg_cuda_kernel *row) {
         break;
     }
     if (row->kind == EG_COPY) return EG_CUDA_KIND_PAD;
-    if ((row->takes & EG_CUDA_TALL) != 0) return EG_CUDA_KIND_TALL;
+    if ((row->takes & EG_CUDA_TALL) != 0)
+        return by_type(row, EG_CUDA_KIND_TALL, EG_CUDA_KIND_TALL_F32, EG_CUDA_KIND_TALL_F32);
     if ((row->takes & EG_CUDA_SHALLOW) != 0)
         return (row->takes & EG_CUDA_NO_ADD) != 0
                    ? EG_CUDA_KIND_OUTER

@@ -243,8 +243,8 @@
     FEW_F64(nt, 4, 16, 8, 16)                                                                                \
     FEW_F64(nt, 4, 64, 2, 16)
 
-/* Short rows: kernels/tall.cuh. */
-#define TALL(type, storage)                                                                                  \
+/* Short rows: kernels/tall.cuh, tall_fma.cuh. */
+#define TALL(type, storage, also)                                                                            \
     {.name = "tall_" #type "_32x64",                                                                         \
      .kind = EG_GEMM,                                                                                        \
      .family = EG_CUDA_STRIDED,                                                                              \
@@ -252,7 +252,7 @@
      .dtype = storage,                                                                                       \
      .needs = EG_CUDA_SM80,                                                                                  \
      .epilogues = EVERYTHING,                                                                                \
-     .takes = EG_CUDA_MATRIX_UNIT | EG_CUDA_NO_REDUCTION | EG_CUDA_TALL | EG_CUDA_NO_ADD,                    \
+     .takes = EG_CUDA_NO_REDUCTION | EG_CUDA_TALL | EG_CUDA_NO_ADD | (also),                                 \
      .tile_rows = EG_TALL_ROWS,                                                                              \
      .tile_cols = EG_TALL_COLS,                                                                              \
      .k_block = 16,                                                                                          \
@@ -419,11 +419,12 @@ static const eg_cuda_kernel rows[] = {
         FEW_FMA SMALL_ALL("mma_bf16", EG_BF16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
             SMALL_ALL("mma_f16", EG_F16, EG_F32, 2, EG_CUDA_MATRIX_UNIT)
                 SMALL_ALL("fma_f32", EG_F32, EG_F32, 4, 0) SMALL_FEW("fma_f64", EG_F64, EG_F64, 8, 0)
-                    TALL(bf16, EG_BF16) TALL(f16, EG_F16) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
-                        OUTER("outer_add", f32, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
-                            MAP_Y(bf16, EG_BF16, EG_F32, 8, 1) MAP_Y(f16, EG_F16, EG_F32, 8, 1)
-                                MAP_Y(f32, EG_F32, EG_F32, 4, EG_MAP_Y_F32_VECTORS)
-                                    MAP_Y(f64, EG_F64, EG_F64, 2, 1)
+                    TALL(bf16, EG_BF16, EG_CUDA_MATRIX_UNIT) TALL(f16, EG_F16, EG_CUDA_MATRIX_UNIT)
+                        TALL(f32, EG_F32, 0) OUTER("outer", f32, EG_F32, 64, EG_CUDA_NO_ADD)
+                            OUTER("outer_add", f32, EG_F32, 32, 0) OUTER("outer_add", f64, EG_F64, 32, 0)
+                                MAP_Y(bf16, EG_BF16, EG_F32, 8, 1) MAP_Y(f16, EG_F16, EG_F32, 8, 1)
+                                    MAP_Y(f32, EG_F32, EG_F32, 4, EG_MAP_Y_F32_VECTORS)
+                                        MAP_Y(f64, EG_F64, EG_F64, 2, 1)
     /* 16-bit, f32 and f64 layers of any strides. */
     {.name = "mma_bf16_128x128",
      .kind = EG_GEMM,

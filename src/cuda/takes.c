@@ -145,9 +145,21 @@ static bool is_of_pairs(const eg_cuda_matrix *x, int64_t items) {
     return x->data == 0 || (x->col_stride == 1 && is_span(x, items, 0, 0));
 }
 
+/* f32 is read number by number, so that lines may begin anywhere. The library makes a product that nothing is
+ * applied to in less time. */
+static bool is_tall_f32(const eg_cuda_gemm *x) {
+    const eg_cuda_matrix *const right = &x->right, *const in = &x->in;
+    const bool is_applied = x->activation != EG_ACT_NONE || in->data != 0;
+    return is_applied && x->depth > 0 && x->depth <= EG_TALL_F32_TERMS && x->cols <= EG_TALL_COLS &&
+           x->left.col_stride == 1 && (right->row_stride == 1 || right->col_stride == 1) &&
+           (in->data == 0 || (in->dtype == EG_F32 && in->col_stride == 1)) &&
+           is_of_pairs(&x->out, x->items) && is_of_pairs(&x->second, x->items);
+}
+
 static bool is_tall(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
     const eg_cuda_matrix *const right = &x->right, *const in = &x->in;
     const bool by_term = right->row_stride == 1;
+    if (row->dtype == EG_F32) return is_tall_f32(x);
     if (x->depth == 0 || x->depth > EG_TALL_PITCH || x->cols > EG_TALL_COLS) return false;
     if (x->left.col_stride != 1 || !is_span(&x->left, x->items, x->left.row_stride, EG_TALL_PITCH))
         return false;

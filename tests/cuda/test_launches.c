@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE
 #include "host.h"
 
-enum { CALLS = 1500, PLAN = 16384 };
+enum { CALLS = 4000, PLAN = 16384 };
 
 /* ---- A plan's launches -------------------------------------------------------------------------- */
 

@@ -15,14 +15,10 @@
 #ifndef EG_CUDA_TALL_CUH
 #define EG_CUDA_TALL_CUH
 
-#include "../skinny.h"
-#include "epilogue.cuh"
-#include "order.cuh"
-#include "vector_epilogue.cuh"
+#include "tall_tile.cuh"
 
 enum {
     EG_TALL_STEPS = EG_TALL_PITCH / 16,
-    EG_TALL_LD = EG_TALL_COLS + 8, /* of the finished tile */
     EG_TALL_LEFT = EG_TALL_ROWS * EG_TALL_PITCH * 2 + 16,
     EG_TALL_RIGHT = EG_TALL_PITCH * EG_TALL_COLS * 2 + 16
 };
@@ -127,89 +123,21 @@ EG_DEVICE void eg_tall_products(const eg_cuda_gemm &p, const eg_tall_memory &mem
     }
 }
 
-/* A thread's results: columns `col` and the next, and eight further; rows `row` and eight below. In the order
- * of the accumulators. */
-struct eg_tall_eight {
-    typedef float real;
-    enum { COUNT = 8 };
-};
+/* As the accumulators lie: columns `col` and the next, and eight further; rows `row` and eight below. */
 struct eg_tall_place {
     int row, col;
     __device__ int row_of(int pair) const { return row + pair % 2 * 8; }
     __device__ int col_of(int pair) const { return col + pair / 2 * 8; }
 };
 
-/* Pairs, in one word where rows begin on one. */
-EG_DEVICE void eg_tall_put(const eg_cuda_matrix &x, const eg_dense_tile &tile, int cols,
-                           const eg_tall_place &at, const float (&v)[8]) {
-    const int64_t begin = tile.item * x.item_stride + tile.row * x.row_stride;
-    const bool words = x.row_stride % 2 == 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int there = cols - at.col_of(i);
-        const int64_t index = begin + at.row_of(i) * x.row_stride + at.col_of(i);
-        if (at.row_of(i) >= tile.rows || there <= 0) continue;
-        if (there == 1 || !words) {
-            eg_store(x, index, v[i * 2]);
-            if (there > 1) eg_store(x, index + 1, v[i * 2 + 1]);
-        } else if (x.dtype == EG_F32) {
-            *(float2 *)((float *)x.data + index) = make_float2(v[i * 2], v[i * 2 + 1]);
-        } else {
-            *(uint32_t *)((uint16_t *)x.data + index) = x.dtype == EG_BF16
-                                                            ? eg_round_bf16x2(v[i * 2], v[i * 2 + 1])
-                                                            : eg_round_f16x2(v[i * 2], v[i * 2 + 1]);
-        }
-    }
-}
-
-/* v: accumulators, then what is summed over the columns. */
 template <bool BF16>
-EG_DEVICE void eg_tall_finish(const eg_cuda_gemm &p, const eg_dense_tile &tile, const eg_tall_memory &memory,
-                              const eg_tall_place &at, float (&v)[8]) {
-    const int cols = (int)p.cols, pitch = (int)p.in.row_stride;
-    const float scale = (float)p.scale;
-    float in[8] = {};
+EG_DEVICE void eg_tall_read(const unsigned char *from, int pitch, const eg_tall_place &at, float (&in)[8]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 bias = *(const float2 *)&memory.bias[at.col_of(i)];
-        v[i * 2] = v[i * 2] * scale + bias.x, v[i * 2 + 1] = v[i * 2 + 1] * scale + bias.y;
+        const uint32_t two = eg_tall_pair(from, at.row_of(i) * pitch + at.col_of(i));
+        in[i * 2] = BF16 ? eg_widen_bf16(two & 0xffffU) : eg_widen_f16((uint16_t)two);
+        in[i * 2 + 1] = BF16 ? __uint_as_float(two & 0xffff0000U) : eg_widen_f16((uint16_t)(two >> 16));
     }
-    if (p.in.data != 0) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t two =
-                eg_tall_pair((const unsigned char *)memory.in, at.row_of(i) * pitch + at.col_of(i));
-            in[i * 2] = BF16 ? eg_widen_bf16(two & 0xffffU) : eg_widen_f16((uint16_t)two);
-            in[i * 2 + 1] = BF16 ? __uint_as_float(two & 0xffff0000U) : eg_widen_f16((uint16_t)(two >> 16));
-        }
-    }
-    if (p.second.data != 0) eg_tall_put(p.second, tile, cols, at, v);
-    eg_with_terms<eg_tall_eight>(p, [&](const auto &terms) EG_INLINE { terms(v, in); });
-    if (p.out.data != 0) eg_tall_put(p.out, tile, cols, at, v);
-}
-
-/* Rows outside are 0 in the sums. */
-EG_DEVICE void eg_tall_sum(const eg_cuda_gemm &p, const eg_dense_tile &tile, eg_tall_memory &memory,
-                           const eg_tall_place &at, const float (&v)[8]) {
-    __syncthreads(); /* the operands have been read */
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const bool there = at.row_of(i) < tile.rows;
-        *(float2 *)&memory.tile[at.row_of(i) * EG_TALL_LD + at.col_of(i)] =
-            make_float2(there ? v[i * 2] : 0, there ? v[i * 2 + 1] : 0);
-    }
-    __syncthreads();
-    eg_sum_columns<float, EG_TALL_ROWS, EG_TALL_COLS, EG_TALL_LD, EG_TALL_THREADS>(p, tile, memory.tile);
-}
-
-/* The columns are those of one tile. */
-EG_DEVICE eg_dense_tile eg_tall_tile(const eg_cuda_gemm &p, int64_t index) {
-    eg_dense_tile at{};
-    at.item = p.items == 1 ? 0 : index / p.chunks;
-    at.row = (index - at.item * p.chunks) * EG_TALL_ROWS;
-    at.rows = (int32_t)min(p.rows - at.row, (int64_t)EG_TALL_ROWS);
-    at.depth = p.depth;
-    return at;
 }
 
 template <bool BF16> EG_DEVICE void eg_tall_run(const eg_cuda_gemm &p) {
@@ -233,22 +161,19 @@ template <bool BF16> EG_DEVICE void eg_tall_run(const eg_cuda_gemm &p) {
         if (p.in.data != 0)
             eg_tall_copy(memory.in, p.in.data + (at.item * p.in.item_stride + at.row * p.in.row_stride) * 2,
                          (int)((at.rows - 1) * p.in.row_stride + p.cols) * 2);
-        if ((int)threadIdx.x < EG_TALL_COLS) {
-            float bias = 0;
-            if (p.bias.data != 0 && (int)threadIdx.x < p.cols)
-                eg_load(p.bias, eg_index(p.bias, at.item, 0, (int)threadIdx.x), bias);
-            memory.bias[threadIdx.x] = bias;
-        }
+        eg_tall_load_bias(p, at, memory.bias);
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncthreads();
         eg_tall_arrange(p, memory);
         __syncthreads();
-        float v[8] = {};
+        float v[8] = {}, in[8] = {};
         if (warp_col < p.cols) {
             eg_tall_products<BF16>(p, memory, warp_row, warp_col, v);
-            eg_tall_finish<BF16>(p, at, memory, place, v);
+            if (p.in.data != 0)
+                eg_tall_read<BF16>((const unsigned char *)memory.in, (int)p.in.row_stride, place, in);
+            eg_tall_finish(p, at, memory.bias, place, in, v);
         }
-        if (p.sums != 0) eg_tall_sum(p, at, memory, place, v);
+        if (p.sums != 0) eg_tall_sum(p, at, memory.tile, place, v);
         __syncthreads();
     }
 }
