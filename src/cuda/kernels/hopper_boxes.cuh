@@ -91,6 +91,27 @@ EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to,
     __syncwarp(); /* the box has been read */
 }
 
+/* Stores the first `cols` columns of a box, whole vectors of 16 bytes, of the first of 16 rows, up to row
+ * `rows`: what TMA could store, but for the rows after these. By a warp, all vectors at once. */
+template <typename T>
+EG_DEVICE void eg_store_vectors(const eg_cuda_matrix &to, uint32_t box, int cols, int item, int row, int rows,
+                                int col) {
+    constexpr int VECTOR = 16 / (int)sizeof(T), VECTORS = 16 * 8 / 32; /* of a lane */
+    uint4 v[VECTORS];
+    const int lane = (int)(threadIdx.x % 32), at = lane % 8 * VECTOR;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int line = lane / 8 + i * 4;
+        v[i] = eg_load_vector(box + line * 128 + ((lane ^ line) & 7) * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        const int line = row + lane / 8 + i * 4;
+        if (line < rows && at < cols) *(uint4 *)((T *)to.data + eg_index(to, item, line, col + at)) = v[i];
+    }
+    __syncwarp(); /* the box has been read */
+}
+
 /* ---- The TMA boxes of a warp --------------------------------------------------------------------------- */
 
 /* A number that is kept in a register, where the compiler would rather make it again for each use: a warp has
@@ -205,10 +226,13 @@ template <class K> struct eg_boxes {
                               const eg_cuda_matrix &to, eg_box_address from, int row, int right,
                               bool adds) const {
         const bool partial = K::GROUPED && row + 16 > end; /* the rows after it are of the next group */
-        const int by_tma = partial ? 0 : p.tma_cols - (col + right), wide = 128 / (int)sizeof(T);
-        if (by_tma < wide)
-            eg_store_columns<T>(p.gemm, to, from.box, max(by_tma, 0), matrix(), row, rows(p.gemm),
-                                col + right, adds);
+        const int wide = 128 / (int)sizeof(T), by_tma = p.tma_cols - (col + right),
+                  in_vectors = partial && adds ? 0 : min(max(by_tma, 0), wide);
+        if (partial && in_vectors > 0)
+            eg_store_vectors<T>(to, from.box, in_vectors, matrix(), row, rows(p.gemm), col + right);
+        if (in_vectors < wide)
+            eg_store_columns<T>(p.gemm, to, from.box, in_vectors, matrix(), row, rows(p.gemm), col + right,
+                                adds);
         if (p.tma_cols > 0 && !partial && elected()) store<T>(tensor_map, from, row, right, adds);
     }
     /* By one lane. */
