@@ -61,7 +61,6 @@ function(epigrad_cuda target)
   set(to ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${to})
   file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${from}/kernels ${from}/kernels/*.cu)
-  file(GLOB headers CONFIGURE_DEPENDS ${from}/kernels/*.cuh)
   set(fatbins)
   set(table)
   set(entries)
@@ -74,8 +73,8 @@ function(epigrad_cuda target)
       add_custom_command(OUTPUT ${to}/${name}.fatbin ${to}/${name}.entries
         COMMAND ${CMAKE_COMMAND} "-DNVCC=${EPIGRAD_NVCC}" "-DOPTIONS=${options}" -DFROM=${from}/kernels/${kernel} -DTO=${to}/${name}
                 -P ${script}
-        DEPENDS ${from}/kernels/${kernel} ${headers} ${from}/cluster.h ${from}/groups.h ${from}/depth_groups.h ${from}/few_rows.h ${from}/gated.h ${from}/kernels.h ${from}/layout.h ${from}/left_sums.h ${from}/map_y.h ${from}/pair.h ${from}/skinny.h ${from}/stamps.h
-                ${PROJECT_SOURCE_DIR}/include/epigrad/epigrad.h ${PROJECT_SOURCE_DIR}/include/epigrad/activation.h ${script}
+        DEPENDS ${from}/kernels/${kernel} ${script}
+        DEPFILE ${to}/${name}.d
         COMMENT "nvcc ${kernel}" VERBATIM)
       list(APPEND fatbins ${to}/${name}.fatbin ${to}/${name}.entries)
       string(APPEND table " X(${name})")

@@ -2,9 +2,9 @@
 # cmake -DNVCC=... -DOPTIONS=... -DFROM=FILE.cu -DTO=FOLDER/FILE -P EpigradFatbin.cmake
 #
 # Makes TO.fatbin, and TO.entries: a row EG_ENTRY(FILE, KERNEL) for each kernel that ptxas compiled. By these kernels.c
-# knows which file to load for a kernel, so that a process loads no others.
+# knows which file to load for a kernel, so that a process loads no others. TO.d names the headers that were read.
 get_filename_component(name ${TO} NAME)
-execute_process(COMMAND ${NVCC} ${OPTIONS} -Xptxas -v -fatbin -o ${TO}.fatbin ${FROM}
+execute_process(COMMAND ${NVCC} ${OPTIONS} -Xptxas -v -MD -MF ${TO}.d -MT ${TO}.fatbin -fatbin -o ${TO}.fatbin ${FROM}
                 ERROR_VARIABLE text OUTPUT_VARIABLE out RESULT_VARIABLE result)
 string(REGEX MATCHALL "Compiling entry function 'eg_[a-z0-9_]+'" found "${text}")
 list(REMOVE_DUPLICATES found) # an architecture each
