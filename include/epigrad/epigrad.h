@@ -14,7 +14,9 @@
  *               these; other structs never grow. The zero value of every option is its default, so
  *               `(eg_layer){.size = sizeof(eg_layer), ...}` stays valid. M, K and N are the exception: they
  *               have no default, 0 means empty. A struct of a newer header is taken where its newer fields
- *               are 0; a size more than 4096 bytes past the library's own is refused.
+ *               are 0; a size more than 4096 bytes past the library's own is refused. An enumerator has to be
+ *               one of its enumeration, in calls that do not use it, too. What an absent operand holds beside
+ *               `data` is not read.
  *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc
  *               return is given back with eg_close, eg_packed_free and eg_free.
  *   threads     one context is used by one thread at a time; different contexts are independent and may
@@ -26,9 +28,9 @@
  *               unloaded.
  *   stack       on the CPU, a call needs at most 96 KiB of the calling thread's stack, and its own threads
  *               bring theirs. CUDA and WebGPU need as much, and what their drivers do.
- *   errors      every fallible function returns an eg_status; eg_last_error() then has one line that names
- *               the argument, its value and what was expected. A call refused by validation has written
- *               nothing. Nothing prints, nothing aborts.
+ *   errors      every fallible function returns an eg_status; eg_last_error() then has one printable line
+ *               that names the argument, its value and what was expected; long names in it are shortened. A
+ *               call refused by validation has written nothing. Nothing prints, nothing aborts.
  *   order       on the CPU a call has finished when it returns; CUDA and WebGPU calls are enqueued, run in
  *               the order they were made, and eg_sync waits for them. Until then their operands,
  *               workspaces and packs have to exist. */
@@ -617,7 +619,8 @@ EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_in
 EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 
 /* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`
- * to type `to` at `dst`, host memory, each aligned to its element. The buffers must not overlap. */
+ * to type `to` at `dst`, host memory, each aligned to its element. The buffers must not overlap,
+ * nor be the same: EG_ERR_ARGUMENT then, and nothing is written. */
 EG_API eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count);
 
 #ifdef __cplusplus
