@@ -98,7 +98,7 @@ bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op) {
 }
 
 /* A block may pack both operands of a product with lines of numbers, or what has been packed before. Few rows
- * or little depth do not pay for it, and the smallest chunks of a call in little memory have no room. */
+ * or little depth take longer with it, and the smallest chunks of a call in little memory have no room. */
 bool eg_cpu_may_pack_both(const eg_cpu_kernel *kernel, const eg_op *op) {
     const bool in_lines = op->left.col_stride == 1 || op->left.row_stride == 1;
     return kernel->micro.multiply_packed != NULL && op->rows > EG_CPU_CHUNK && op->depth > EG_CPU_CHUNK &&

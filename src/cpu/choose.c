@@ -128,8 +128,8 @@ static bool may_be_refused(const eg_caps *caps, const eg_op_list *list) {
 }
 
 /* How long the matrix unit takes, as a multiple of the vector units' time. */
-static double compared(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_kernel *vector,
-                       int threads, const eg_op_list *list) {
+static double relative_time(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_kernel *vector,
+                            int threads, const eg_op_list *list) {
     trial of_matrix, of_vector;
     try_row(caps, matrix, threads, list, &of_matrix);
     try_row(caps, vector, threads, list, &of_vector);
@@ -139,12 +139,12 @@ static double compared(const eg_caps *caps, const eg_cpu_kernel *matrix, const e
 /* One row is right for one thread and for all. Numbers of three bf16 terms are half as many bytes again,
  * which threads pack for each other, and a matrix unit on every core is clocked lower: one thread may gain
  * what many lose. So both count alike. */
-static bool pays(const eg_caps *caps, const eg_cpu_kernel *matrix, const eg_cpu_kernel *vector,
-                 const eg_op_list *list) {
-    const double alone = compared(caps, matrix, vector, EG_CPU_TRIAL, list);
+static bool is_matrix_unit_faster(const eg_caps *caps, const eg_cpu_kernel *matrix,
+                                  const eg_cpu_kernel *vector, const eg_op_list *list) {
+    const double alone = relative_time(caps, matrix, vector, EG_CPU_TRIAL, list);
     if (matrix->pack.bf16_terms < 3 || alone >= 1) return alone < 1;
     const double crowded = eg_cpu_calibration_of(caps)->crowded;
-    return alone * compared(caps, matrix, vector, EG_CPU_TRIAL_OF_MANY, list) * crowded * crowded < 1;
+    return alone * relative_time(caps, matrix, vector, EG_CPU_TRIAL_OF_MANY, list) * crowded * crowded < 1;
 }
 
 /* The matrix unit's row and the first of the vector units': a pack has a form for each, whatever the layer's
@@ -163,7 +163,7 @@ const eg_cpu_kernel *eg_cpu_choose(const eg_caps *caps, const eg_op_list *list) 
     const eg_cpu_kernel *without_pack;
     vector = fastest_like(caps, vector, list, &without_pack);
     if (matrix == NULL) return vector;
-    return pays(caps, matrix, without_pack, list) ? matrix : vector;
+    return is_matrix_unit_faster(caps, matrix, without_pack, list) ? matrix : vector;
 }
 
 eg_status eg_cpu_no_kernel(const eg_caps *caps, const eg_op_list *list) {

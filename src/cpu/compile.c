@@ -136,14 +136,14 @@ static bool add_sums(eg_cpu_compiler *c, int id) {
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-/* On as many threads as pay, or `threads`. `sharing`: microseconds beside what is counted. */
+/* On `threads`; 0: on the number of least estimated time. `sharing`: microseconds beside what is counted. */
 static eg_step *add_step(eg_cpu_compiler *c, int op, const eg_cpu_step *detail, const eg_cpu_counts *counts,
                          double sharing, int64_t units, int threads) {
     const eg_cpu_calibration *calibration = c->calibration;
     const double alone = eg_cpu_estimate(c->costs, counts) + sharing;
     eg_step *step = eg_add_step(c->program, op, c->kernel->name);
     memcpy(step->detail, detail, sizeof *detail);
-    step->threads = threads > 0 ? threads : eg_cpu_threads_that_pay(calibration, c->threads, alone, units);
+    step->threads = threads > 0 ? threads : eg_cpu_choose_threads(calibration, c->threads, alone, units);
     step->microseconds = eg_cpu_time_on(calibration, step->threads, alone, units);
     return step;
 }

@@ -339,7 +339,7 @@ double eg_cpu_time_on(const eg_cpu_calibration *calibration, int threads, double
     return alone * rounds / (double)units + calibration->fork + calibration->join * threads;
 }
 
-int eg_cpu_threads_that_pay(const eg_cpu_calibration *calibration, int most, double alone, int64_t units) {
+int eg_cpu_choose_threads(const eg_cpu_calibration *calibration, int most, double alone, int64_t units) {
     const double margin = 1.3; /* an estimate may be off by as much, and threads by a wake-up */
     int best = 1;
     double least = alone / margin;

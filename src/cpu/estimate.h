@@ -136,6 +136,6 @@ double eg_cpu_estimate(const eg_cpu_costs *costs, const eg_cpu_counts *counts);
 double eg_cpu_time_on(const eg_cpu_calibration *calibration, int threads, double alone, int64_t units);
 
 /* The number, at most `most`, on which the step takes least; 1 where none is clearly faster. */
-int eg_cpu_threads_that_pay(const eg_cpu_calibration *calibration, int most, double alone, int64_t units);
+int eg_cpu_choose_threads(const eg_cpu_calibration *calibration, int most, double alone, int64_t units);
 
 #endif

@@ -147,7 +147,7 @@ static void run_step(const wave *w, int number) {
         parts.end[parts.count++] = indices;
     }
     if (indices == 0) return;
-    const int threads = eg_cpu_threads_that_pay(calibration, w->context->caps.threads, alone, indices);
+    const int threads = eg_cpu_choose_threads(calibration, w->context->caps.threads, alone, indices);
     eg_cpu_parallel(w->context->device, threads, indices, run_index, &parts);
 }
 

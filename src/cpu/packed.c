@@ -86,7 +86,7 @@ eg_status eg_cpu_fill_pack(eg_context *context, const eg_problem *problem, eg_pa
         eg_cpu_counts counts = {{0}};
         eg_cpu_count_pack(calibration, form->kernel, &view, items, &both, &counts);
         const double alone = eg_cpu_estimate(eg_cpu_costs_of(calibration, form->kernel), &counts);
-        const int threads = eg_cpu_threads_that_pay(calibration, context->caps.threads, alone, INT32_MAX);
+        const int threads = eg_cpu_choose_threads(calibration, context->caps.threads, alone, INT32_MAX);
         const eg_cpu_packs to = {.right = (char *)packed->data + form->plain.offset,
                                  .right_t = (char *)packed->data + form->transposed.offset};
         eg_cpu_pack_matrix(&run, form->kernel, problem->dtype, threads, *b, items, &to);

@@ -137,12 +137,12 @@ static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right,
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
-/* On as many threads as pay by the blocks of one. Those of several may be smaller, and cost more than the
- * threads save. */
+/* The number of threads is chosen by the blocks of one thread. Those of several may be smaller, and cost more
+ * than the threads save. */
 static void try_way(eg_cpu_compiler *c, const eg_op *op, int left, int right, int most_threads, way *best) {
     const way one = {.left = left, .right = right, .blocks = blocks_of(c, op, left, right, 1)};
-    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, product_time(c, op, &one),
-                                                eg_cpu_units(c->kernel, op));
+    const int threads = eg_cpu_choose_threads(c->calibration, most_threads, product_time(c, op, &one),
+                                              eg_cpu_units(c->kernel, op));
     try_way_on(c, op, left, right, 1, best);
     if (threads > 1) try_way_on(c, op, left, right, threads, best);
 }
@@ -218,9 +218,9 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
                                                         : EG_CPU_IN_PLACE};
     const eg_cpu_blocks small = few_blocks(c, op, streams, most_threads);
     x.blocks = few_blocks(c, op, streams, 1);
-    const int pay = eg_cpu_threads_that_pay(c->calibration, most_threads, few_time(c, op, &x),
-                                            eg_cpu_count_blocks(op, &small));
-    for (int threads = 1; threads <= pay; threads += pay > 1 ? pay - 1 : 1) { /* one, and as many as pay */
+    const int chosen = eg_cpu_choose_threads(c->calibration, most_threads, few_time(c, op, &x),
+                                             eg_cpu_count_blocks(op, &small));
+    for (int threads = 1; threads <= chosen; threads += chosen > 1 ? chosen - 1 : 1) { /* 1 and `chosen` */
         x.blocks = few_blocks(c, op, streams, threads);
         x.time =
             eg_cpu_time_on(c->calibration, threads, few_time(c, op, &x), eg_cpu_count_blocks(op, &x.blocks));
@@ -251,7 +251,7 @@ static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way
     const double alone = eg_cpu_estimate(c->costs, &counts);
     const eg_cpu_blocks small = eg_cpu_outer_blocks(c->kernel, most_threads, op);
     const int64_t units = eg_cpu_count_blocks(op, &small);
-    const int threads = eg_cpu_threads_that_pay(c->calibration, most_threads, alone, units);
+    const int threads = eg_cpu_choose_threads(c->calibration, most_threads, alone, units);
     x.blocks = eg_cpu_outer_blocks(c->kernel, threads, op);
     x.time = eg_cpu_time_on(c->calibration, threads, alone, units);
     if (best->time < 0 || x.time < best->time) *best = x;
