@@ -8,7 +8,7 @@ int eg_decisions_of(const eg_op_list *list) { return 2 + list->ops; }
 
 eg_decision eg_decision_of(eg_choice *choice, int index) {
     if (index == 0) return (eg_decision){&choice->copies, NULL};
-    if (index == 1) return (eg_decision){&choice->apart, NULL};
+    if (index == 1) return (eg_decision){&choice->unpaired, NULL};
     return (eg_decision){&choice->way[index - 2], &choice->algorithm[index - 2]};
 }
 

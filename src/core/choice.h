@@ -5,8 +5,8 @@
 
 #include "backend.h"
 
-/* One decision after the other: the copies, whether products are made apart, then the way of each operation,
- * with the algorithm of a library that makes its product. */
+/* One decision after the other: the copies, whether products are paired in one kernel, then the way of each
+ * operation, with the algorithm of a library that makes its product. */
 typedef struct eg_decision {
     uint8_t *rank, *algorithm; /* in a choice. NULL: it has none */
 } eg_decision;

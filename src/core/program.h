@@ -41,8 +41,8 @@ typedef struct eg_step {
 /* Which of the ways to make a call a program takes, where a backend has several: it counts them from 0, the
  * one of the least estimated time. All 0: what the estimates say. */
 typedef struct eg_choice {
-    uint8_t copies; /* of operands that kernels would take longer to read as they are */
-    uint8_t apart;  /* 1: no kernel makes two products */
+    uint8_t copies;   /* of operands that kernels would take longer to read as they are */
+    uint8_t unpaired; /* 1: no kernel makes two products */
     uint8_t way[EG_MAX_OPS];
     uint8_t algorithm[EG_MAX_OPS]; /* of a library, for the product of an operation */
 } eg_choice;

@@ -380,8 +380,8 @@ static void choose_pair(eg_cuda_compiler *c, int first, const eg_cuda_pair_ops *
     const eg_cuda_pair x = eg_cuda_pair_of(&nowhere, ops);
     const eg_cuda_gemm like = eg_cuda_like_pair(&x);
     const eg_cuda_kernel *row, *chosen = NULL, *named = row_of_name(c->caps);
-    double apart = 0, least = 0;
-    for (int i = 0; i < c->list->ops; i++) apart += (ops->ops >> i & 1U) != 0 ? c->cost[i] : 0;
+    double unpaired = 0, least = 0;
+    for (int i = 0; i < c->list->ops; i++) unpaired += (ops->ops >> i & 1U) != 0 ? c->cost[i] : 0;
     for (int i = 0; (row = eg_cuda_kernel_row(i)) != NULL; i++) {
         if (!allows_any(c, row, EG_GEMM, true) || (named != NULL && named->kind != EG_REDUCE && row != named))
             continue;
@@ -390,7 +390,7 @@ static void choose_pair(eg_cuda_compiler *c, int first, const eg_cuda_pair_ops *
         const double time = eg_cuda_time_of_pair(c, row, &x, first);
         if (chosen == NULL || time < least) chosen = row, least = time;
     }
-    if (chosen == NULL || (least >= apart && chosen != named)) return;
+    if (chosen == NULL || (least >= unpaired && chosen != named)) return;
     for (int i = 0; i < c->list->ops; i++) {
         if ((ops->ops >> i & 1U) != 0) c->row[i] = chosen, c->product[i] = NULL, c->cost[i] = 0;
     }
@@ -404,7 +404,7 @@ eg_status eg_cuda_choose_all(eg_cuda_compiler *c) {
     c->program->lacks = false;
     memset(c->pair, 0, sizeof c->pair);
     for (int i = 0; i < c->list->ops; i++) EG_TRY(choose_one(c, i));
-    for (int i = 0; i < c->list->ops && !(c->choice != NULL && c->choice->apart); i++) {
+    for (int i = 0; i < c->list->ops && !(c->choice != NULL && c->choice->unpaired); i++) {
         if ((c->paired >> i & 1U) == 0 && eg_cuda_find_pair(c->list, i, &ops)) choose_pair(c, i, &ops);
     }
     for (int i = 0; i < c->list->ops; i++) c->microseconds += c->cost[i];
