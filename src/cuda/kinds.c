@@ -23,9 +23,10 @@ static eg_cuda_kind kind_of_cluster(const eg_cuda_kernel *row) {
     static const int kinds[][4] = {{64, 64, 1, 1},   {64, 128, 1, 1},  {64, 256, 1, 1},  {128, 64, 1, 1},
                                    {128, 128, 1, 1}, {128, 192, 1, 1}, {128, 256, 1, 1}, {192, 128, 1, 1},
                                    {128, 64, 1, 4},  {128, 128, 2, 2}, {128, 192, 2, 1}};
-    int i = 0;
-    while (kinds[i][0] != row->tile_rows || kinds[i][1] != row->tile_cols || kinds[i][2] != row->down ||
-           kinds[i][3] != row->across)
+    enum { LAST = sizeof kinds / sizeof *kinds - 1 };
+    int i = 0; /* other tiles, which the table has none of, would be estimated as the last ones */
+    while (i < LAST && (kinds[i][0] != row->tile_rows || kinds[i][1] != row->tile_cols ||
+                        kinds[i][2] != row->down || kinds[i][3] != row->across))
         i++;
     return (eg_cuda_kind)(EG_CUDA_KIND_CLUSTER_64_64 + i);
 }
