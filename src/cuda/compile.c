@@ -16,8 +16,6 @@
 
 /* ---- Kernels -------------------------------------------------------------------------------------- */
 
-static eg_status choose_rows(eg_cuda_compiler *c) { return eg_cuda_choose_all(c); }
-
 /* Whether a product multiplies it, rather than only read it in its epilogue. */
 static bool is_multiplied(const eg_op_list *list, int operand) {
     for (int i = 0; i < list->ops; i++) {
@@ -52,7 +50,7 @@ static eg_status choose_with(eg_cuda_compiler *c, const eg_cuda_program *padded)
     const eg_cuda_binding nowhere = {.program = c->program, .aligned = true};
     const eg_cuda_machine machine = eg_cuda_machine_of(c);
     memcpy(c->program->detail, padded, sizeof *padded);
-    EG_TRY(choose_rows(c));
+    EG_TRY(eg_cuda_choose_all(c));
     for (int i = 0; i < padded->pads; i++) {
         const eg_cuda_gemm copy = eg_cuda_gemm_of_part(&nowhere, i, EG_CUDA_PAD);
         c->microseconds += eg_cuda_estimate(&machine, eg_cuda_pad_row(c->list->dtype), &copy, -1);
@@ -119,7 +117,7 @@ static eg_status choose(eg_cuda_compiler *c, bool *fits) {
     EG_TRY(choose_pads(c));
     *fits = eg_cuda_add_workspace(c);
     c->aligned = false;
-    return !*fits || all_are_aligned(c->list) ? EG_OK : choose_rows(c);
+    return !*fits || all_are_aligned(c->list) ? EG_OK : eg_cuda_choose_all(c);
 }
 
 /* ---- Steps ---------------------------------------------------------------------------------------- */
