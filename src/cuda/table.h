@@ -56,13 +56,13 @@ enum {
     EG_CUDA_RELU = 1U << 18,         /* takes no other activation, and not none */
     EG_CUDA_SHALLOW = 1U << 19,      /* sums EG_OUTER_TERMS terms at most */
     EG_CUDA_TALL = 1U << 20,         /* short rows that follow each other (skinny.h) */
+    EG_CUDA_ODD = 1U << 21,          /* lines that begin anywhere, if not too far apart */
     EG_CUDA_NO_ADD = 1U << 22,       /* not where the result is added to */
     EG_CUDA_ONE_TYPE = 1U << 23,     /* the epilogue reads and writes the operands' type */
     EG_CUDA_PRODUCTS = 1U << 24,     /* of a map: finishes products that wait, and nothing else */
-    EG_CUDA_WHOLE_SUMS = 1U << 26,   /* of a map that sums columns: all rows (whole_sums.h) */
     EG_CUDA_TURNED = 1U << 25,       /* the unit's rows are columns of right (kernels/hopper_turned.cuh) */
-    EG_CUDA_NO_GAPS = 1U << 27,      /* of a map: one item, rows that follow each other in whole vectors */
-    EG_CUDA_ODD = 1U << 21           /* lines that begin anywhere, if not too far apart */
+    EG_CUDA_WHOLE_SUMS = 1U << 26,   /* of a map that sums columns: all rows (whole_sums.h) */
+    EG_CUDA_NO_GAPS = 1U << 27       /* of a map: one item, rows that follow each other in whole vectors */
 };
 
 /* A row of the table, best first for its kind of step; the last row of a kind takes anything. */
