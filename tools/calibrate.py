@@ -273,11 +273,11 @@ def clear_time(lines):
     for dtype, shape, weight, operation, times in lines:
         if operation != "map+d_a" or (dtype, shape) not in alone:
             continue
-        one, two = ({("cut" if "_stream_k_" in name else "whole"): us for name, us in t.items()
+        one, two = ({("stream_k" if "_stream_k_" in name else "whole"): us for name, us in t.items()
                      if "_stream_k_" in name or "128x256" in name}
                     for t in (alone[dtype, shape], times))
         if len(one) == len(two) == 2:
-            longer.append((one["cut"] - one["whole"]) - (two["cut"] - two["whole"]))
+            longer.append((one["stream_k"] - one["whole"]) - (two["stream_k"] - two["whole"]))
     return max(statistics.median(longer), 0.5) if longer else 2.0
 
 
