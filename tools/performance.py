@@ -10,8 +10,8 @@ The runs: DATE-cpu-*.jsonl by bench/cpu/compare.py, DATE-webgpu.jsonl from bench
 by bench/python/layers.py, DATE-sweep-cuda.jsonl, DATE-multiples-cuda.jsonl, DATE-step-cuda.jsonl,
 DATE-gated-step-cuda.jsonl, DATE-grouped-cuda.jsonl and DATE-distributed-cuda.jsonl by bench/cuda/sweep.py,
 multiples.py, step.py, gated_step.py, grouped.py and distributed.py, which take the place of what DATE-layers*.jsonl,
-of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl by bench/cpu/gated_step.py. Of each kind the
-newest counts."""
+of sweeps and other tables, say about CUDA; DATE-gated-step-cpu.jsonl and DATE-grouped-cpu.jsonl by
+bench/cpu/gated_step.py and grouped.py. Of each kind the newest counts."""
 
 import argparse
 import glob
@@ -209,6 +209,18 @@ def cpu_gated_step(date, path):
         f"the caches ({run_link(path)}).", ""]
 
 
+def cpu_grouped(date, path):
+    head, *rows = read(path)
+    lines = ["### Grouped layers", "",
+             "A mixture of experts: its rate as a share of that of the plain layer of as many rows, which has one "
+             "weight. PyTorch's grouped_mm and a loop over its products, both with element-wise kernels: multiples of "
+             "epigrad's time.", ""]
+    return lines + table(*summary.grouped_cpu_table(rows)) + [
+        f"    {head['command']}", "",
+        f"{date}, {head['cpu']}, PyTorch {head['torch']}; GELU, [N, K] weights, forward with pre, backward from it "
+        f"with d_a and d_b. In turn in one process, operands from beyond the caches ({run_link(path)}).", ""]
+
+
 def cuda_grouped(date, path):
     head, *rows = read(path)
     lines = ["### Grouped layers", "",
@@ -282,6 +294,8 @@ def page():
         lines += sum(newer, []) if newer else layers_of(backend, found)
         if backend == "cpu" and "gated-step-cpu" in found:
             lines += cpu_gated_step(*found["gated-step-cpu"])
+        if backend == "cpu" and "grouped-cpu" in found:
+            lines += cpu_grouped(*found["grouped-cpu"])
         for kind, (date, path) in found.items():
             if kind.split("-")[0] == backend and make is not None:
                 name = kind.partition("-")[2].replace("-", " ")

@@ -19,7 +19,6 @@ import argparse
 import datetime
 import json
 import os
-import random
 import statistics
 import sys
 
@@ -31,11 +30,11 @@ import gated_block  # noqa: E402
 import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
-from turns import check_cores, keep_memory, rest, seconds  # noqa: E402
+from turns import check_cores, in_turn, keep_memory  # noqa: E402
 
 SIZES = "512x512x512,1024x1024x1024,256x768x2048"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2, "f16": 8e-3, "f64": 1e-12}
-ROTATED_BYTES, MOST_SETS, TURNS, TURN_SECONDS = 96 << 20, 8, 11, 0.05
+ROTATED_BYTES, MOST_SETS = 96 << 20, 8
 
 
 class Operands(gated_block.Operands):
@@ -88,24 +87,6 @@ def step(s, by):
     return out, d_x, weights[0], s.d_gate_b, weights[1], s.d_up_b, weights[2], s.d_down_b
 
 
-def timed(calls, count, threads):
-    """Seconds of each call's turns."""
-    times = {name: [] for name in calls}
-    repeats = {}
-    for name, call in list(calls.items()):
-        try:
-            call(0)
-        except RuntimeError:  # a primitive that there is not
-            del calls[name], times[name]
-            continue
-        repeats[name] = max(1, round(TURN_SECONDS / seconds(call, count, 2, 0)))
-    for turn in range(TURNS):
-        for name in random.sample(list(calls), len(calls)):
-            rest(threads)
-            times[name].append(seconds(calls[name], count, repeats[name], turn * repeats[name]))
-    return times
-
-
 def measure(library, shape, dtype, threads):
     m, d, h = shape
     kind = DTYPES[dtype][0]
@@ -117,8 +98,8 @@ def measure(library, shape, dtype, threads):
     errors = gated_block.errors_of(lambda: ours.run(0), sets[0], want)
     if not all(error <= LIMITS[dtype] for error in errors):
         return {**row, "wrong": "relative errors " + " ".join(f"{error:.1e}" for error in errors)}
-    times = timed({"epigrad": ours.run, "torch": lambda i: step(sets[i], Torch),
-                   "onednn": lambda i: step(sets[i], OneDnn)}, len(sets), threads)
+    times = in_turn({"epigrad": ours.run, "torch": lambda i: step(sets[i], Torch),
+                     "onednn": lambda i: step(sets[i], OneDnn)}, len(sets), threads)
     speeds = {peer: sorted(theirs / mine for theirs, mine in zip(times[peer], times["epigrad"]))
               for peer in times if peer != "epigrad"}
     return {**row, "ms": {name: round(statistics.median(t) * 1e3, 3) for name, t in times.items()},

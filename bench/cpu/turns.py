@@ -4,6 +4,7 @@
 import ctypes
 import glob
 import os
+import random
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ import time
 import torch
 
 SLICE, QUIET, MOST_SLICES = 0.002, 0.1, 250  # seconds; of a slice, what the process may compute while it rests
+TURNS, TURN_SECONDS = 11, 0.05
 
 
 def others_run():
@@ -75,3 +77,21 @@ def seconds(run, count, repeats, at):
     for i in range(at, at + repeats):
         run(i % count)
     return (clock() - begin) / repeats
+
+
+def in_turn(calls, count, threads):
+    """Seconds of each call's turns; calls whose primitive PyTorch lacks are left out of `calls`."""
+    times = {name: [] for name in calls}
+    repeats = {}
+    for name, call in list(calls.items()):
+        try:
+            call(0)
+        except RuntimeError:
+            del calls[name], times[name]
+            continue
+        repeats[name] = max(1, round(TURN_SECONDS / seconds(call, count, 2, 0)))
+    for turn in range(TURNS):
+        for name in random.sample(list(calls), len(calls)):
+            rest(threads)
+            times[name].append(seconds(calls[name], count, repeats[name], turn * repeats[name]))
+    return times

@@ -180,19 +180,24 @@ def gated_cpu_table(rows):
 GROUPED = ["experts", "rows of each", "K x N", "routing", "call", "epigrad, ms", "dense rate", "grouped_mm", "loop"]
 
 
+def grouped_lines(row):
+    """Of a row of grouped.py: a line for each call."""
+    groups, mean, k, n = row["shape"].split("x")
+    for way, ms in row.get("ms", {}).items():
+        ours = ms["epigrad"]
+        others = [f"{ms[name] / ours:.2f}" if name in ms else "" for name in ("grouped_mm", "loop")]
+        yield [groups, mean, f"{k} x {n}", row["routing"], way, f"{ours:.4f}", f"**{ms['dense'] / ours:.0%}**", *others]
+
+
 def grouped_table(rows):
     """Of grouped.py's rows: the share of the dense layer's rate, and how many times as long the others take."""
-    lines = []
-    for row in rows:
-        if "ms" not in row:
-            continue
-        groups, mean, k, n = row["shape"].split("x")
-        for way, ms in row["ms"].items():
-            ours = ms["epigrad"]
-            others = [f"{ms[name] / ours:.2f}" if name in ms else "" for name in ("grouped_mm", "loop")]
-            lines.append([groups, mean, f"{k} x {n}", row["routing"], way, f"{ours:.4f}",
-                          f"**{ms['dense'] / ours:.0%}**", *others])
+    lines = [line for row in rows for line in grouped_lines(row)]
     return GROUPED, sorted(lines, key=lambda line: int(line[6].strip("*%")))
+
+
+def grouped_cpu_table(rows):
+    lines = [[row["dtype"], row["threads"], *line] for row in rows for line in grouped_lines(row)]
+    return ["dtype", "threads", *GROUPED], sorted(lines, key=lambda line: int(line[8].strip("*%")))
 
 
 def grouped_markdown(head, rows):
