@@ -576,7 +576,7 @@ MUTATIONS = [
     ("parts: groups run where a rank gains nothing", "src/core/cache.c",
      "agreed.exchange.order = EG_COMM_ORDER_PLAIN;", ""),
     ("parts: there is no room for the plain program", "src/core/cache.c",
-     "if (other.workspace > program->workspace) program->workspace = other.workspace;\n    program->plain", "program->plain"),
+     "if (other->workspace > program->workspace) program->workspace = other->workspace;\n    program->plain", "program->plain"),
     ("parts: rows that do not divide pass", "src/core/validate_comm.c",
      "if (problem->m % given->comm->ranks == 0) return EG_OK;", "return EG_OK;"),
     ("parts: programs do not depend on the split", "src/core/cache.c",
