@@ -143,10 +143,32 @@ static double whole_lines(const eg_cpu_kernel *row, const eg_view *x) {
     return (double)(eg_ceil_div(bytes, LINE) * LINE) / (double)bytes;
 }
 
+/* Blocks of other rows read the right operand again, and those of other columns the left one. */
+static void count_gemm_bytes(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
+                             const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
+                             eg_cpu_counts *counts) {
+    enum { MANY = 256 };
+    const double row_blocks = (double)eg_ceil_div(op->rows, blocks->mc),
+                 col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
+    const double of_left = numbers_of(&op->left, batch_of(op)) * bytes_each(row, &op->left),
+                 of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
+    const double of_result = count_result(row, op, packs, counts);
+    const double far = far_part(calibration, of_left + of_right + of_result);
+    const bool is_scattered = (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) &&
+                              !eg_cpu_packs_both(row, left) && !eg_cpu_is_near(&op->right, true);
+    const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
+    const eg_cpu_cost of_byte = is_scattered                     ? EG_CPU_COST_SCATTERED
+                                : op->right.space == EG_PACKED_B ? EG_CPU_COST_PACK_FAR
+                                                                 : EG_CPU_COST_FAR;
+    counts->of[of_byte] += of_right * of_lines * row_blocks * far;
+    counts->of[EG_CPU_COST_FAR] += of_left * col_blocks * far;
+    counts->of[EG_CPU_COST_WRITTEN] += of_result * far;
+    if (is_evicted(&op->right, right, MANY, PAGE)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
+}
+
 void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts) {
-    enum { MANY = 256 };
     const int64_t mr = row->micro.mr, nr = row->micro.nr;
     const double summed = (double)greatest(1, (double)op->summed), products = (double)op->items * summed;
     const double passes = greatest(1, (double)eg_ceil_div(op->depth, blocks->kc)) * products;
@@ -186,21 +208,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
     if (right == EG_CPU_FUSED)
         counts->of[EG_CPU_COST_WIDEN] +=
             widened(row, &op->right, products * row_blocks * (double)op->depth * (double)op->cols);
-    const double of_left = numbers_of(&op->left, batch_of(op)) * bytes_each(row, &op->left),
-                 of_right = numbers_of(&op->right, batch_of(op)) * bytes_each(row, &op->right);
-    const double of_result = count_result(row, op, packs, counts);
-    const double far = far_part(calibration, of_left + of_right + of_result);
-    const bool is_scattered = (right == EG_CPU_IN_PLACE || right == EG_CPU_FUSED) && !packs_both &&
-                              !eg_cpu_is_near(&op->right, true);
-    const double of_lines = right == EG_CPU_IN_PLACE && is_scattered ? whole_lines(row, &op->right) : 1;
-    const eg_cpu_cost of_byte = is_scattered                     ? EG_CPU_COST_SCATTERED
-                                : op->right.space == EG_PACKED_B ? EG_CPU_COST_PACK_FAR
-                                                                 : EG_CPU_COST_FAR;
-    counts->of[of_byte] += of_right * of_lines * row_blocks * far;
-    counts->of[EG_CPU_COST_FAR] += of_left * col_blocks * far;
-    counts->of[EG_CPU_COST_WRITTEN] += of_result * far;
     counts->of[EG_CPU_COST_LEFT_EVICTED] += left_evicted(&op->left, left) * k;
-    if (is_evicted(&op->right, right, MANY, PAGE)) counts->of[EG_CPU_COST_EVICTED] += of_right * far;
+    count_gemm_bytes(calibration, row, op, blocks, left, right, packs, counts);
 }
 
 void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
