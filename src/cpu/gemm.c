@@ -363,6 +363,24 @@ static void load_tail(const eg_product *x, const eg_gemm_block *b, const eg_gemm
                              x->a.col_stride, rows, eg_least(nr, pass->depth - k), x->mr);
 }
 
+/* What the tiles of a micro-panel, of which `tile` is the first, prefetch. Returns their rows of the left
+ * operand: none on AMX. */
+static eg_upcoming plan_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass *pass, int64_t item,
+                              const eg_tile *tile, eg_prefetch_plan *plan) {
+    const int64_t tiles_down = eg_ceil_div(b->rows, x->mr), panel = eg_div(tile->col - b->col, x->nr);
+    eg_upcoming next_left = {.length = 0};
+    if (eg_cpu_is_amx(x->kernel)) {
+        plan_blocks(plan, x, b, pass, item, tile->col);
+    } else {
+        next_left = upcoming_left(x, b, pass, item);
+        if (!reads_passes(x, b)) begin_right(x, b, pass, tile->col, x->nr);
+        divide_prefetch(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, x->nr),
+                        pass->groups);
+    }
+    if (pass->last) eg_cpu_plan_epilogue(plan, x, pass, tile);
+    return next_left;
+}
+
 /* All rows of the block against the micro-panel at `col`. */
 static void run_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass *pass, int64_t col) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr, mr = x->mr;
@@ -387,15 +405,7 @@ static void run_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass 
                     .spare = b->spare};
     eg_prefetch_plan plan = {.right_blocks = right.at};
     const bool stream = has_stream(x, b);
-    eg_upcoming next_left = {.length = 0};
-    if (eg_cpu_is_amx(x->kernel)) {
-        plan_blocks(&plan, x, b, pass, item, col);
-    } else {
-        next_left = upcoming_left(x, b, pass, item);
-        if (!reads_passes(x, b)) begin_right(x, b, pass, col, nr);
-        divide_prefetch(&next_left, panel * tiles_down, tiles_down * eg_ceil_div(b->cols, nr), pass->groups);
-    }
-    if (pass->last) eg_cpu_plan_epilogue(&plan, x, pass, &tile);
+    eg_upcoming next_left = plan_panel(x, b, pass, item, &tile, &plan);
     const int64_t to_next_pass = (pass->last ? -pass->k : pass->depth) * x->left.k;
     const int64_t to_next_out = x->turns ? mr * (int64_t)eg_size_of(x->result.dtype) : mr * plan.out.stride;
     const int64_t in_turn = eg_cpu_block_tiles(x->kernel, x->mc, x->nc, true) - 1;
