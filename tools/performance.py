@@ -270,7 +270,7 @@ def python_run(date, path):
         some = sorted((row for row in rows if row["call"] == call), key=lambda row: -row["ratio"])
         mean = math.exp(sum(math.log(row["ratio"]) for row in some) / len(some))
         worst = "; ".join(f"{row['layer']} **{row['ratio']:.2f}**" for row in some[:6])
-        body.append([call, len(some), sum(row["ratio"] > 1.03 for row in some), f"{mean:.2f}", worst])
+        body.append([call, len(some), sum(row["ratio"] > 1 for row in some), f"{mean:.2f}", worst])
     lines = table(["call", "layers", "slower on", "geomean", "the worst: times as long"], body)
     return lines + [f"    {head['command']}", "",
                     f"{date}, {head['device']}, PyTorch {head['torch']}; time over that of torch's operators, JAX's or "
