@@ -80,7 +80,8 @@ def main():
         losses.append((times[steps] / best if steps in times else options.unknown, operation, name, steps,
                        min(times, key=times.get)))
     mean = math.exp(sum(math.log(loss[0]) for loss in losses) / len(losses))
-    shares = ", ".join(f"above {at - 1:.0%} {sum(x[0] > at for x in losses) / len(losses):.1%}" for at in (1.03, 1.1, 1.15))
+    shares = ", ".join(f"above {at - 1:.0%} {sum(loss[0] > at for loss in losses) / len(losses):.1%}"
+                       for at in (1.03, 1.1, 1.15))
     print(f"{len(losses)} calls: {mean - 1:.2%} over the better plan; {shares}; {unknown} by plans that were not timed")
     for loss, operation, name, steps, better in sorted(losses, key=lambda x: -x[0])[:options.worst]:
         print(f"{loss:5.2f}  {operation} {name}\n       {'; '.join(steps)}\n       {'; '.join(better)}")

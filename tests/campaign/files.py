@@ -264,12 +264,19 @@ def file_size(case, out, code):
     expect(case.run_to(out, limits={resource.RLIMIT_FSIZE: most}, binary=case.plain), code, 1)
 
 
+def begins(binary, limits):
+    """Whether the system's loader gets to the program: where it has no memory it may crash."""
+    return subprocess.run([binary, "--version"], capture_output=True, preexec_fn=lambda: prepare(limits), check=False).returncode == 0
+
+
 def memory(case, out, code):
     if case.plain == case.sanitized:
         return
     most = case.rng.choice([case.rng.randrange(2 << 20, 32 << 20), case.rng.randrange(2 << 20, 256 << 20)])
     most += Path(case.plain).stat().st_size  # with less, the system kills it before it is loaded
-    expect(case.run_to(out, binary=case.plain, limits={resource.RLIMIT_AS: most}), code, 1, 127)
+    limits = {resource.RLIMIT_AS: most}
+    if begins(case.plain, limits):
+        expect(case.run_to(out, binary=case.plain, limits=limits), code, 1, 127)
 
 
 def full_disk(case, out, code):
