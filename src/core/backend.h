@@ -20,8 +20,8 @@ struct eg_caps {
     const char *only_kernel;  /* NULL, or the one kernel row that may be used */
     const eg_choice *choice;  /* NULL: the estimates' own */
     size_t caches;            /* bytes that the caches hold; 0: not known */
-    eg_compile_scratch
-        *scratch;       /* of the context; NULL, as for tests: what compiling needs is on the stack */
+    /* Of the context. NULL, as in tests: what compiling needs is on the stack. */
+    eg_compile_scratch *scratch;
     const void *detail; /* the backend's own capabilities, if it needs more */
 };
 
