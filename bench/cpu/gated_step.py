@@ -16,7 +16,6 @@ MKL_ENABLE_INSTRUCTIONS. Writes the output and a table beside it (.md). The exit
 is wrong."""
 
 import argparse
-import datetime
 import json
 import os
 import statistics
@@ -27,10 +26,9 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cuda"))
 import epigrad_c as eg  # noqa: E402
 import gated_block  # noqa: E402
-import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
-from turns import check_cores, in_turn, keep_memory  # noqa: E402
+from turns import begin_on_cpu, check_cores, in_turn  # noqa: E402
 
 SIZES = "512x512x512,1024x1024x1024,256x768x2048"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2, "f16": 8e-3, "f64": 1e-12}
@@ -125,12 +123,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="build/gated-step-cpu.jsonl")
     options = parser.parse_args()
-    torch.set_grad_enabled(False)
-    keep_memory()
-    torch.manual_seed(options.seed)
-    head = {"cpu": machine.processor_name(), "date": str(datetime.date.today()),
-            "torch": torch.__version__.split("+")[0], "isa": os.environ.get("EPIGRAD_CPU_ISA", ""),
-            "command": f"python3 bench/cpu/gated_step.py build/src/libepigrad.so --threads {options.threads}"}
+    head = begin_on_cpu(options.seed,
+                        f"python3 bench/cpu/gated_step.py build/src/libepigrad.so --threads {options.threads}")
     rows = []
     with open(options.output, "w", encoding="utf-8") as file:
         file.write(json.dumps(head) + "\n")

@@ -16,7 +16,6 @@ Results are compared with products in f64 first. Writes the output and a table b
 where a result of epigrad is wrong."""
 
 import argparse
-import datetime
 import json
 import os
 import statistics
@@ -27,10 +26,9 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cuda"))
 import epigrad_c as eg  # noqa: E402
 import grouped_layer  # noqa: E402
-import machine  # noqa: E402
 import summary  # noqa: E402
 from operators import DTYPES  # noqa: E402
-from turns import check_cores, in_turn, keep_memory  # noqa: E402
+from turns import begin_on_cpu, check_cores, in_turn  # noqa: E402
 
 SIZES = "8x64x512x1024,8x16x512x1024,8x1x512x1024,64x16x256x512,4x256x768x768"
 LIMITS = {"f32": 1e-4, "bf16": 3e-2}
@@ -80,14 +78,10 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", default="build/grouped-cpu.jsonl")
     options = parser.parse_args()
-    torch.set_grad_enabled(False)
-    keep_memory()
-    torch.manual_seed(options.seed)
+    head = begin_on_cpu(options.seed,
+                        f"python3 bench/cpu/grouped.py build/src/libepigrad.so --threads {options.threads}")
     check_cores(options.threads)
     torch.set_num_threads(options.threads)
-    head = {"cpu": machine.processor_name(), "date": str(datetime.date.today()),
-            "torch": torch.__version__.split("+")[0], "isa": os.environ.get("EPIGRAD_CPU_ISA", ""),
-            "command": f"python3 bench/cpu/grouped.py build/src/libepigrad.so --threads {options.threads}"}
     library = eg.Library(options.library, backend=eg.CPU, threads=options.threads)
     rows = []
     with open(options.output, "w", encoding="utf-8") as file:

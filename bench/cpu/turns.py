@@ -2,6 +2,7 @@
 """How what takes turns in one process is timed."""
 
 import ctypes
+import datetime
 import glob
 import os
 import random
@@ -10,6 +11,8 @@ import threading
 import time
 
 import torch
+
+import machine
 
 SLICE, QUIET, MOST_SLICES = 0.002, 0.1, 250  # seconds; of a slice, what the process may compute while it rests
 TURNS, TURN_SECONDS = 11, 0.05
@@ -95,3 +98,12 @@ def in_turn(calls, count, threads):
             rest(threads)
             times[name].append(seconds(calls[name], count, repeats[name], turn * repeats[name]))
     return times
+
+
+def begin_on_cpu(seed, command):
+    """What a run says of itself. From here on memory stays with the process."""
+    torch.set_grad_enabled(False)
+    keep_memory()
+    torch.manual_seed(seed)
+    return {"cpu": machine.processor_name(), "date": str(datetime.date.today()),
+            "torch": torch.__version__.split("+")[0], "isa": os.environ.get("EPIGRAD_CPU_ISA", ""), "command": command}
