@@ -2,7 +2,7 @@
 /* Grouped layers of many tiles: a block makes several, one after the other, full ones and others, of groups of
  * any number of rows. Sums of small whole numbers are exact in any order, so they have the bits of a kernel
  * whose blocks make one tile each. */
-#include "support.h"
+#include "device.h"
 
 enum { GROUPS = 24, K = 264, N = 1032, MOST_ROWS = GROUPS * 300, VALUES = 3 };
 enum { A, B, BIAS, GRAD, PRE, OUT, SECOND, SUMS, OPERANDS };
@@ -166,21 +166,8 @@ static void products_alone(void **state) {
     check(OF_GROUP, EG_ROW_MAJOR, tn);
 }
 
-/* 77: there is no device, or none with these kernels. */
-static int start(void) {
-    const eg_open_info info = {
-        .size = sizeof info, .backend = EG_BACKEND_CUDA, .kernel = "hopper_bf16_grouped_nn_128x128"};
-    eg_context *context = NULL;
-    if (eg_open(&info, &context) != EG_OK) {
-        printf("%s\n", eg_last_error());
-        return 77;
-    }
-    eg_close(context);
-    return 0;
-}
-
 int main(void) {
-    const int status = start();
+    const int status = status_without("hopper_bf16_grouped_nn_128x128");
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_of_groups), cmocka_unit_test(products_alone)};
     return status != 0 ? status : cmocka_run_group_tests(tests, NULL, NULL);
 }
