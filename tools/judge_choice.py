@@ -8,7 +8,7 @@ A sweep (bench/cuda/sweep.py) has the times of two plans of each call: that of t
 call is planned again by the library of BUILD, over the tests' driver that runs nothing. A plan that is neither of the
 two has no time: it counts as UNKNOWN times the better one. So a change of the estimates shows what it wins and loses
 before it runs on a device. Prints the geometric mean of the times over the better plan's, its parts, and the calls that
-lose most. Sweeps of an H200 are judged: the driver says that it is one."""
+lose most. It is for sweeps of an H200, whose multiprocessors that driver has."""
 
 import argparse
 import json

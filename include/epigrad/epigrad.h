@@ -27,7 +27,7 @@
  *               dlclose; a program or plugin that holds the static one closes its contexts before it is
  *               unloaded.
  *   stack       on the CPU, a call needs at most 96 KiB of the calling thread's stack, and its own threads
- *               bring theirs. CUDA and WebGPU need as much, and what their drivers do.
+ *               bring theirs. CUDA and WebGPU need more, by what their drivers do.
  *   errors      every fallible function returns an eg_status; eg_last_error() then has one printable line
  *               that names the argument, its value and what was expected; long names in it are shortened. A
  *               call refused by validation has written nothing. Nothing prints, nothing aborts.

@@ -6,7 +6,7 @@
 #include "epigrad/epigrad.h"
 
 /* Sets this thread's message and returns `status`, so that a failure reads `return eg_fail(...)`. The message
- * is one line whatever texts are in it. One that is too long loses what is before "; expected". */
+ * is one line whatever texts are in it. One that is too long loses the end of what is before "; expected". */
 eg_status eg_fail(eg_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* A name that the caller or the environment gave, for a message: in quotes, with escapes for what is not
