@@ -2,7 +2,7 @@
 /* Kernels whose blocks or warps share work: products whose last tiles are split along the depth, and tiles
  * that two consumers make in turn. Sums of small whole numbers are exact in any order, so they have the bits
  * of kernels that share nothing. A row that is asked for by name splits tiles wherever it can. */
-#include "device.h"
+#include "needs_device.h"
 #include "short.h"
 
 enum { A, B, BIAS, GRAD, PRE, Y, GRAD_PRE, D_BIAS, D_A, D_B, OPERANDS };

@@ -2,7 +2,7 @@
 /* Grouped layers of many tiles: a block makes several, one after the other, full ones and others, of groups of
  * any number of rows. Sums of small whole numbers are exact in any order, so they have the bits of a kernel
  * whose blocks make one tile each. */
-#include "device.h"
+#include "needs_device.h"
 
 enum { GROUPS = 24, K = 264, N = 1032, MOST_ROWS = GROUPS * 300, VALUES = 3 };
 enum { A, B, BIAS, GRAD, PRE, OUT, SECOND, SUMS, OPERANDS };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tests that need an NVIDIA device begin with. */
-#ifndef TESTS_CUDA_DEVICE_H
-#define TESTS_CUDA_DEVICE_H
+#ifndef TESTS_CUDA_NEEDS_DEVICE_H
+#define TESTS_CUDA_NEEDS_DEVICE_H
 
 #include "support.h"
 
