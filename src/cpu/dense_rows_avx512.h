@@ -34,12 +34,8 @@ EG_INLINE __m256i EG_V(to_bf16)(__m512 number) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(EG_V(round_to_bf16)(number), 16));
 }
 
-#ifdef EG_BF16_INSTRUCTIONS /* for products of bf16: these take subnormal numbers for zeros, as those do */
-EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
-    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
-}
-#else
-EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+/* The same of two vectors, one after the other. */
+EG_INLINE __m512i EG_V(round_two_to_bf16)(__m512 first, __m512 second) {
     const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
     const __m512i high_halves =
         _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23,
@@ -52,7 +48,14 @@ EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
     y = _mm512_add_epi32(_mm512_add_epi32(y, half), _mm512_and_si512(_mm512_srli_epi32(y, 16), one));
     return _mm512_permutex2var_epi16(x, high_halves, y);
 }
+
+EG_INLINE __m512i EG_V(two_to_bf16)(__m512 first, __m512 second) {
+#ifdef EG_BF16_INSTRUCTIONS /* for products of bf16: these take subnormal numbers for zeros, as those do */
+    return (__m512i)_mm512_cvtne2ps_pbh(second, first);
+#else
+    return EG_V(round_two_to_bf16)(first, second);
 #endif
+}
 
 EG_INLINE EG_T EG_V(load_part)(const char *from, const eg_dtype dtype, EG_V(part) part) {
     const bool whole = part == 0xffff;

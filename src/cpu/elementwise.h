@@ -98,7 +98,17 @@ EG_INLINE void EG_V(act_group)(const eg_elementwise *s, const EG_V(group) * g, E
     EG_V(give)(&s->out, g, x, rows);
 }
 
+#ifdef EG_SCALED
+#include "elementwise_lines.h"
+#endif
+
 EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
+#ifdef EG_SCALED
+    if (has_whole_lines(of)) {
+        act_lines(of, act, is_identity);
+        return;
+    }
+#endif
 #define EG_ACT_STEP(s, g, rows) EG_V(act_group)(s, g, act, is_identity, rows)
     EG_EACH_GROUP(of, EG_ACT_STEP)
 #undef EG_ACT_STEP
@@ -164,10 +174,23 @@ EG_INLINE void EG_V(grad_group)(const eg_elementwise *s, const EG_V(group) * g, 
     EG_V(give)(&s->out, g, grad, rows);
 }
 
-EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
+EG_INLINE void EG_V(grad_by_groups)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)){
 #define EG_GRAD_STEP(s, g, rows) EG_V(grad_group)(s, g, act_grad, rows)
     EG_EACH_GROUP(of, EG_GRAD_STEP)
 #undef EG_GRAD_STEP
+}
+
+EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
+#ifdef EG_SCALED
+    if (has_whole_lines(of) && of->other.at != NULL && (!has_x || of->x.at != NULL)) {
+        grad_lines(of, act_grad, has_x);
+    } else {
+        EG_V(grad_by_groups)(of, act_grad);
+    }
+#else
+    (void)has_x;
+    EG_V(grad_by_groups)(of, act_grad);
+#endif
     if (of->sums == NULL) return;
     const EG_R *result = (const EG_R *)of->result + of->row * of->tile_row;
     EG_V(add_rows)(of->sums, result, of->tile_row, of->end - of->row, of->cols);
@@ -308,7 +331,7 @@ EG_INLINE void EG_V(grad_elementwise)(const eg_elementwise *of, EG_T (*act_grad)
     if (is_alike) {
         EG_BY_TYPE(other->dtype, EG_GRAD_OF);
     } else {
-        EG_V(grad_of_any)(of, act_grad);
+        EG_V(grad_of_any)(of, act_grad, has_x);
     }
 #undef EG_GRAD_OF
 }

@@ -283,11 +283,16 @@ static void elementwise_rows(eg_tile_epilogue *t, int64_t row, int64_t rows) {
     t->of->elementwise(&t->elementwise);
 }
 
+/* Without a matrix unit there is no multiplication that a step has to fit in between. */
+static int64_t rows_a_step(const eg_epilogue *e) {
+    return eg_cpu_has_tiles(e->kernel) ? STORED_ROWS : EG_AMX_BLOCK;
+}
+
 static void elementwise_all(eg_tile_epilogue *t) { t->of->elementwise(&t->elementwise); }
 
 static void elementwise_some(eg_tile_epilogue *t) {
-    const int64_t row = (int64_t)t->step * STORED_ROWS, rows = eg_least(STORED_ROWS, t->tile.rows - row);
-    elementwise_rows(t, row, STORED_ROWS);
+    const int64_t each = rows_a_step(t->of), row = t->step * each, rows = eg_least(each, t->tile.rows - row);
+    elementwise_rows(t, row, rows);
     if (!t->of->non_temporal) return;
     stream(t->of, t->of->pre, &t->tile, t->tile.spare, row, rows);
     stream(t->of, t->of->out, &t->tile, t->tile.values, row, rows);
@@ -359,7 +364,7 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
         take_steps(t, elementwise_to_blocks, HALF / PACKED_ROWS * STEPS_A_SLICE);
     } else {
         take_steps(t, e->in_blocks ? elementwise_some : elementwise_all,
-                   e->in_blocks ? EG_AMX_BLOCK / STORED_ROWS : 1);
+                   e->in_blocks ? (int)(EG_AMX_BLOCK / rows_a_step(e)) : 1);
     }
 }
 

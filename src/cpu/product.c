@@ -75,6 +75,16 @@ static void find_made(eg_side *s, const eg_product *x, int where, int64_t count)
     place_packed_side(s, x->kernel, 0, PLAIN, count, x->depth);
 }
 
+/* What is prefetched row by row besides: what the epilogue reads, and else `pre`. What a step before has left for
+ * it is in L2. */
+static const eg_operand *choose_prefetch_in(const eg_product *x, const eg_cpu_step *detail) {
+    const eg_operand *reads = eg_cpu_epilogue_reads(x->epilogue),
+                     *stores = eg_cpu_epilogue_stores(x->epilogue);
+    if (eg_cpu_is_amx(x->kernel) || x->op->accumulate)
+        return NULL; /* a result is prefetched as prefetch_out */
+    return reads == NULL || (detail->same_blocks && stores != NULL) ? stores : reads;
+}
+
 /* The micro-kernel prefetches what the epilogue stores to. Where the result is packed to AMX tile blocks, it
  * prefetches the gradient that the epilogue reads instead: both at once would delay the tile loads. */
 static const eg_operand *choose_prefetch_out(eg_product *x) {
@@ -130,9 +140,7 @@ void eg_cpu_make_product(const eg_cpu_run *run, const eg_step *step, const eg_ep
     x->turns = is_amx && epilogue->plain_store && x->out == NULL && x->result.row_stride == 1;
     if (x->turns) x->result = eg_cpu_transpose(x->result);
     x->prefetch_out = epilogue->non_temporal ? NULL : x->turns ? &x->result : choose_prefetch_out(x);
-    /* An accumulated result is prefetched as prefetch_out. What stores `pre` reads nothing else. */
-    x->prefetch_in = is_amx || op->accumulate ? NULL : eg_cpu_epilogue_reads(epilogue);
-    if (!is_amx && x->prefetch_in == NULL) x->prefetch_in = eg_cpu_epilogue_stores(epilogue);
+    x->prefetch_in = choose_prefetch_in(x, detail);
     x->rounds = eg_cpu_has_dots(kernel);
     x->stores_result = may_store(x);
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
