@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The element-wise epilogues of whole tile blocks, row by row. Part of kernel_amx.c.
  *
- * Two vectors of a 16-bit type are one cache line, which is stored at once. Stored by halves, as the vectors of
- * a column are, it would be read from memory first. Subnormal numbers stay, as a residual's have to. */
+ * Two vectors of a 16-bit type are one cache line, which is stored at once. Stored one vector at a time, down a
+ * column, the line would be read from memory first. Subnormal numbers stay, as a residual's have to. */
 
 enum { LINE_VECTORS = 2, LINES_AT_ONCE = 2 };
 
