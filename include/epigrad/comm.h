@@ -27,15 +27,15 @@
 extern "C" {
 #endif
 
-/* How a collective is waited for. Of either kind a callback may return before it has finished: progress
- * tells, and memory is left alone until then. One that blocks instead has no timeout. */
+/* How a collective is waited for. In either case a callback may return before the collective has finished:
+ * progress says when it has, and its memory is left alone until then. One that blocks has no timeout. */
 typedef enum eg_comm_when {
     EG_COMM_NOW = 0,  /* the caller does nothing but wait for it */
     EG_COMM_BEGIN = 1 /* products go on under it */
 } eg_comm_when;
 
-/* How long a collective of so many bytes takes: latency + bytes / rate. All ranks have the same figures: what
- * they decide, they have to decide alike. */
+/* How long a collective takes: latency + bytes / rate. All ranks must have the same figures, so that they
+ * decide alike. */
 typedef struct eg_comm_cost {
     double latency; /* microseconds */
     double rate;    /* bytes a microsecond; 0: not known */
@@ -72,18 +72,18 @@ struct eg_comm {
      * later callback fails at once. */
     void (*abort)(void *user);
 
-    double timeout;          /* host: seconds that a call waits for the other ranks; 0: 600 */
+    double timeout;          /* seconds that a call (with NCCL, eg_sync) waits for the other ranks; 0: 600 */
     eg_comm_cost now, begun; /* of EG_COMM_NOW and EG_COMM_BEGIN */
-    double busy; /* of the time that a collective begun takes, the part for which it takes the calling thread:
-                    0 to 1 */
+    /* Of a collective begun: the part of its time for which it needs the calling thread, 0 to 1. */
+    double busy;
     eg_comm_order order;
 };
 
 /* The caller's ncclComm_t as a communicator for CUDA contexts. libnccl.so.2 is loaded when it is first asked
  * for: EG_ERR_UNAVAILABLE where it is not there. The ncclComm_t stays the caller's and outlives *comm, unless
  * a failure or a timeout of eg_sync gives it up: ncclCommAbort has then been called, which frees it. Calls
- * are not compared over ranks, which would have to wait for the device, but with EPIGRAD_CUDA_CHECK=1. *comm
- * outlives the calls with it until they have been waited for. */
+ * are compared over ranks with EPIGRAD_CUDA_CHECK=1 only, since that waits for the device. *comm has to stay
+ * until the calls with it have been waited for. */
 struct ncclComm;
 EG_API eg_status eg_comm_nccl(struct ncclComm *nccl, eg_comm *comm);
 /* Frees what eg_comm_nccl made, but not the ncclComm_t. One that is NULL or cleared is allowed. */

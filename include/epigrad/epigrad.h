@@ -14,9 +14,8 @@
  *               these; other structs never grow. The zero value of every option is its default, so
  *               `(eg_layer){.size = sizeof(eg_layer), ...}` stays valid. M, K and N are the exception: they
  *               have no default, 0 means empty. A struct of a newer header is taken where its newer fields
- *               are 0; a size more than 4096 bytes past the library's own is refused. An enumerator has to be
- *               one of its enumeration, in calls that do not use it, too. What an absent operand holds beside
- *               `data` is not read.
+ *               are 0; a size more than 4096 bytes past the library's own is refused. Every enumerator has to
+ *               be valid, even where a call does not use it. Of an absent operand only `data` is read.
  *   ownership   the library never frees or keeps a caller's buffer. What eg_open, eg_pack_b and eg_alloc
  *               return is given back with eg_close, eg_packed_free and eg_free.
  *   threads     one context is used by one thread at a time; different contexts are independent and may
@@ -26,8 +25,8 @@
  *               call was running, and it makes its own threads. The shared library stays in memory after
  *               dlclose; a program or plugin that holds the static one closes its contexts before it is
  *               unloaded.
- *   stack       on the CPU, a call needs at most 96 KiB of the calling thread's stack, and its own threads
- *               bring theirs. CUDA and WebGPU need more, by what their drivers do.
+ *   stack       a call on the CPU needs at most 96 KiB of the calling thread's stack; the context's own
+ *               threads have theirs. On CUDA and WebGPU the drivers need more.
  *   errors      every fallible function returns an eg_status; eg_last_error() then has one printable line
  *               that names the argument, its value and what was expected; long names in it are shortened. A
  *               call refused by validation has written nothing. Nothing prints, nothing aborts.
@@ -195,11 +194,12 @@ typedef struct eg_open_info {
     eg_parallel_for parallel_for;
     void *parallel_user;
     /* EG_TUNING_MEASURED: the first call of a kind (the same sizes, types, strides, alignments and options)
-     * tries some tens of candidates and waits for the device; not while the stream is captured. Trials write
-     * to memory of their own, of three times L2 or of the outputs, whichever is more, and give it back.
-     * Without that memory, of calls over processes or in chunks, and with a `kernel`, estimates choose. Every
-     * workspace then has room for any candidate. Another run may take other kernels, whose sums differ in
-     * their last bits. Where this is 0, EPIGRAD_TUNING set to "measured" does the same. docs/howto/tune.md */
+     * tries some tens of candidates and waits for the device, unless the stream is being captured. Trials
+     * write to memory of their own, three times L2 or the size of the outputs, whichever is more, and give it
+     * back. Estimates choose where there is not so much memory, for calls over processes or in chunks, and
+     * with a `kernel`. Every workspace has room for any candidate. Another run may take other kernels, whose
+     * sums differ in their last bits. Where this is 0, EPIGRAD_TUNING set to "measured" does the same.
+     * docs/howto/tune.md */
     eg_tuning tuning;
 } eg_open_info;
 
@@ -233,8 +233,8 @@ EG_API eg_status eg_download(eg_context *context, void *host, const void *memory
 /* What is computed, shared by forward and backward:
  *     pre = A·B + bias     A [batch, M, K]   B [batch, K, N]   bias [N]   pre, Y [batch, M, N]   Y = act(pre)
  * With a scale, every product of the layer is multiplied by it before anything is added: scale·A·B + bias,
- * and in the backward pass d_a and d_b, but not grad_pre and d_bias. M or N 0: there is nothing to do, and
- * reductions are written as 0. K = 0: Y = act(bias). */
+ * and in the backward pass d_a and d_b, but not grad_pre and d_bias. Where M or N is 0 there is nothing to
+ * compute, and sums are written as 0. Where K is 0, Y = act(bias). */
 typedef struct eg_layer {
     size_t size;
     int64_t m, k, n;
@@ -248,7 +248,7 @@ typedef struct eg_layer {
     int64_t outer_batch; /* 0 means 1. Else the batch has two levels, such as sequences and the heads of each:
                             outer_batch x batch items. Item (o, i) of an operand begins o outer strides
                             (args.outer) and i batch strides after the first. */
-    int64_t groups;      /* 0: a plain layer. Else rows have one of so many Bs each: eg_offsets */
+    int64_t groups;      /* 0: a plain layer. Else so many groups of rows, each with its B: eg_offsets */
 } eg_layer;
 
 /* A matrix in device memory, or absent (data == NULL). It ends at most 2^62 bytes from `data`. */
@@ -269,9 +269,9 @@ typedef struct eg_vector {
     eg_dtype dtype; /* EG_DTYPE_DEFAULT: the layer's. A bias's gradient may be EG_F32 for f16 or bf16 */
 } eg_vector;
 
-/* Dense operands in one expression: at offset 0, of the layer's type, one for the whole batch. A PyTorch
- * weight [N, K] is a column-major B. NULL: absent. What is otherwise is set in the fields. The const ones are
- * for inputs, which are never written. */
+/* Dense operands in one expression: at offset 0, of the layer's type, one for the whole batch; NULL: absent.
+ * What is different is then set in the fields. A PyTorch weight [N, K] is a column-major B. The const ones
+ * are for inputs, which are never written. */
 EG_CONSTRUCTOR eg_matrix eg_row_major(void *data) {
     const eg_matrix matrix = {data, 0, 0, 0, EG_ROW_MAJOR, EG_DTYPE_DEFAULT};
     return matrix;
@@ -293,19 +293,24 @@ EG_CONSTRUCTOR eg_matrix eg_const_col_major(const void *data) {
 EG_CONSTRUCTOR eg_vector eg_const_elements(const void *data) { return eg_elements((void *)(uintptr_t)data); }
 
 /* A grouped layer, such as a mixture of experts: the rows of A are sorted by group, and each group of rows
- * has a B and a bias of its own. M and layer.groups are at most 2^31 - 1. What has M rows is one matrix
- * [M, ...] of all groups: row i of group g is row (g > 0 ? offsets[g - 1] : 0) + i. Its batch_stride means
- * nothing, but has to be 0 or more. What has none (B, d_b, bias, d_bias and their like) has a matrix or vector
- * a group: batch_stride is from one group's matrix to the next (0: one B for all groups; not of d_b), and
- * vectors are dense, [groups, N] or [groups, K]. `offsets` holds the end of each group, counted in rows of A:
- * they do not decrease, and the last is at most M. Groups without rows cost nothing; their d_b and d_bias are
- * 0, or what they were where they are added to. Rows from the last end on belong to no group: they are
- * neither read nor written. The plan of a call is made once for all offsets; its workspace has room for any.
- * EG_ERR_ARGUMENT where an end is wrong: on the CPU before anything is written. On CUDA offsets are in device
- * memory, as all operands, and read by the kernels, so that a call waits for nothing and may be captured;
- * what is wrong with them is said by the next eg_sync, eg_upload or eg_download, which waits. Until then
- * results are not defined, but nothing outside of them is written. Not on WebGPU; not with layer.batch,
- * outer_batch, workspace_limit, data_parallel or tensor_parallel. */
+ * has a B and a bias of its own. M and layer.groups are at most 2^31 - 1.
+ *
+ * An operand that has M rows is one matrix [M, ...] of all groups: row i of group g is its row
+ * (g > 0 ? offsets[g - 1] : 0) + i. Its batch_stride means nothing, but has to be 0 or more. Of the others
+ * (B, d_b, bias, d_bias and their like) each group has a matrix or vector: batch_stride is from one group's
+ * matrix to the next (0: one B for all groups; not for d_b), and vectors are dense, [groups, N] or
+ * [groups, K].
+ *
+ * `offsets` holds the end of each group, counted in rows of A: the ends do not decrease, and the last is at
+ * most M. Groups without rows cost nothing; their d_b and d_bias are 0, or stay as they were where they are
+ * added to. Rows behind the last end belong to no group: they are neither read nor written. The plan of a
+ * call is made once for all offsets; its workspace has room for any.
+ *
+ * A wrong end is EG_ERR_ARGUMENT, on the CPU before anything is written. On CUDA offsets are in device
+ * memory, as all operands are, and the kernels read them, so that a call waits for nothing and may be
+ * captured; the next eg_sync, eg_upload or eg_download waits, and reports a wrong end. Until then results are
+ * not defined, but nothing outside of them is written. Not on WebGPU; not with layer.batch, outer_batch,
+ * workspace_limit, data_parallel or tensor_parallel. */
 typedef struct eg_offsets {
     void *data;    /* int32 [groups], as in eg_matrix; where layer.groups is given, and only there */
     size_t offset; /* bytes, a multiple of 4 */
@@ -365,9 +370,9 @@ typedef struct eg_tensor_parallel {
     eg_matrix gathered;
 } eg_tensor_parallel;
 
-/* Outer strides: elements from an outer item to the next, of each operand; read where layer.outer_batch is
- * more than 1. 0: the same for all outer items. An input may be broadcast at either level. A d_a or d_b is
- * summed over all items, where both of its strides are 0, or over none, where neither is. */
+/* Outer strides: elements from an outer item of an operand to the next; read where layer.outer_batch is more
+ * than 1. 0: the same for all outer items. An input may be broadcast at either level. A d_a or d_b is summed
+ * over all items, where both of its strides are 0, or over none, where neither is. */
 typedef struct eg_forward_outer {
     int64_t a, b, residual, y, pre, b_up, pre_up;
 } eg_forward_outer;
@@ -449,10 +454,10 @@ typedef enum eg_sharding {
 
 /* Data parallel: each process has its own rows (M) of a batch, and d_b, d_bias and chain.d_bias are summed
  * over the processes. With `accumulate` that sum is added to what the operand holds. Every rank makes the
- * call, with M = 0 too. The reduction begins as soon as d_b is there and goes on while d_a is computed, where
- * that is estimated to gain time. The same ranks get the same bits in every run. Where a call fails here it
- * may have had a part in other ranks' results: the communicator is of no more use then, and the call's memory
- * has to stay until the process ends. Not for gated units or a chain to them, with workspace_limit, nor on
+ * call, even with M = 0. The reduction begins as soon as d_b is there and goes on while d_a is computed, where
+ * that is estimated to gain time. The same ranks get the same bits in every run. A call that fails may have
+ * had a part in other ranks' results: the communicator is of no more use then, and the call's memory has to
+ * stay until the process ends. Not for gated units or a chain to them, with workspace_limit, nor on
  * WebGPU. */
 typedef struct eg_data_parallel {
     const eg_comm *comm; /* NULL: one process. Has to outlive the call. */
@@ -549,15 +554,16 @@ EG_CONSTRUCTOR eg_backward_args eg_backward_of(eg_matrix a, eg_matrix b, eg_vect
 /* Outputs must not overlap inputs or each other, but for three pairs that may be the same memory, element for
  * element: y and residual, grad_pre and grad, d_a and residual. Elements count, not the gaps between them:
  * operands may interleave in one buffer in any way, such as the windows of [T, 3, heads, d]. Whether they
- * overlap is decided exactly, and only where that takes too long (two operands of which all rows and items
- * lie apart, by four strides in no proportion to each other, thousands of each) the call is refused with "may
- * overlap". Each element is rounded to its storage type once, at the end. The same call on the same device
- * gives the same bits. */
+ * overlap is decided exactly. Only where that would take too long the call is refused with "may overlap": two
+ * operands with thousands of rows and of items, all apart, by four strides in no proportion to each other.
+ *
+ * Each element is rounded to its storage type once, at the end. The same call on the same device gives the
+ * same bits. */
 EG_API eg_status eg_forward(eg_context *context, const eg_layer *layer, const eg_forward_args *args);
 EG_API eg_status eg_backward(eg_context *context, const eg_layer *layer, const eg_backward_args *args);
 
-/* The workspace that the call would need, in bytes. No memory is read through the operands: any
- * non-NULL data marks one as present. */
+/* The workspace that the call would need, in bytes. No memory is read through the operands: any `data` that
+ * is not NULL marks one as present. */
 EG_API eg_status eg_forward_workspace(eg_context *context, const eg_layer *layer, const eg_forward_args *args,
                                       size_t *bytes);
 EG_API eg_status eg_backward_workspace(eg_context *context, const eg_layer *layer,
@@ -573,11 +579,15 @@ EG_API eg_status eg_backward_plan(eg_context *context, const eg_layer *layer, co
 /* Packs B for the context's device, for forward and backward calls of layers that agree with `layer` in
  * k, n, batch or groups (where b has a batch stride), dtype and math; m is free. The pack is a copy: later
  * changes to b do not reach it. eg_packed_update fills it anew, as after an optimiser's step, from a b of the
- * same sizes, in any layout. A call may give b beside its pack: it is not read, but with more than one item
- * its batch stride must be 0 where that of the packed b was, and only there. A pack is of one level: for a
- * call of two it is made from one b for all, or from a batch of all outer_batch x batch items, one after the
- * other, as the batch of a layer without outer_batch. A pack may be read by several calls; it belongs to its
- * context, and is freed when no enqueued call uses it any more; NULL is allowed. */
+ * same sizes, in any layout.
+ *
+ * A call may give b beside its pack. It is not read, but with more than one item its batch stride must be 0
+ * if that of the packed b was, and only then. A pack has one level. For a call with two it is made from one b
+ * for all items, or by a layer without outer_batch whose batch is all outer_batch x batch items, one after
+ * the other.
+ *
+ * Several calls may read a pack. It belongs to its context, and is freed when no enqueued call uses it any
+ * more; NULL is allowed. */
 EG_API eg_status eg_pack_b(eg_context *context, const eg_layer *layer, const eg_matrix *b,
                            eg_packed **packed);
 EG_API eg_status eg_packed_update(eg_context *context, eg_packed *packed, const eg_matrix *b);
@@ -589,7 +599,7 @@ EG_API void eg_packed_free(eg_context *context, eg_packed *packed);
 typedef struct eg_device_info {
     size_t size;
     eg_backend backend;
-    const char *name;     /* the device, e.g. "Intel(R) Xeon(R) Processor" */
+    const char *name;     /* the device, e.g. "AMD EPYC, family 25, model 17" */
     const char *features; /* instruction sets or device capabilities in use, separated by spaces */
     int threads;          /* CPU threads a call may use; 0 elsewhere */
 } eg_device_info;
@@ -612,15 +622,15 @@ typedef struct eg_kernel_info {
  * `info->size` is set by the caller. */
 EG_API eg_status eg_get_kernel_info(eg_context *context, int index, eg_kernel_info *info);
 
-/* Measures the arithmetic peak in GFLOP/s for layers of `dtype`, with the threads of the context and the
- * kernel it would use, at most one a core: independent multiply-adds in registers for some tens of
- * milliseconds. It waits for them; EG_ERR_UNSUPPORTED where no kernel of the backend computes in that type.
- */
+/* Measures the arithmetic peak in GFLOP/s for layers of `dtype`: independent multiply-adds in registers, as
+ * the kernel has them that would be used, for some tens of milliseconds; on the CPU by the context's threads,
+ * at most one a core. It waits for them. EG_ERR_UNSUPPORTED where no kernel of the backend computes in that
+ * type. */
 EG_API eg_status eg_measure_peak(eg_context *context, eg_dtype dtype, double *gflops);
 
-/* Number conversion, elementwise and rounding to nearest even: `count` elements of type `from` at `src`
- * to type `to` at `dst`, host memory, each aligned to its element. The buffers must not overlap,
- * nor be the same: EG_ERR_ARGUMENT then, and nothing is written. */
+/* Converts `count` elements of type `from` at `src` to type `to` at `dst`, rounding to nearest even. Both are
+ * host memory, aligned to their elements. The buffers must not overlap, nor be the same: EG_ERR_ARGUMENT
+ * then, and nothing is written. */
 EG_API eg_status eg_convert(void *dst, eg_dtype to, const void *src, eg_dtype from, size_t count);
 
 #ifdef __cplusplus

@@ -13,9 +13,9 @@
 extern "C" {
 #endif
 
-/* A communicator for CPU contexts, of the processes of `mpi`: a collective call, after MPI_Init and before
- * MPI_Finalize. It works on a duplicate, on which errors are returned, and measures latency and rate for some
- * milliseconds. Calls that use it are made by a thread that may call MPI: MPI_THREAD_FUNNELED is enough.
+/* Makes a communicator for CPU contexts of the processes of `mpi`: a collective call, after MPI_Init and
+ * before MPI_Finalize. It works on a duplicate whose errors are returned, and measures latency and rate for
+ * some milliseconds. Calls that use it are made by a thread that may call MPI: MPI_THREAD_FUNNELED is enough.
  * The numbers of elements that are sent may exceed 2^31, but for a shard. EG_ERR_ARGUMENT: `comm` is NULL, or
  * MPI is not initialised; EG_ERR_OUT_OF_MEMORY; EG_ERR_DEVICE: MPI failed. *comm is cleared then. */
 EG_API eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm);
@@ -30,7 +30,8 @@ EG_API eg_status eg_comm_mpi_world(eg_comm *comm);
  * call returns. Errors are those of eg_comm_mpi; EG_ERR_ARGUMENT also where `mpi` is NULL. */
 EG_API eg_status eg_comm_mpi_at(const void *mpi, eg_comm *comm);
 
-/* Frees it: a collective call too, but on one that was given up after a failure, which stays MPI's. */
+/* Frees it: a collective call too. A communicator that was given up after a failure stays MPI's; to free it
+ * is no collective call. */
 EG_API void eg_comm_mpi_free(eg_comm *comm);
 
 #ifdef __cplusplus
