@@ -24,13 +24,14 @@ activations = tuple(_ACTIVATION)
 
 
 def set_num_threads(threads: int) -> None:
-    """Threads that a call on the CPU may use; 0: the library's choice (OMP_NUM_THREADS, or the cores there are), and
-    once ``epigrad.torch`` is imported torch's (torch.set_num_threads). Results are the same bits for every number."""
+    """Sets how many threads a call on the CPU may use. 0: the library's choice (OMP_NUM_THREADS, or the cores there
+    are); once ``epigrad.torch`` is imported, torch's (torch.set_num_threads). Results are the same bits for every
+    number."""
     _set_threads(threads)
 
 
 def device_info(backend: str = "cpu", device: int = 0) -> tuple[str, str, int]:
-    """(name, features, threads) of a device: "cpu", whose only one is 0, or "cuda" and its ordinal.
+    """(name, features, threads) of a device: "cpu", whose only device is 0, or "cuda" with the device's ordinal.
 
     Raises UnavailableError where the build or the machine lacks it."""
     backends = {"cpu": 0, "cuda": 1}

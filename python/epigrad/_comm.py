@@ -8,15 +8,15 @@ from ._library import ArgumentError, DeviceError, UnavailableError
 
 
 class Comm:
-    """The processes of a data-parallel `epigrad.linear_backward`, or of a layer that is divided over them (split=),
-    made by `Comm.mpi` or `Comm.nccl`.
+    """The processes of a data-parallel `epigrad.linear_backward`, or of a layer that is divided over them (split=).
+    `Comm.mpi` and `Comm.nccl` make one.
 
     Attributes:
         rank: of this process.
         ranks: how many processes there are.
 
-    Every process makes the same calls with it, in the same order. One that disagrees, fails or does not come makes the
-    call a DeviceError on all others. `close()` gives it up, as leaving a ``with`` block does, after all calls with it.
+    Every process makes the same calls with it, in the same order. If one disagrees, fails or does not come, the call is
+    a DeviceError on all others. Call `close()` after all calls with it, or leave a ``with`` block.
     """
 
     def __init__(self, memory, free):
@@ -26,8 +26,9 @@ class Comm:
 
     @classmethod
     def mpi(cls, comm=None):
-        """For arrays on the CPU: of a communicator of mpi4py, or of all processes of mpirun, where MPI is initialised
-        if it is not. Loads libepigrad_mpi, or what EPIGRAD_MPI_LIBRARY names. All processes call it together.
+        """For arrays on the CPU: the processes of a communicator of mpi4py, or without one all processes of mpirun.
+        Initialises MPI if that has not been done. Loads libepigrad_mpi, or what EPIGRAD_MPI_LIBRARY names. All
+        processes call it together.
 
         Raises UnavailableError where the library is not found, DeviceError where MPI fails."""
         version = ".".join(_library.version.split(".")[:2])
@@ -48,8 +49,8 @@ class Comm:
 
     @classmethod
     def nccl(cls, comm):
-        """For arrays on CUDA: of an ``ncclComm_t``, as its address, or of a ProcessGroupNCCL of PyTorch that has
-        ``_comm_ptr``. It stays its owner's, who keeps it alive."""
+        """For arrays on CUDA: the processes of an ``ncclComm_t``, given by its address, or of a ProcessGroupNCCL of
+        PyTorch that has ``_comm_ptr``. It stays its owner's, who keeps it alive."""
         address = comm if isinstance(comm, int) else getattr(comm, "_comm_ptr", lambda: 0)()
         if not address:
             raise ArgumentError(f"comm is {comm!r}; expected the address of an ncclComm_t, or a ProcessGroupNCCL")

@@ -27,7 +27,7 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class DeviceError(Error, RuntimeError):
-    """The device failed while it ran. Outputs are undefined."""
+    """The device failed while it ran, or another process of a Comm failed or disagreed. Outputs are undefined."""
 
 
 # PyDLL: the shim is called with the interpreter's lock, and gives it up by itself while the library computes.

@@ -106,26 +106,27 @@ def linear(x, w, bias=None, *, activation="none", save=None, w_up=None, bias_up=
             with an x of ``(batch, ..., K)``.
         bias: ``(N,)``, or None.
         activation: one of ``epigrad.activations``. "gelu" is the form with tanh, "gelu_erf" that with erf.
-        save: "pre" to get ``x @ w.T + bias`` as well, for the backward pass; "y" to get y once more, for activations in
-            ``epigrad.from_y``. None: nothing; the backward pass computes pre again. Of a gated unit "pre" is the pair
-            of ``x @ w.T + bias`` and ``x @ w_up.T + bias_up``, and there is no "y".
-        w_up: shaped as w: makes a gated unit, whose gate is w. Both may be views of one array.
+        save: what to return for the backward pass. "pre": ``x @ w.T + bias``; for a gated unit the pair of that and
+            ``x @ w_up.T + bias_up``. "y": y once more, for activations in ``epigrad.from_y``, and not for a gated
+            unit. None: nothing; the backward pass computes pre again.
+        w_up: shaped as w. Makes a gated unit, whose gate is w. Both may be views of one array.
         bias_up: ``(N,)``, or None; with w_up only.
         residual: ``(..., N)``, added; with activation "none" only, and not to a gated unit.
         out: ``(..., N)``, where y is written; with save="pre" a pair (y, pre), of a gated unit (y, (pre, pre_up)).
             None: a new array like x.
         math: "default", "strict" or "fast": see docs/reference/numerics.md.
-        nonfinite: "zero" or "propagate": what act' is where pre is NaN; of no effect here.
-        scale: a factor of the products: ``y = act(scale * (x @ w.T) + bias)``, such as the 1/√d of attention.
+        nonfinite: "zero" or "propagate": what act' is where pre is NaN. No effect in the forward pass.
+        scale: a factor of the products, such as the 1/√d of attention: ``y = act(scale * (x @ w.T) + bias)``.
         workspace_limit: bytes of scratch memory a call may use; 0: no limit.
         stream: CUDA: the stream's handle as an integer, in place of the current one.
-        offsets: ``(groups,)`` int32, of a grouped layer such as a mixture of experts: the rows of an x ``(rows, K)``
-            are sorted by group, and these are where the groups end. w is ``(groups, N, K)`` then, bias ``(groups, N)``.
-            Rows from the last end on are of no group, and not written. Without workspace_limit; with CUDA arrays the
-            offsets are in device memory, too, and the host does not wait for them.
-        comm: an `epigrad.Comm`, with split: a layer that is divided over its P processes.
-        split: how w is divided; N and K are those of this process. What is divided has this process's part of the rows,
-            one P-th of the first size, in the order of the ranks:
+        offsets: ``(groups,)`` int32: makes a grouped layer, such as a mixture of experts. The rows of an x
+            ``(rows, K)`` are sorted by group, and these are where the groups end. w is then ``(groups, N, K)``, bias
+            ``(groups, N)``. Rows behind the last end belong to no group, and are not written. Not with
+            workspace_limit. With CUDA arrays the offsets are in device memory, too, and the host does not wait for
+            them.
+        comm: an `epigrad.Comm`, with split: the layer is divided over its P processes.
+        split: how w is divided; N and K are those of this process. Arrays whose rows are divided have this process's
+            part of them, one P-th of the first size, in the order of the ranks:
 
             - "columns": x is ``(M / P, ..., K)``, and gathered; y and the rest are ``(M, ..., N)``.
             - "rows": x is ``(M, ..., K)``; y, pre and residual are ``(M / P, ..., N)``, and summed over the processes.
@@ -260,22 +261,22 @@ def linear_backward(grad, x, w, bias=None, *, activation="none", saved=None, sav
         activation: as in the forward pass.
         saved: what `linear` returned with save=, of a gated unit the pair (pre, pre_up); None: they are computed again.
         save: what `saved` is, "pre" or "y".
-        need: a truth for each result: what is not needed is not computed. None: all but the gradients of a bias that
+        need: a bool for each result: what is not needed is not computed. None: all but the gradients of a bias that
             is absent.
-        out: an array for each result, to be written, or None where it is to be made. All but d_x may be float32 where x
-            is float16 or bfloat16.
+        out: for each result the array to write to, or None to make one. All but d_x may be float32 where x is float16
+            or bfloat16.
         w_up, bias_up: as in the forward pass.
-        residual: ``(..., K)``, added to d_x, such as the gradient of x by another way; may be the array that `out` has
-            for d_x.
+        residual: ``(..., K)``, added to d_x, such as the gradient of x from another branch; may be the array that `out`
+            has for d_x.
         accumulate: the names of the results that are added to what `out` holds, such as ("d_x", "d_w"). True: all but
             d_x.
         math, workspace_limit, stream: as in `linear`.
         nonfinite: act' where pre is NaN: "zero", or "propagate" for NaN.
-        scale: as in the forward pass; d_x and d_w have it too, the gradients of biases have not.
-        comm: an `epigrad.Comm`. Without split each of its processes has its own rows, over which d_w and d_bias are
-            summed.
+        scale: as in the forward pass; it is a factor of d_x and d_w too, but not of the gradients of biases.
+        comm: an `epigrad.Comm`. Without split each of its processes has its own rows, and d_w and d_bias are summed
+            over the processes.
         mean: with comm, the mean over the processes and not the sum; not with split.
-        offsets: as in the forward pass; d_w and d_bias are of each group then, and 0 for one without rows.
+        offsets: as in the forward pass; each group then has its own d_w and d_bias, which are 0 for one without rows.
         split: as in the forward pass:
 
             - "columns": x, d_x and residual have this process's rows. x is gathered, d_x is summed over the processes.

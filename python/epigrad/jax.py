@@ -43,22 +43,23 @@ def linear(x: jax.Array, w: jax.Array, bias: Optional[jax.Array] = None, activat
 
     Args:
         x: ``(..., K)``; float64, float32, float16 or bfloat16.
-        w: ``(N, K)``; under vmap one for each item too. A weight (K, N) is to be transposed, which may be a copy.
+        w: ``(N, K)``; under vmap also one for each item. Transpose a weight (K, N), which may be a copy.
         bias: ``(N,)``, or None.
         activation: one of ``epigrad.activations``. jax.nn.gelu is "gelu", with approximate=False "gelu_erf".
         save: "auto" keeps what the backward pass reads: nothing for "none", y where the derivative is a function of y,
             else ``x @ w.T + bias``. "recompute" computes it again.
         math: "default", "strict" or "fast".
-        offsets: ``(groups,)`` int32, of a grouped layer such as a mixture of experts: the rows of an x ``(rows, K)``
-            are sorted by group, and these are where the groups end. w is ``(groups, N, K)`` then, bias ``(groups, N)``.
-            Rows from the last end on are of no group: they and their gradients are 0.
+        offsets: ``(groups,)`` int32: makes a grouped layer, such as a mixture of experts. The rows of an x
+            ``(rows, K)`` are sorted by group, and these are where the groups end. w is then ``(groups, N, K)``, bias
+            ``(groups, N)``. Rows behind the last end belong to no group: y and the gradient of x are 0 there.
 
     Returns:
         ``(..., N)``.
 
     Raises:
-        TypeError, epigrad.ArgumentError (a ValueError): when traced, of dtypes, shapes and options, by name. When run,
-        jax.errors.JaxRuntimeError: an end that is less than the one before, or more than the rows.
+        TypeError, epigrad.ArgumentError (a ValueError): when traced, for dtypes, shapes and options, by name.
+        jax.errors.JaxRuntimeError: when run on the CPU, for an end that is less than the one before, or more than the
+        rows.
     """
     _check_options(activation, save, math)
     _check(x, w, bias, None, None, offsets, optional=("bias", "w_up", "bias_up"))
@@ -73,7 +74,7 @@ def gated_linear(x: jax.Array, w: jax.Array, w_up: jax.Array, bias: Optional[jax
 
     Args:
         x: ``(..., K)``; float64, float32, float16 or bfloat16.
-        w, w_up: ``(N, K)``; under vmap one for each item too.
+        w, w_up: ``(N, K)``; under vmap also one for each item.
         bias, bias_up: ``(N,)``, or None.
         activation: one of ``epigrad.activations``, of the gate.
         save: "auto" keeps ``x @ w.T + bias`` and ``x @ w_up.T + bias_up`` for the backward pass. "recompute" computes

@@ -48,8 +48,9 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
     Raises:
         TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
 
-    A w that has an attribute `main_grad`, as Megatron's have, gets its gradient added to it in that tensor's own type,
-    and no `.grad`; a bias likewise. torch.compile breaks the graph there; that of PyTorch 2.4 does not see it.
+    If w has an attribute `main_grad`, as Megatron's parameters have, its gradient is added to that tensor, in that
+    tensor's own type, and w gets no `.grad`; so it is with a bias. torch.compile breaks the graph there; PyTorch 2.4's
+    does not see the attribute.
     """
     compiling = _is_tracing()
     if not compiling:
@@ -101,7 +102,7 @@ def gated_linear(x: torch.Tensor, w: torch.Tensor, w_up: torch.Tensor, bias: Opt
     Raises:
         TypeError, epigrad.ArgumentError (a ValueError): dtypes, shapes, devices and options, by the argument's name.
 
-    Gradients go to `.grad`: an attribute `main_grad` is not looked at.
+    Gradients go to `.grad`; an attribute `main_grad` is ignored.
     """
     _ops.check_options(activation, save, math)
     tensors = x, w, bias, w_up, bias_up

@@ -58,14 +58,14 @@ class ColumnParallelLinear(_ParallelLinear):
     """A torch.nn.Linear and the activation behind it, whose output features are divided over P processes.
 
     Args:
-        whole: the layer, the same on every process, of which this one copies its part.
+        whole: the layer, the same on every process; this process copies its part of it.
         comm: an `epigrad.Comm`, which outlives the module.
         activation: one of ``epigrad.activations``.
 
     x is ``(M / P, ..., in_features)``, this process's part of the first size; the result is
-    ``(M, ..., out_features / P)``. x is gathered, and its gradient summed, in the call. Every process makes the same
-    calls, forward and backward, and wants gradients of the same tensors. Eager, without autocast; torch.compile breaks
-    the graph there.
+    ``(M, ..., out_features / P)``. The call gathers x, and sums its gradient. Every process makes the same calls,
+    forward and backward, and wants gradients of the same tensors. It runs eagerly, without autocast; torch.compile
+    breaks the graph there.
     """
 
     _split, _axis = "columns", 0
@@ -77,9 +77,9 @@ class RowParallelLinear(_ParallelLinear):
     Args:
         whole, comm, activation: as of `ColumnParallelLinear`.
 
-    x is ``(M, ..., in_features / P)``, such as a ColumnParallelLinear gives it; the result is
-    ``(M / P, ..., out_features)``, this process's part of the first size. It is summed over the processes, and its
-    gradient gathered, in the call. bias is whole, and its gradient the same on every process.
+    x is ``(M, ..., in_features / P)``, as a ColumnParallelLinear returns it; the result is
+    ``(M / P, ..., out_features)``, this process's part of the first size. The call sums it over the processes, and
+    gathers its gradient. bias is whole, and its gradient the same on every process.
     """
 
     _split, _axis = "rows", 1

@@ -108,7 +108,7 @@ def patch(model: torch.nn.Module) -> list[Replaced]:
 
     Found are neighbours in torch.nn.Sequential, and the feed-forward blocks of transformers' GPT-2, BERT, RoBERTa, ViT
     and CLIP; their activation becomes torch.nn.Identity. Gated blocks of Llama, Mistral, Qwen 2 and 3, and Gemma become
-    a GatedMLP each. Parameters stay the same objects under the same names, so that optimisers and state_dicts go on.
+    a GatedMLP each. Parameters stay the same objects under the same names, so optimisers and state_dicts stay valid.
     Left alone are layers of subclasses (LoRA, quantised ones), modules with hooks, and the model itself.
 
     Returns:
