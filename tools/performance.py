@@ -168,8 +168,8 @@ def cuda_sweep(date, path):
 def cuda_multiples(date, path):
     head, *rows = read(path)
     return ["### What an epilogue costs", "",
-            "Each call as a multiple of its bare products: **epigrad** with the kernels that it measured to be the "
-            "fastest, with those that it estimated to be, and PyTorch's operators.", "",
+            "The time of each call as a multiple of that of its products alone. In each cell: **epigrad** with kernels "
+            "by measurement, with kernels by estimated time, and PyTorch's operators.", "",
             *summary.multiples_tables(rows), f"    {head['command']}", "",
             f"{date}{head.get('build', '')}, one {head['device']}, PyTorch {head['torch']}; GELU, biases, d_bias; the "
             "products by cublasLt (the best of 16 algorithms). CUDA-graph replays in turn in one process, operands "
@@ -201,8 +201,9 @@ def cuda_gated_step(date, path):
 def cpu_gated_step(date, path):
     head, *rows = read(path)
     lines = ["### A training step of a gated block", "",
-             "SwiGLU, D to 2 H to D with biases, forward and backward: multiples of the speed of PyTorch's operators, "
-             "and of the same with every product by oneDNN; medians and quartiles.", ""]
+             "SwiGLU, D to 2 H to D with biases, forward and backward: epigrad's speed as a multiple of that of "
+             "PyTorch's operators, and of the same with every product by oneDNN; above 1 epigrad is faster. Medians "
+             "and quartiles.", ""]
     return lines + table(*summary.gated_cpu_table(rows)) + [
         f"    {head['command']}", "",
         f"{date}, {head['cpu']}, PyTorch {head['torch']}; [N, K] weights. In turn in one process, operands from beyond "
@@ -237,10 +238,10 @@ def cuda_grouped(date, path):
 def cuda_distributed(date, path):
     head, *rows = read(path)
     return ["### Over several GPUs", "",
-            "Data parallel, d_a and d_b of a layer without activation, d_b summed in bf16 by NCCL: the time as a "
-            "multiple of the greater of the call alone and the all-reduce alone.", "",
+            "Data parallel: d_a and d_b of a layer without activation, d_b summed in bf16 by NCCL. The time is given "
+            "as a multiple of that of the call alone or the all-reduce alone, whichever is longer.", "",
             *table(*summary.distributed_data_table(rows)),
-            "Tensor parallel: the local product alone as a share of the whole.", "",
+            "Tensor parallel: the time of the local product alone as a share of that of the call.", "",
             *table(*summary.distributed_tensor_table(rows)), f"    {head['command']}", "",
             f"{date}{head.get('build', '')}, {head['ranks']} x {head['device']}, NCCL {head['nccl']} without NVLink "
             f"multicast, PyTorch {head['torch']}. All ranks begin together, the slowest counts; in turn in one "
@@ -280,12 +281,24 @@ def python_run(date, path):
 
 # ---- The page ----------------------------------------------------------------------------------------
 
+CALLS = [
+    ["forward", "y"],
+    ["forward+pre", "y and pre, for the backward pass"],
+    ["forward packed", "y, the weight packed beforehand"],
+    ["backward pre", "d_a, d_b and d_bias, from a saved pre"],
+    ["backward, backward recompute", "the same; pre is computed again"],
+    ["chain", "d_a, multiplied by act' of the layer below, and that layer's d_bias"],
+    ["accumulate", "a d_b that is added to what was there"]]
+
 def page():
     found = newest()
     lines = ["# Performance", "",
-             "Written by `tools/performance.py` from the newest runs in [bench/results](../bench/results); not edited "
-             "by hand. Each section begins with where the library is slow. What was tried is in "
-             "[the lab](lab/README.md).", ""]
+             "`tools/performance.py` writes this page from the newest runs in [bench/results](../bench/results); "
+             "nobody edits it. Tables begin with the cases where epigrad is slowest. What was tried is in "
+             "[the lab](lab/README.md).", "",
+             "A layer is written as its type, M x K x N, its activation and the layout of its weight: `kn` is [K, N], "
+             "`nk` is [N, K], as PyTorch has it. The calls are:", "",
+             *table(["call", "computes"], CALLS)]
     for backend, title, make in (("cuda", "CUDA", None), ("cpu", "CPU", cpu_run), ("webgpu", "WebGPU", webgpu_run),
                                  ("python", "From Python", python_run)):
         lines += [f"## {title}", ""]
@@ -299,7 +312,7 @@ def page():
         for kind, (date, path) in found.items():
             if kind.split("-")[0] == backend and make is not None:
                 name = kind.partition("-")[2].replace("-", " ")
-                what = "What a user sees" if backend == "python" else "The layers of its own benchmark"
+                what = "What a user sees" if backend == "python" else "The project's own benchmark"
                 lines += [f"### {what}{name and ': ' + name}", ""]
                 lines += make(date, path)
     return "\n".join(lines).rstrip() + "\n"
