@@ -9,6 +9,8 @@
  * column of it after the other, which the hardware's prefetcher follows past the end of a column. And rows,
  * by the registers that there are for sums. */
 enum { EG_V(dot_cols) = 4, EG_V(dot_rows) = EG_VECTOR_BYTES == 64 ? 4 : 2 };
+/* Bytes of a column whose quarters are too short for that: neighbours are read side by side. */
+enum { EG_V(short_column) = EG_VECTOR_BYTES == 64 ? 448 : 1024 };
 
 #define EG_LANE_COUNT (EG_VECTOR_BYTES * 8 / EG_REAL_BITS)
 #if EG_LANE_COUNT == 16
@@ -89,6 +91,12 @@ EG_INLINE EG_V(stream_ahead) EG_V(ahead_in)(const eg_few_rows *x, int64_t bytes)
     return (EG_V(stream_ahead)){whole * x->col_bytes + rest, rest, x->col_bytes - bytes};
 }
 
+/* Four neighbours are one stream, which is read at memory's rate where all its lines are asked for in time. */
+EG_INLINE void EG_V(prefetch_neighbours)(const eg_few_rows *x, const char *column) {
+    enum { AHEAD = 8192, LINE = 64 };
+    for (int64_t at = 0; at < 4 * x->col_bytes; at += LINE) __builtin_prefetch(column + AHEAD + at, 0, 2);
+}
+
 /* `rows` rows from `row` on with the four columns from `col` on that are `part` apart, of which there may be
  * fewer: the last one then takes the place of those that there are not. */
 EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, int64_t part,
@@ -98,11 +106,13 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, i
     const EG_V(stream_ahead) stream = EG_V(ahead_in)(x, bytes);
     const EG_R *left = (const EG_R *)x->left + row * x->left_row;
     const char *column[4];
+    const bool one_stream = x->col_bytes <= EG_V(short_column);
     EG_T sum[4][4] = {{{0}}};
     EG_UNROLL(4)
     for (int64_t c = 0; c < 4; c++)
         column[c] = x->right + (col + c * part < x->cols ? col + c * part : x->cols - 1) * x->col_bytes;
     int64_t k = x->depth, at = 0;
+    if (one_stream) EG_V(prefetch_neighbours)(x, column[0]);
     for (; k >= EG_NR; k -= EG_NR, left += x->left_group, at += group) {
         EG_UNROLL(4)
         for (int j = 0; j < EG_NV; j++) EG_V(add_products)
@@ -110,7 +120,7 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, i
          rows);
         const int64_t ahead = at + stream.offset + (at + stream.rest < bytes ? 0 : stream.skipped);
         EG_UNROLL(4)
-        for (int c = 0; c < 4; c++) {
+        for (int c = 0; c < 4 && !one_stream; c++) {
             for (int64_t line = 0; line < group; line += 64)
                 __builtin_prefetch(column[c] + ahead + line, 0, 2);
         }
@@ -124,8 +134,7 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, i
 /* All rows with the columns of a micro-panel. Quarters of short columns are no streams: there, neighbours are
  * read as one. */
 EG_INLINE void EG_V(dot_rows_of)(const eg_few_rows *x, const eg_dtype dtype) {
-    enum { SHORT = 320 };
-    const bool is_short = x->depth * EG_V(size_of)(dtype) <= SHORT;
+    const bool is_short = x->depth * EG_V(size_of)(dtype) <= EG_V(short_column);
     const int64_t part = is_short ? 1 : eg_ceil_div(x->cols, EG_V(dot_cols)), end = is_short ? x->cols : part,
                   step = is_short ? EG_V(dot_cols) : 1;
     for (int64_t col = 0; col < end; col += step) {

@@ -95,17 +95,17 @@ EG_INLINE void grad_some_lines(const eg_elementwise *s, const EG_T bias[LINE_VEC
     int64_t row = s.row;                                                                                     \
     if (s.bias.at != NULL) take_line(bias, &s.bias, 0);                                                      \
     for (; s.end - row >= LINES_AT_ONCE; row += LINES_AT_ONCE) STEP(&s, bias, row, LINES_AT_ONCE);           \
-    for (; row < s.end; row++) STEP(&s, bias, row, 1);
+    for (; row < s.end; row++) STEP(&s, bias, row, 1)
 
 EG_INLINE void act_lines(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
 #define EG_ACT_LINES(s, bias, row, rows) act_some_lines(s, bias, row, act, is_identity, rows)
-    EG_EACH_LINE(of, EG_ACT_LINES)
+    EG_EACH_LINE(of, EG_ACT_LINES);
 #undef EG_ACT_LINES
 }
 
 EG_INLINE void grad_lines(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
 #define EG_GRAD_LINES(s, bias, row, rows) grad_some_lines(s, bias, row, act_grad, has_x, rows)
-    EG_EACH_LINE(of, EG_GRAD_LINES)
+    EG_EACH_LINE(of, EG_GRAD_LINES);
 #undef EG_GRAD_LINES
 }
 

@@ -75,7 +75,9 @@ EG_INLINE void EG_V(put_tile)(char *out, int64_t step, const EG_T *sum, int64_t 
                               const bool non_temporal, const eg_dtype dtype, const int rows,
                               const int vectors) {
     if (rows_left < rows || cols_left < vectors * EG_LANES || !EG_V(stores_sums)(dtype)) {
-        EG_R tile[EG_MR * EG_NR] = {0}; /* of one micro-panel */
+        EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
+        EG_UNROLL(16)
+        for (int i = 0; i < EG_MR * EG_NV; i++) EG_V(store)(tile + i * EG_LANES, (EG_T){0});
         const int last = rows - 1;
         if (rows_left >= rows && EG_V(may_overrun)(step, cols_left, dtype, vectors)) {
             EG_V(put_sums)((EG_R *)(void *)out, cols_left, sum, last, vectors, false);

@@ -33,19 +33,43 @@ EG_INLINE int64_t EG_V(size_of)(const eg_dtype dtype) {
 
 /* ---- load and store ----------------------------------------------------------------------------- */
 
+/* Neighbours of the compute type. For a number of bytes that it does not know the compiler takes instructions
+ * that are slow to begin, and a row of a tile has few. */
+EG_INLINE void EG_V(copy_row)(char *to, const char *from, int64_t count) {
+    int64_t bytes = count * (int64_t)sizeof(EG_R);
+    for (; bytes >= EG_VECTOR_BYTES; bytes -= EG_VECTOR_BYTES, to += EG_VECTOR_BYTES, from += EG_VECTOR_BYTES)
+        memcpy(to, from, EG_VECTOR_BYTES);
+    EG_UNROLL(4)
+    for (int64_t part = EG_VECTOR_BYTES / 2; part >= (int64_t)sizeof(EG_R); part /= 2) {
+        if ((bytes & part) == 0) continue;
+        memcpy(to, from, (size_t)part);
+        to += part, from += part;
+    }
+}
+
 #if EG_REAL_BITS == 64
 EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_t stride, int64_t count) {
     (void)dtype;
+    if (stride == 1) {
+        EG_V(copy_row)((char *)to, from, count);
+        return;
+    }
     for (int64_t j = 0; j < count; j++) to[j] = ((const double *)from)[j * stride];
 }
 
 EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count) {
     (void)dtype;
+    if (stride == 1) {
+        EG_V(copy_row)(to, (const char *)from, count);
+        return;
+    }
     for (int64_t j = 0; j < count; j++) ((double *)to)[j * stride] = from[j];
 }
 #else
 EG_INLINE void EG_V(load_row)(EG_R *to, const void *from, eg_dtype dtype, int64_t stride, int64_t count) {
-    if (dtype == EG_F32) {
+    if (dtype == EG_F32 && stride == 1) {
+        EG_V(copy_row)((char *)to, from, count);
+    } else if (dtype == EG_F32) {
         for (int64_t j = 0; j < count; j++) to[j] = ((const float *)from)[j * stride];
     } else if (dtype == EG_BF16) {
         for (int64_t j = 0; j < count; j++) to[j] = eg_f32_of_bf16(((const uint16_t *)from)[j * stride]);
@@ -85,7 +109,9 @@ EG_INLINE void EG_V(store_f16)(uint16_t *to, const EG_R *from, int64_t stride, i
 }
 
 EG_INLINE void EG_V(store_row)(void *to, const EG_R *from, eg_dtype dtype, int64_t stride, int64_t count) {
-    if (dtype == EG_F32) {
+    if (dtype == EG_F32 && stride == 1) {
+        EG_V(copy_row)(to, (const char *)from, count);
+    } else if (dtype == EG_F32) {
         for (int64_t j = 0; j < count; j++) ((float *)to)[j * stride] = from[j];
     } else if (dtype == EG_BF16) {
         for (int64_t j = 0; j < count; j++) ((uint16_t *)to)[j * stride] = eg_bf16_of_f32(from[j]);
