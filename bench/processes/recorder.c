@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/collectives.h"
 #include "cpu/cpu.h"
-#include "distributed/collectives.h"
 
 enum { MOST = 512, MOST_OPEN = 64, NONE = -1 };
 

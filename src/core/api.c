@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cache.h"
-#include "distributed/collectives.h"
+#include "collectives.h"
 #include "error.h"
 #include "groups.h"
 #include "low_memory.h"

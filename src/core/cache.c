@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "choice.h"
-#include "distributed/collectives.h"
+#include "collectives.h"
 #include "error.h"
 #include "groups.h"
 #include "compile_scratch.h"
@@ -76,7 +76,8 @@ void eg_cache_free(const eg_context *context, eg_cache *cache) {
 
 /* ---- Signatures --------------------------------------------------------------------------------- */
 
-/* Operands of one buffer may not be bound twice in every way: which share one is part of the signature. */
+/* WebGPU forbids binding one buffer for reading and for writing in a pass. So which operands share a buffer is
+ * part of the signature. */
 static uint64_t buffer_of(const eg_problem *p, int id) {
     for (int other = 0; other < id; other++) {
         if (p->operands[other].data == p->operands[id].data) return (uint64_t)other;

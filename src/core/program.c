@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend.h"
-#include "distributed/collectives.h"
+#include "collectives.h"
 #include "error.h"
 #include "compile_scratch.h"
 #include "text.h"

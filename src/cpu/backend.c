@@ -4,9 +4,9 @@
 
 #include "compile.h"
 #include "core/clock.h"
+#include "core/collectives.h"
 #include "core/error.h"
 #include "cpu.h"
-#include "distributed/collectives.h"
 #include "estimate.h"
 #include "kernels.h"
 

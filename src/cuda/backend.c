@@ -7,9 +7,9 @@
 
 #include "compile.h"
 #include "core/clock.h"
+#include "core/collectives.h"
 #include "core/error.h"
 #include "device.h"
-#include "distributed/collectives.h"
 #include "parameters.h"
 
 /* ---- Opening ---------------------------------------------------------------------------------------- */

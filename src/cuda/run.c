@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Enqueues the steps of a program: each is a kernel, once or for each portion, with the call's addresses. */
+#include "core/collectives.h"
 #include "core/error.h"
 #include "device.h"
-#include "distributed/collectives.h"
 #include "gated_maps.h"
 #include "hopper.h"
 #include "pairs.h"

@@ -9,7 +9,7 @@
 #ifndef EG_COLLECTIVES_H
 #define EG_COLLECTIVES_H
 
-#include "core/program.h"
+#include "program.h"
 
 struct eg_collectives {
     const eg_comm *comm;

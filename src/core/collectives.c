@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend.h"
-#include "core/clock.h"
-#include "core/error.h"
-#include "core/lower_exchange.h"
-#include "core/sizes.h"
+#include "backend.h"
+#include "clock.h"
+#include "error.h"
+#include "lower_exchange.h"
+#include "sizes.h"
 
 /* ---- Estimates ---------------------------------------------------------------------------------- */
 
