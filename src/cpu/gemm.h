@@ -65,6 +65,8 @@ typedef struct eg_gemm_pass {
     eg_upcoming right; /* vector units: what is read next */
 } eg_gemm_pass;
 
+/* ---- gemm_tile.c -------------------------------------------------------------------------------- */
+
 /* The micro-kernel stores to the caller's memory: whole vectors, with no epilogue but a bias and relu. */
 bool eg_cpu_stores_tile(const eg_product *x, const eg_tile *tile);
 /* Where it stores then. */
@@ -74,6 +76,8 @@ void eg_cpu_finish_tile(const eg_product *x, const eg_gemm_block *b, const eg_ti
 /* The rows of memory that the epilogue of a block's first tile touches. */
 void eg_cpu_plan_epilogue(eg_prefetch_plan *plan, const eg_product *x, const eg_gemm_pass *pass,
                           const eg_tile *tile);
+
+/* ---- gemm_packed.c ------------------------------------------------------------------------------ */
 
 /* A pass of a block that packs both operands. */
 void eg_cpu_run_packed_pass(const eg_product *x, eg_gemm_block *b, eg_gemm_pass *pass);
