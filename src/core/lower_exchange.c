@@ -60,21 +60,22 @@ eg_gradient eg_gradient_of(const eg_problem *p, eg_op_list *list, eg_operand_id 
     return x;
 }
 
-/* A result of many bytes goes in groups of rows, if they can be told apart in memory, and the latency of more
- * messages is little. Ranks have to agree on them, so this depends on nothing that is a rank's own. */
-static int groups_of(const eg_problem *p, const eg_gradient *x) {
-    enum { MOST_GROUPS = 4, LEAST_ROWS = 128 };
+int eg_most_row_groups(const eg_comm_cost *cost, double bytes, int64_t rows, int64_t least_rows) {
     const double little = 0.05;
-    const eg_comm_cost *cost = &p->exchange.begun;
-    const double time = cost->rate > 0 ? (double)x->sent.rows * (double)x->sent.cols *
-                                             (double)eg_size_of(p->exchange.sums) / cost->rate
-                                       : 0;
     int groups = 1;
-    if (!x->by_rows || x->items > 1 || p->exchange.sharded) return 1;
-    while (groups < MOST_GROUPS && x->sent.rows >= (groups + 1) * LEAST_ROWS &&
-           (groups + 1) * cost->latency < little * time)
+    while (groups < EG_MAX_ROW_GROUPS && rows >= (groups + 1) * least_rows &&
+           (cost->rate <= 0 || (groups + 1) * cost->latency < little * (bytes / cost->rate)))
         groups++;
     return groups;
+}
+
+/* A result of many bytes goes in groups of rows, if they can be told apart in memory, and costs are known. */
+static int groups_of_sum(const eg_problem *p, const eg_gradient *x) {
+    enum { LEAST_ROWS = 128 };
+    const eg_comm_cost *cost = &p->exchange.begun;
+    const double bytes = (double)x->sent.rows * (double)x->sent.cols * (double)eg_size_of(p->exchange.sums);
+    if (!x->by_rows || x->items > 1 || p->exchange.sharded || cost->rate <= 0) return 1;
+    return eg_most_row_groups(cost, bytes, x->sent.rows, LEAST_ROWS);
 }
 
 void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
@@ -82,7 +83,7 @@ void eg_lower_sum(const eg_problem *p, eg_op_list *list, const eg_gradient *x) {
     eg_add_op(list, &(eg_op){.kind = EG_COLLECTIVE,
                              .collective = p->exchange.sharded ? EG_REDUCE_SCATTER : EG_ALL_REDUCE,
                              .summing = x->result.id,
-                             .groups = groups_of(p, x),
+                             .groups = groups_of_sum(p, x),
                              .items = x->items,
                              .rows = x->sent.rows,
                              .cols = x->sent.cols,

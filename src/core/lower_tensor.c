@@ -57,24 +57,17 @@ static void forget(eg_problem *p, eg_operand_id id) { p->operands[id].data = NUL
 
 /* ---- Groups ------------------------------------------------------------------------------------- */
 
-/* As many as there may be before latency is more than little of the time that the rows take; where costs are
- * not known, one: by NCCL on two H100s, groups made every product that was measured slower. A product of few
- * rows is slow. Ranks have to agree, so this depends on nothing that is a rank's own. */
-static int groups_of(const eg_problem *p, int64_t cols, eg_dtype dtype) {
+/* Where costs are not known, one: by NCCL on two H100s, groups made every product that was measured slower. A
+ * product of few rows is slow. */
+static int groups_of_product(const eg_problem *p, int64_t cols, eg_dtype dtype) {
     enum { LEAST_ROWS = 64, LEAST_ROWS_OF_STREAM = 512 };
-    const double little = 0.05;
     const eg_exchange *by = &p->exchange;
-    const eg_comm_cost *cost = &by->begun;
-    const int64_t least = cost->rate > 0 ? LEAST_ROWS : LEAST_ROWS_OF_STREAM;
-    const double bytes = (double)p->m * (double)cols * (double)eg_size_of(dtype),
-                 time = cost->rate > 0 ? EG_HALF_OF_ALL_REDUCE * bytes / cost->rate : 0;
-    int groups = 1;
+    const bool is_known = by->begun.rate > 0;
+    const double bytes = (double)p->m * (double)cols * (double)eg_size_of(dtype);
     if (by->order == EG_COMM_ORDER_PLAIN) return 1;
-    if (cost->rate <= 0 && by->order != EG_COMM_ORDER_OVERLAPPED) return 1;
-    while (groups < EG_MAX_ROW_GROUPS && rows_of_rank(p) >= (groups + 1) * least &&
-           (cost->rate <= 0 || (groups + 1) * cost->latency < little * time))
-        groups++;
-    return groups;
+    if (!is_known && by->order != EG_COMM_ORDER_OVERLAPPED) return 1;
+    return eg_most_row_groups(&by->begun, EG_HALF_OF_ALL_REDUCE * bytes, rows_of_rank(p),
+                              is_known ? LEAST_ROWS : LEAST_ROWS_OF_STREAM);
 }
 
 static eg_row_range rows_of_group(const eg_problem *p, const eg_op_list *list, int group) {
@@ -185,7 +178,7 @@ static void lower_columns_forward(const eg_problem *p, eg_op_list *list) {
                      .id = EG_GATHERED};
     if (!eg_is_present(&kept)) whole = exchanged_rows(list, EG_GATHERED, p->dtype, p->m, p->k);
     move(&q, EG_OP_A, &whole);
-    list->row_groups = p->gated ? 1 : groups_of(p, p->k, p->dtype);
+    list->row_groups = p->gated ? 1 : groups_of_product(p, p->k, p->dtype);
     gather(p, list, &local, &whole, 0);
     if (p->gated) {
         eg_lower_finish(list);
@@ -232,7 +225,7 @@ static void lower_rows_forward(const eg_problem *p, eg_op_list *list) {
     move(&q, EG_OP_Y, &sent);
     forget(&q, EG_OP_BIAS), forget(&q, EG_OP_RESIDUAL), forget(&q, EG_OP_PRE);
     q.activation = EG_ACT_NONE;
-    list->row_groups = groups_of(p, p->n, p->exchange.sums);
+    list->row_groups = groups_of_product(p, p->n, p->exchange.sums);
     list->reads_a_by_row_group = true;
     const int ops = list->ops;
     eg_lower_forward(&q, list);
@@ -331,7 +324,7 @@ static void lower_gathered_d_a(const eg_problem *p, eg_op_list *list, const eg_v
     const eg_view none = absent();
     const bool groups = eg_wants(p, EG_OP_D_A) && !eg_wants(p, EG_OP_BELOW);
     eg_op product;
-    list->row_groups = groups ? groups_of(p, p->n, p->dtype) : 1;
+    list->row_groups = groups ? groups_of_product(p, p->n, p->dtype) : 1;
     gather(p, list, local, whole, 0);
     if (!groups) {
         eg_lower_finish(list);
