@@ -5,8 +5,7 @@
 
 #include "error.h"
 #include "low_memory_chunk.h"
-
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
+#include "sizes.h"
 
 /* False where no memory could hold it. */
 static bool add_region(eg_low_memory *x, eg_region *region, size_t bytes) {
@@ -69,7 +68,7 @@ static bool size_gradient(const eg_caps *caps, eg_low_memory *x) {
 
 static eg_status take_room(const eg_caps *caps, eg_program *program, size_t *room) {
     EG_TRY(eg_compile(caps, program));
-    *room = most(*room, program->workspace);
+    *room = eg_most_bytes(*room, program->workspace);
     return EG_OK;
 }
 
@@ -137,12 +136,13 @@ static eg_status lay_out_split(const eg_caps *caps, eg_low_memory *x) {
     const size_t fitting = (room + x->gradient.bytes) / line;
     x->moved = fitting == 0 ? 1 : eg_least((int64_t)fitting, eg_result_lines(x));
     EG_TRY(take_other_room(caps, x, &other));
-    bool fits = add_region(x, &x->chunk, most(room, other)) && add_region(x, &x->gradient, x->gradient.bytes);
+    bool fits = add_region(x, &x->chunk, eg_most_bytes(room, other)) &&
+                add_region(x, &x->gradient, x->gradient.bytes);
     const size_t end = x->workspace;
     x->workspace = x->chunk.offset + other;
     fits =
         fits && add_region(x, &x->transit, ((size_t)x->moved * line + 3) / 4 * 4); /* of words, for WebGPU */
-    x->workspace = most(x->workspace, end);
+    x->workspace = eg_most_bytes(x->workspace, end);
     return fits ? EG_OK : eg_too_large(&x->whole);
 }
 

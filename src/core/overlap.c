@@ -5,6 +5,8 @@
  * terms, for which there is a formula. Else the larger strides are tried out, up to a bound. */
 #include "overlap.h"
 
+#include "sizes.h"
+
 /* ---- Sums of multiples -------------------------------------------------------------------------- */
 
 /* stride * n for every n in [0, count]. */
@@ -82,18 +84,17 @@ static bool hits_a_multiple(int64_t stride, int64_t step, int64_t n, int64_t low
     return count + floor_sum(count, m, a, b) != floor_sum(count, m, a, b + m - 1 - width);
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t up(int64_t a, int64_t b) { return a <= 0 ? 0 : (a - 1) / b + 1; } /* a / b, if not below 0 */
 
 static bool one_term_hits(term x, int64_t low, int64_t high) {
-    return high >= 0 && up(low, x.stride) <= least(high / x.stride, x.count);
+    return high >= 0 && up(low, x.stride) <= eg_least(high / x.stride, x.count);
 }
 
 /* First those of y that leave the first or the last of x in the interval, then all between them at once. */
 static bool two_terms_hit(term x, term y, int64_t low, int64_t high) {
     const int64_t reach = x.stride * x.count;
     if (one_term_hits(y, low, high) || one_term_hits(y, low - reach, high - reach)) return true;
-    const int64_t first = up(high - reach, y.stride), last = least(low / y.stride, y.count);
+    const int64_t first = up(high - reach, y.stride), last = eg_least(low / y.stride, y.count);
     if (first > last) return false;
     return hits_a_multiple(x.stride, y.stride, last - first + 1, low - y.stride * first,
                            high - y.stride * first);
@@ -124,7 +125,7 @@ static bool hits(const term *x, int terms, int64_t low, int64_t high, int *tries
     if (high / divisor * divisor < low) return false;
     const term largest = x[terms - 1];
     const int64_t others = reach - largest.stride * largest.count;
-    const int64_t last = least(high / largest.stride, largest.count);
+    const int64_t last = eg_least(high / largest.stride, largest.count);
     for (int64_t n = up(low - others, largest.stride); n <= last && *tries > 0; n++) {
         if (hits(x, terms - 1, low - largest.stride * n, high - largest.stride * n, tries)) return true;
     }

@@ -3,6 +3,7 @@
 #ifndef EG_SIZES_H
 #define EG_SIZES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* A division of 64 bits takes two to four times as long as one of 32 on processors before Ice Lake, and a
@@ -12,5 +13,9 @@ static inline int64_t eg_div(int64_t a, int64_t b) {
 }
 static inline int64_t eg_ceil_div(int64_t a, int64_t b) { return a > 0 && a <= b ? 1 : eg_div(a + b - 1, b); }
 static inline int64_t eg_least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline size_t eg_most_bytes(size_t a, size_t b) { return a > b ? a : b; }
+
+/* Of estimates, too. */
+static inline double eg_greatest(double a, double b) { return a > b ? a : b; }
 
 #endif

@@ -4,8 +4,6 @@
 
 /* ---- Memory ------------------------------------------------------------------------------------- */
 
-static double greatest(double a, double b) { return a > b ? a : b; }
-
 static double numbers_of(const eg_view *x, int64_t items) {
     if (!eg_is_present(x)) return 0;
     return (double)x->rows * (double)x->cols * (double)(eg_is_batched(x) ? items : 1);
@@ -170,8 +168,8 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
                        const eg_cpu_blocks *blocks, int left, int right, const eg_cpu_layouts *packs,
                        eg_cpu_counts *counts) {
     const int64_t mr = row->micro.mr, nr = row->micro.nr;
-    const double summed = (double)greatest(1, (double)op->summed), products = (double)op->items * summed;
-    const double passes = greatest(1, (double)eg_ceil_div(op->depth, blocks->kc)) * products;
+    const double summed = (double)eg_greatest(1, (double)op->summed), products = (double)op->items * summed;
+    const double passes = eg_greatest(1, (double)eg_ceil_div(op->depth, blocks->kc)) * products;
     const double row_blocks = (double)eg_ceil_div(op->rows, blocks->mc),
                  col_blocks = (double)eg_ceil_div(op->cols, blocks->nc);
     const double tiles_down = (double)eg_ceil_div(op->rows, mr);
@@ -218,7 +216,7 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
     const bool by_columns = streams == EG_CPU_STREAMS_LEFT;
     const eg_view streamed = by_columns ? eg_transposed(op->left) : op->right;
     const int64_t rows = by_columns ? op->cols : op->rows, cols = by_columns ? op->rows : op->cols;
-    const double products = (double)op->items * greatest(1, (double)op->summed);
+    const double products = (double)op->items * eg_greatest(1, (double)op->summed);
     const double of_streamed = numbers_of(&streamed, batch_of(op)) * bytes_each(row, &streamed);
     const double of_result = count_result(row, op, packs, counts),
                  far = far_part(calibration, of_streamed + of_result);

@@ -23,12 +23,11 @@ static bool is_named(const eg_caps *caps, const eg_cpu_kernel *row) {
     return caps->only_kernel == NULL || strcmp(caps->only_kernel, row->name) == 0;
 }
 
-static double most(double a, double b) { return a > b ? a : b; }
-
 /* The longest sum of a product, or of another one on the same operands. */
 static double longest_sum(const eg_op *op) {
-    return most(most((double)op->summed * (double)op->depth, (double)op->items * (double)op->rows),
-                (double)op->cols);
+    return eg_greatest(
+        eg_greatest((double)op->summed * (double)op->depth, (double)op->items * (double)op->rows),
+        (double)op->cols);
 }
 
 /* Sums of bf16 terms are 2^48 times what they stand for: a larger scale could make them infinite. */

@@ -13,11 +13,9 @@
 
 /* ---- Parts of a time ------------------------------------------------------------------------------ */
 
-static double greatest(double a, double b) { return a > b ? a : b; }
-
 /* Of what goes on at the same time: the longer part, and some of the other. */
 static double beside(double a, double b) {
-    const double overlap = 0.3, longer = greatest(a, b), shorter = a + b - longer;
+    const double overlap = 0.3, longer = eg_greatest(a, b), shorter = a + b - longer;
     return longer > 0 ? longer + overlap * shorter * shorter / longer : 0;
 }
 
@@ -126,8 +124,8 @@ static double library_by_tiles(const eg_cuda_machine *machine, const eg_cuda_cos
          splits *= 2) {
         const double waves = ceil_of(count * splits / machine->multiprocessors);
         const double split = splits == 1 ? 0 : costs->second + 8e-6 * splits * result / costs->writing;
-        const double products =
-            ceil_of(all->k_blocks * all->parts / splits) / all->parts * greatest(waves * k_block, all->alone);
+        const double products = ceil_of(all->k_blocks * all->parts / splits) / all->parts *
+                                eg_greatest(waves * k_block, all->alone);
         const double time = products + waves * costs->tile * area + split;
         if (least == 0 || time < least) least = time;
     }
@@ -151,7 +149,7 @@ static double library_few_rows(const eg_cuda_gemm *x, double memory) {
     const int64_t rows = down ? x->rows : x->cols;
     const bool is_along = down ? x->right.row_stride == 1 : x->left.col_stride == 1;
     if (rows > MOST || x->items > 1 || x->summed > 1) return 0;
-    return greatest((double)x->depth * (is_along ? along : across), memory * (1 + each * (double)rows));
+    return eg_greatest((double)x->depth * (is_along ? along : across), memory * (1 + each * (double)rows));
 }
 
 /* A small result that is added to is often still in L2 since the last call. */
@@ -226,7 +224,7 @@ static double k_block_of(const eg_cuda_costs *costs, const eg_cuda_gemm *x) {
 static double tiles_down(const eg_cuda_gemm *x, int64_t height) {
     const int64_t full = x->rows / height;
     if (x->ragged == EG_CUDA_RAGGED_ROWS)
-        return greatest((double)full + (double)x->items / 2, (double)eg_least(x->rows, x->items));
+        return eg_greatest((double)full + (double)x->items / 2, (double)eg_least(x->rows, x->items));
     return (double)eg_ceil_div(x->rows, height) * (double)x->items;
 }
 
@@ -293,14 +291,14 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double waiting = row->dtype == EG_DTYPE_DEFAULT ? (3 + inside) / 4 : 1;
     const double loading = clusters ? loading_of_tiles(machine, row, x, cluster.shares_left) : 0;
     const double products =
-        greatest(waves * greatest(k_block_of(costs, x), loading), rounds * costs->latency * waiting);
+        eg_greatest(waves * eg_greatest(k_block_of(costs, x), loading), rounds * costs->latency * waiting);
     const double stores = stores_of(row, x);
     const double epilogue = (costs->tile + terms_of(costs, x)) * inside + stores;
     /* Two tiles in turn take the products and the epilogue of one; or the products of both, if that is more.
      */
     const bool in_turn = (row->takes & EG_CUDA_PINGPONG) != 0;
-    const double each = in_turn ? greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
-    const double epilogues = epilogue + greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
+    const double each = in_turn ? eg_greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
+    const double epilogues = epilogue + eg_greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
     const double memory = memory_time(machine, costs, x);
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) +
            beside(products * k_blocks, memory);
@@ -421,9 +419,9 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double waves = is_turned(row) ? rounds : ceil_of(blocks / machine->multiprocessors);
     const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
     const double loading = shares ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
-    const double made = greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) *
+    const double made = eg_greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) *
                         per_k_block_of(row);
-    const double quick = greatest(made, loading);
+    const double quick = eg_greatest(made, loading);
     const double products = shares ? quick * slowed_by(quick * k_blocks) : quick;
     const double epilogue = (costs->tile + terms_of(costs, x)) * part_of(row, x) / (shares ? splits : 1);
     const double busy = products * k_blocks + (rounds - 1) * (costs->launch + epilogue);
