@@ -223,23 +223,26 @@ static eg_status check_grouped(const eg_context *context, const eg_problem *prob
                    (long long)problem->batch, eg_backend_name(context->caps.backend));
 }
 
+/* Whether the context's backend takes what the call asks for. */
+static eg_status check_backend(const eg_context *context, const eg_problem *problem) {
+    EG_TRY(check_comm(context, problem));
+    EG_TRY(check_grouped(context, problem));
+    return check_packed(context, problem);
+}
+
 /* `query`: the operands are only marked as present. */
 static eg_status take_forward(eg_context *context, bool query, const eg_layer *layer,
                               const eg_forward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_forward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
-    EG_TRY(check_comm(context, problem));
-    EG_TRY(check_grouped(context, problem));
-    return check_packed(context, problem);
+    return check_backend(context, problem);
 }
 
 static eg_status take_backward(eg_context *context, bool query, const eg_layer *layer,
                                const eg_backward_args *args, eg_problem *problem) {
     EG_TRY(check_context(context));
     EG_TRY(eg_validate_backward(query ? EG_PRESENCE : context->caps.addressing, layer, args, problem));
-    EG_TRY(check_comm(context, problem));
-    EG_TRY(check_grouped(context, problem));
-    return check_packed(context, problem);
+    return check_backend(context, problem);
 }
 
 /* The context's own workspace only grows; what is enqueued may still use the old one. */
