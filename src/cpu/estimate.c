@@ -266,7 +266,7 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     const double left = col_blocks * (double)op->items * (double)op->rows * (double)op->depth,
                  right = row_blocks * (double)op->cols * (double)op->depth;
     eg_cpu_counts tiles = {{0}};
-    eg_cpu_count_gemm(calibration, row, op, &parts, EG_CPU_NOWHERE, EG_CPU_NOWHERE, packs, &tiles);
+    eg_cpu_count_gemm(calibration, row, op, &parts, EG_CPU_TO_PACK, EG_CPU_TO_PACK, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
     /* `pre` is stored from registers, too; what was recorded before that is right for others' choices */

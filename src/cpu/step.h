@@ -10,7 +10,13 @@
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
 /* Where a product finds an operand: in the region of that index, or one of these. */
-enum { EG_CPU_NOWHERE = -1, EG_CPU_IN_PLACE = -2, EG_CPU_FROM_PACK = -3, EG_CPU_FUSED = -4 };
+enum {
+    EG_CPU_NOWHERE = -1, /* there is none */
+    EG_CPU_IN_PLACE = -2,
+    EG_CPU_FROM_PACK = -3, /* of the caller's */
+    EG_CPU_FUSED = -4,     /* each block packs it for itself */
+    EG_CPU_TO_PACK = -5    /* while compiling: in a region that is to be added */
+};
 
 /* Few rows, few columns or little depth: the matrix that a product reads once, where it is or from the
  * caller's pack, or writes once. */

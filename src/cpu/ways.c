@@ -16,12 +16,14 @@ static int8_t *layout_of(eg_cpu_compiler *c, const eg_view *view, bool right) {
 
 /* Notes that a product reads an operand there; packed, it is wanted in a region. */
 static int8_t read_at(eg_cpu_compiler *c, const eg_view *view, bool right, int where) {
-    if (where == EG_CPU_NOWHERE && eg_is_present(view)) *layout_of(c, view, right) = EG_CPU_WANTED;
-    return (int8_t)where;
+    if (where != EG_CPU_TO_PACK) return (int8_t)where;
+    if (!eg_is_present(view)) return EG_CPU_NOWHERE;
+    *layout_of(c, view, right) = EG_CPU_WANTED;
+    return EG_CPU_TO_PACK;
 }
 
 void eg_cpu_share_layout(eg_cpu_compiler *c, const eg_view *view, bool right, int8_t *where) {
-    if (!eg_is_present(view) || (*where != EG_CPU_NOWHERE && *where != EG_CPU_IN_PLACE)) return;
+    if (!eg_is_present(view) || (*where != EG_CPU_TO_PACK && *where != EG_CPU_IN_PLACE)) return;
     const int8_t region = *layout_of(c, view, right);
     if (region != EG_CPU_NOWHERE) *where = region;
 }
@@ -84,7 +86,7 @@ bool eg_cpu_is_non_temporal(const eg_cpu_compiler *c, const eg_op *op, int strea
 
 /* A way of a product to read its operands, and what follows from it. */
 typedef struct way {
-    int left, right; /* EG_CPU_NOWHERE: packed, if there is one */
+    int left, right; /* as in step.h */
     eg_cpu_streams streams;
     eg_cpu_blocks blocks;
     double time; /* microseconds, with what has to be packed for it; below 0: none yet */
@@ -132,8 +134,8 @@ static void try_way_on(eg_cpu_compiler *c, const eg_op *op, int left, int right,
     x.time = eg_cpu_time_on(c->calibration, x.blocks.threads, product_time(c, op, &x),
                             eg_cpu_count_blocks(op, &x.blocks));
     const int64_t down = eg_ceil_div(op->rows, x.blocks.mc), across = eg_ceil_div(op->cols, x.blocks.nc);
-    if (left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, x.blocks.threads, across);
-    if (right == EG_CPU_NOWHERE) x.time += packing_time(c, op, true, x.blocks.threads, down);
+    if (left == EG_CPU_TO_PACK) x.time += packing_time(c, op, false, x.blocks.threads, across);
+    if (right == EG_CPU_TO_PACK) x.time += packing_time(c, op, true, x.blocks.threads, down);
     if (best->time < 0 || x.time < best->time) *best = x;
 }
 
@@ -164,7 +166,7 @@ static int ways_of_left(const eg_cpu_compiler *c, const eg_op *op, int ways[3]) 
         (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
     if (eg_cpu_must_fuse_left(c->kernel, op)) return ways[0] = EG_CPU_FUSED, 1;
-    if (count == 0 || (only != EG_CPU_PLACED && only != EG_CPU_FUSES)) ways[count++] = EG_CPU_NOWHERE;
+    if (count == 0 || (only != EG_CPU_PLACED && only != EG_CPU_FUSES)) ways[count++] = EG_CPU_TO_PACK;
     return count;
 }
 
@@ -178,7 +180,7 @@ static int ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int ways[3])
     if (!refuses_too_late(c) && eg_cpu_may_fuse(c->kernel, op) &&
         (only == EG_CPU_ANY_WAY || only == EG_CPU_FUSES))
         ways[count++] = EG_CPU_FUSED;
-    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
+    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_TO_PACK;
     return count;
 }
 
@@ -189,7 +191,7 @@ static int packed_ways_of_right(const eg_cpu_compiler *c, const eg_op *op, int w
     if (op->right.space == EG_PACKED_B)
         return ways[0] = eg_cpu_widens_pack(c->kernel, &op->right) ? EG_CPU_FUSED : EG_CPU_FROM_PACK, 1;
     if (op->right.space == EG_OPERAND && only != EG_CPU_PACKED) ways[count++] = EG_CPU_FUSED;
-    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_NOWHERE;
+    if (count == 0 || only == EG_CPU_ANY_WAY) ways[count++] = EG_CPU_TO_PACK;
     return count;
 }
 
@@ -212,9 +214,9 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
     way x = {.streams = streams,
              .left = op->left.space == EG_PACKED_B                ? EG_CPU_FROM_PACK
                      : in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE
-                                                                  : EG_CPU_NOWHERE,
+                                                                  : EG_CPU_TO_PACK,
              .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
-                      : op->right.space == EG_TEMPORARY ? EG_CPU_NOWHERE
+                      : op->right.space == EG_TEMPORARY ? EG_CPU_TO_PACK
                                                         : EG_CPU_IN_PLACE};
     const eg_cpu_blocks small = few_blocks(c, op, streams, most_threads);
     x.blocks = few_blocks(c, op, streams, 1);
@@ -224,7 +226,7 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
         x.blocks = few_blocks(c, op, streams, threads);
         x.time =
             eg_cpu_time_on(c->calibration, threads, few_time(c, op, &x), eg_cpu_count_blocks(op, &x.blocks));
-        if (x.left == EG_CPU_NOWHERE) x.time += packing_time(c, op, false, threads, threads);
+        if (x.left == EG_CPU_TO_PACK) x.time += packing_time(c, op, false, threads, threads);
         if (best->time < 0 || x.time < best->time) *best = x;
     }
 }
@@ -240,10 +242,10 @@ static void try_few_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *
 /* Both operands in L1. */
 static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way *best) {
     way x = {.streams = EG_CPU_STREAMS_RESULT,
-             .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE,
+             .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_TO_PACK,
              .right = op->right.space == EG_PACKED_B  ? EG_CPU_FROM_PACK
                       : op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE
-                                                      : EG_CPU_NOWHERE};
+                                                      : EG_CPU_TO_PACK};
     eg_cpu_counts counts = {{0}};
     x.blocks = eg_cpu_outer_blocks(c->kernel, 1, op);
     eg_cpu_count_outer(c->calibration, c->kernel, op, &x.blocks, eg_cpu_is_non_temporal(c, op, x.streams, 1),
@@ -260,7 +262,7 @@ static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way
 /* Those of the tile loop, and outer products, which all have the same bits. */
 static void try_tile_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *best) {
     const eg_cpu_way only = c->calibration->left;
-    int left[3] = {EG_CPU_NOWHERE}, right[3] = {EG_CPU_NOWHERE}, lefts = 1, rights = 1;
+    int left[3] = {EG_CPU_TO_PACK}, right[3] = {EG_CPU_TO_PACK}, lefts = 1, rights = 1;
     if (eg_cpu_has_little_depth(c->kernel, op) && (only == EG_CPU_ANY_WAY || only == EG_CPU_OUTER)) {
         try_outer(c, op, threads, best);
         if (only == EG_CPU_OUTER) return;
@@ -300,7 +302,7 @@ static bool is_streamed(eg_cpu_compiler *c, const eg_op *op) {
 
 /* What an operation makes is written in one layout rather than two, where another product reads that one. */
 static bool turns_made(const eg_cpu_compiler *c, const eg_op *op, const way *x) {
-    return x->streams == EG_CPU_STREAMS_NONE && x->right == EG_CPU_NOWHERE &&
+    return x->streams == EG_CPU_STREAMS_NONE && x->right == EG_CPU_TO_PACK &&
            eg_cpu_may_turn_made(c->kernel, op, &x->blocks) && c->made[op->right.id].left == EG_CPU_WANTED;
 }
 
@@ -317,7 +319,7 @@ static void choose_way(eg_cpu_compiler *c, int index, int threads) {
     c->detail[index].streams = (uint8_t)best.streams;
     c->detail[index].packs_both = eg_cpu_packs_both(c->kernel, best.left);
     if (c->detail[index].packs_both)
-        best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_NOWHERE;
+        best.left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_TO_PACK;
     c->detail[index].left = read_at(c, &op->left, false, best.left);
     if (turns_made(c, op, &best)) best.right = EG_CPU_FUSED;
     if (best.left == EG_CPU_FUSED && op->left.space == EG_TEMPORARY)
