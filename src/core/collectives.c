@@ -27,7 +27,7 @@ static double time_of(const eg_exchange *by, const eg_comm_cost *cost, const eg_
 
 /* What is begun takes the calling thread for a part of its time, which the products then lack; the rest of it
  * is hidden under those steps that follow the first collective. */
-static bool overlap_pays(const eg_caps *caps, const eg_program *program) {
+static bool overlap_is_profitable(const eg_caps *caps, const eg_program *program) {
     const eg_exchange *by = &program->list.exchange;
     double now = 0, begun = 0, under = 0;
     if (by->order != EG_COMM_ORDER_ESTIMATED) return by->order == EG_COMM_ORDER_OVERLAPPED;
@@ -88,7 +88,7 @@ void eg_collectives_estimate(const eg_caps *caps, eg_program *program) {
                 time_of(by, &by->begun, op, step->rows.count > 0 ? step->rows.count : op->rows);
     }
     if (by->parallel == EG_DATA_PARALLEL) {
-        program->overlaps = overlap_pays(caps, program);
+        program->overlaps = overlap_is_profitable(caps, program);
     } else {
         program->time = time_of_program(caps, program, true);
         program->plain_time = time_of_program(caps, program, false);
