@@ -527,6 +527,6 @@ int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
     }
     const int64_t rows = step->tile_cols > part ? step->tile_rows + nr : EG_CPU_CHUNK;
     return eg_cpu_epilogue_rows(kernel) * nr + step->k_block * part + part +
-           2 * kernel->micro.mr * nr * EG_CPU_OUTER_PIECE +
+           2 * kernel->micro.mr * nr * EG_CPU_OUTER_PANELS +
            eg_cpu_outer_left_numbers(kernel, rows, step->k_block);
 }

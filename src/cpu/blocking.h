@@ -84,7 +84,7 @@ bool eg_cpu_outer_copies(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_is_whole_lines(const eg_view *x);
 
 /* Micro-panels of columns that are copied to rows between cache lines at once. */
-enum { EG_CPU_OUTER_PIECE = 10 };
+enum { EG_CPU_OUTER_PANELS = 10 };
 
 /* Dots of bf16: bytes of a micro-panel of 32 columns, whose k are pairs. */
 static inline int64_t eg_cpu_outer_dots_bytes(int64_t depth) {

@@ -194,7 +194,7 @@ static void stream_piece(const outer_job *job, char *to, int64_t to_step, const 
 static void copy_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, mr = kernel->micro.mr, size = (int64_t)eg_size_of(kernel->compute),
-                  most = nr * EG_CPU_OUTER_PIECE;
+                  most = nr * EG_CPU_OUTER_PANELS;
     const bool follow = all->cols <= most && all->out_step == all->cols * size;
     const int64_t at_once = follow ? eg_div(most, all->cols) * mr : mr;
     eg_little_depth of = *all;
@@ -298,7 +298,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     x.right = x.tile + (size_t)(eg_cpu_epilogue_rows(kernel) * nr) * number;
     x.bias = x.right + (size_t)(depth * job->part) * number;
     x.copies = x.bias + (size_t)job->part * number;
-    x.left = x.copies + (size_t)(2 * kernel->micro.mr * nr * EG_CPU_OUTER_PIECE) * number;
+    x.left = x.copies + (size_t)(2 * kernel->micro.mr * nr * EG_CPU_OUTER_PANELS) * number;
     x.b = (eg_micro_operand){.index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
     for (x.col = col; x.col < last; x.col += job->part) {
         x.cols = eg_least(job->part, last - x.col);
