@@ -31,7 +31,7 @@ int call_open(const options *o, eg_context **context) {
 /* ---- Operands on the device --------------------------------------------------------------------- */
 
 static bool is_output(const call *c, operand op) {
-    return op >= OP_D_A || (!c->backward && (op == OP_Y || op == OP_PRE || op == OP_PRE_UP));
+    return op >= OP_D_A || (!c->backward && operand_may_be_result(op));
 }
 
 /* What an output holds before the call matters only to one that is added to. */

@@ -13,13 +13,18 @@
 
 #include "failure.h"
 #include "file.h"
+#include "operands.h"
 
-static const char *const RESULTS[] = {"y.npy", "pre.npy", "d_a.npy", "d_b.npy", "d_bias.npy", "grad_pre.npy"};
-enum { RESULT_COUNT = sizeof RESULTS / sizeof RESULTS[0] };
+static const char SUFFIX[] = ".npy";
+
+static bool is_file_of(operand op, const char *name) {
+    const char *of = cli_operand_name(op);
+    return strncmp(name, of, strlen(of)) == 0 && strcmp(name + strlen(of), SUFFIX) == 0;
+}
 
 static bool is_result(const char *name) {
-    for (int i = 0; i < RESULT_COUNT; i++) {
-        if (strcmp(name, RESULTS[i]) == 0) return true;
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        if (operand_may_be_result(op) && is_file_of(op, name)) return true;
     }
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
@@ -46,11 +51,13 @@ int folder_check(const char *path) {
 /* By paths: a signal's handler may call nothing that makes text, and descriptors may have run out. */
 static void remove_results(const char *folder) {
     char path[PATH_MAX + 32];
-    for (int i = 0; i < RESULT_COUNT; i++) {
-        if (strlen(folder) + 1 + strlen(RESULTS[i]) >= sizeof path) continue;
+    for (operand op = OP_A; op < OPERANDS; op++) {
+        const char *name = cli_operand_name(op);
+        if (!operand_may_be_result(op) || strlen(folder) + 1 + strlen(name) + sizeof SUFFIX > sizeof path)
+            continue;
         char *end = stpcpy(path, folder);
         *end++ = '/';
-        stpcpy(end, RESULTS[i]);
+        stpcpy(stpcpy(end, name), SUFFIX);
         unlink(path);
     }
 }

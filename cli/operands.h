@@ -33,6 +33,11 @@ enum { MAIN_GRADIENTS = 1U << OP_D_B | 1U << OP_D_BIAS | 1U << OP_D_B_UP | 1U <<
 /* A gradient that can be f32 for a layer of 16 bits. */
 static inline bool operand_is_main_gradient(operand op) { return (MAIN_GRADIENTS & 1U << op) != 0; }
 
+/* Of a forward or of a backward pass. */
+static inline bool operand_may_be_result(operand op) {
+    return op >= OP_D_A || op == OP_Y || op == OP_PRE || op == OP_PRE_UP;
+}
+
 /* "d_a" */
 const char *cli_operand_name(operand op);
 

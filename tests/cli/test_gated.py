@@ -123,6 +123,15 @@ def test_folders_and_pytorch_weights(tmp_path, unit):
     check_all(results, backward(x, "silu", "f32"), "f32", ["d_a", "d_b", "d_bias", "d_b_up", "d_bias_up"])
 
 
+def test_a_folder_is_replaced(tmp_path, unit):
+    everything = ("--want", ",".join(GRADIENTS))
+    for options in (everything, everything, ()):
+        call(tmp_path, "backward", unit(), *options, suffix="")
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        f"{name}.npy" for name in ("d_a", "d_b", "d_bias", "d_b_up", "d_bias_up")}
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "out"}  # what was there before is gone
+
+
 def test_accumulate_in_f32(tmp_path, unit, random):
     x = unit("bf16")
     names = ["d_b", "d_bias", "d_b_up", "d_bias_up"]
