@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 /* ---- Callbacks ---------------------------------------------------------------------------------- */
@@ -39,54 +40,49 @@ static void on_lost(const WGPUDevice *device, WGPUEnum reason, WGPUStringView me
     keep_message(gpu, WGPUErrorType_NoError, message);
 }
 
-typedef struct reply {
-    eg_webgpu *gpu;
-    bool done;
-    WGPUEnum status;
-    void *object;
-} reply;
-
 static void on_adapter(WGPUEnum status, WGPUAdapter adapter, WGPUStringView message, void *arg,
                        void *unused) {
     (void)message, (void)unused;
-    *(reply *)arg = (reply){.done = true, .status = status, .object = adapter};
+    *(eg_webgpu_reply *)arg = (eg_webgpu_reply){.done = true, .status = status, .object = adapter};
 }
 
 static void on_device(WGPUEnum status, WGPUDevice device, WGPUStringView message, void *arg, void *unused) {
-    reply *answer = arg;
+    eg_webgpu_reply *answer = arg;
     (void)unused;
     if (status != WGPURequestStatus_Success) keep_message(answer->gpu, WGPUErrorType_Validation, message);
     answer->done = true, answer->status = status, answer->object = device;
 }
 
 static void on_map(WGPUEnum status, WGPUStringView message, void *arg, void *unused) {
-    reply *answer = arg;
+    eg_webgpu_reply *answer = arg;
     (void)unused;
     if (status != WGPUMapAsyncStatus_Success) keep_message(answer->gpu, WGPUErrorType_Validation, message);
     answer->done = true, answer->status = status;
 }
 
 static void on_scope(WGPUEnum status, WGPUEnum type, WGPUStringView message, void *arg, void *unused) {
-    reply *answer = arg;
+    eg_webgpu_reply *answer = arg;
     (void)status, (void)unused;
     if (type > WGPUErrorType_NoError) keep_message(answer->gpu, type, message);
     answer->done = true;
 }
 
-/* Serves callbacks until this one came: false if none does for a minute. */
-static bool await(eg_webgpu *gpu, reply *answer) {
+/* Serves callbacks until this one came: false if it does not within a minute, or when work that took longer
+ * is through. */
+static bool await(eg_webgpu *gpu, const eg_webgpu_reply *answer) {
     const struct timespec pause = {.tv_nsec = 20000};
-    const time_t patience = time(NULL) + 60;
+    const double patience = 60, begin = eg_seconds();
     while (!answer->done) {
+        const bool is_late = eg_seconds() - begin > patience;
         gpu->api.InstanceProcessEvents(gpu->instance);
         if (answer->done) break;
+        if (is_late) return false;
         if (gpu->device != NULL && gpu->api.DevicePoll != NULL && !gpu->lost) {
             gpu->api.DevicePoll(gpu->device, 1, NULL);
         } else {
             if (gpu->mode == WGPUCallbackMode_AllowSpontaneous) gpu->api.DeviceTick(gpu->device);
             if (!answer->done) nanosleep(&pause, NULL);
         }
-        if (time(NULL) > patience) return false;
     }
     return true;
 }
@@ -95,10 +91,10 @@ static bool await(eg_webgpu *gpu, reply *answer) {
 
 /* wgpu-native aborts on the third filter, Internal; such errors arrive as uncaptured ones. */
 static const WGPUEnum filters[] = {WGPUErrorFilter_Validation, WGPUErrorFilter_OutOfMemory};
-enum { FILTERS = sizeof filters / sizeof *filters };
+_Static_assert(sizeof filters / sizeof *filters == EG_WEBGPU_SCOPES, "a reply for each");
 
 void eg_webgpu_guard(eg_webgpu *gpu) {
-    for (int i = 0; i < FILTERS; i++) gpu->api.DevicePushErrorScope(gpu->device, filters[i]);
+    for (int i = 0; i < EG_WEBGPU_SCOPES; i++) gpu->api.DevicePushErrorScope(gpu->device, filters[i]);
 }
 
 static eg_status report(eg_webgpu *gpu, const char *doing) {
@@ -114,15 +110,14 @@ static eg_status report(eg_webgpu *gpu, const char *doing) {
 }
 
 eg_status eg_webgpu_check(eg_webgpu *gpu, const char *doing) {
-    reply answers[FILTERS];
-    for (int i = 0; i < FILTERS; i++) {
-        answers[i] = (reply){.gpu = gpu};
-        gpu->api.DevicePopErrorScope(gpu->device, (WGPUPopErrorScopeCallbackInfo){.mode = gpu->mode,
-                                                                                  .callback = on_scope,
-                                                                                  .userdata1 = &answers[i]});
+    for (int i = 0; i < EG_WEBGPU_SCOPES; i++) {
+        gpu->scope[i] = (eg_webgpu_reply){.gpu = gpu};
+        gpu->api.DevicePopErrorScope(
+            gpu->device, (WGPUPopErrorScopeCallbackInfo){
+                             .mode = gpu->mode, .callback = on_scope, .userdata1 = &gpu->scope[i]});
     }
-    for (int i = 0; i < FILTERS; i++) {
-        if (!await(gpu, &answers[i])) gpu->lost = true;
+    for (int i = 0; i < EG_WEBGPU_SCOPES; i++) {
+        if (!await(gpu, &gpu->scope[i])) gpu->lost = true;
     }
     return gpu->lost || gpu->failure != 0 ? report(gpu, doing) : EG_OK;
 }
@@ -136,14 +131,15 @@ typedef struct roomy_limits {
 } roomy_limits;
 
 static WGPUAdapter request_adapter(eg_webgpu *gpu, WGPUEnum backend) {
-    reply answer = {.gpu = gpu};
+    eg_webgpu_reply *answer = &gpu->reply;
+    *answer = (eg_webgpu_reply){.gpu = gpu};
     const WGPURequestAdapterOptions options = {.powerPreference = WGPUPowerPreference_HighPerformance,
                                                .backendType = backend};
     gpu->api.InstanceRequestAdapter(
         gpu->instance, &options,
         (WGPURequestAdapterCallbackInfo){
-            .mode = WGPUCallbackMode_AllowProcessEvents, .callback = on_adapter, .userdata1 = &answer});
-    return await(gpu, &answer) && answer.status == WGPURequestStatus_Success ? answer.object : NULL;
+            .mode = WGPUCallbackMode_AllowProcessEvents, .callback = on_adapter, .userdata1 = answer});
+    return await(gpu, answer) && answer->status == WGPURequestStatus_Success ? answer->object : NULL;
 }
 
 /* Adapter number `ordinal` of the implementation's list; 0 is the one it would pick itself. */
@@ -170,7 +166,8 @@ static WGPUAdapter find_adapter(eg_webgpu *gpu, int ordinal) {
 
 static WGPUDevice request_device(eg_webgpu *gpu, WGPUAdapter adapter, const WGPULimits *limits) {
     const WGPUEnum f16 = WGPUFeatureName_ShaderF16;
-    reply answer = {.gpu = gpu};
+    eg_webgpu_reply *answer = &gpu->reply;
+    *answer = (eg_webgpu_reply){.gpu = gpu};
     const WGPUDeviceDescriptor wanted = {
         .requiredFeatureCount = gpu->api.AdapterHasFeature(adapter, f16) ? 1 : 0,
         .requiredFeatures = &f16,
@@ -183,8 +180,8 @@ static WGPUDevice request_device(eg_webgpu *gpu, WGPUAdapter adapter, const WGPU
     gpu->api.AdapterRequestDevice(adapter, &wanted,
                                   (WGPURequestDeviceCallbackInfo){.mode = WGPUCallbackMode_AllowProcessEvents,
                                                                   .callback = on_device,
-                                                                  .userdata1 = &answer});
-    return await(gpu, &answer) && answer.status == WGPURequestStatus_Success ? answer.object : NULL;
+                                                                  .userdata1 = answer});
+    return await(gpu, answer) && answer->status == WGPURequestStatus_Success ? answer->object : NULL;
 }
 
 /* Left to itself, wgpu-native tries OpenGL too, which prints where there is no display. The chained struct is
@@ -364,7 +361,8 @@ eg_status eg_webgpu_grow(eg_webgpu *gpu, eg_webgpu_growing *growing, uint64_t by
 
 /* Copies to the staging buffer, waits until it can be mapped, and takes it from there. */
 static eg_status read_part(eg_webgpu *gpu, void *host, WGPUBuffer buffer, uint64_t offset, uint64_t bytes) {
-    reply answer = {.gpu = gpu};
+    eg_webgpu_reply *answer = &gpu->reply;
+    *answer = (eg_webgpu_reply){.gpu = gpu};
     EG_TRY(eg_webgpu_grow(gpu, &gpu->staging, bytes, WGPUBufferUsage_MapRead | WGPUBufferUsage_CopyDst));
     eg_webgpu_guard(gpu);
     WGPUCommandEncoder encoder = gpu->api.DeviceCreateCommandEncoder(gpu->device, NULL);
@@ -377,10 +375,10 @@ static eg_status read_part(eg_webgpu *gpu, void *host, WGPUBuffer buffer, uint64
     if (encoded != EG_OK) return encoded;
     gpu->api.BufferMapAsync(
         gpu->staging.buffer, WGPUMapMode_Read, 0, (size_t)bytes,
-        (WGPUBufferMapCallbackInfo){.mode = gpu->mode, .callback = on_map, .userdata1 = &answer});
-    if (!await(gpu, &answer)) gpu->lost = true;
+        (WGPUBufferMapCallbackInfo){.mode = gpu->mode, .callback = on_map, .userdata1 = answer});
+    if (!await(gpu, answer)) gpu->lost = true;
     if (gpu->lost || gpu->failure != 0) return report(gpu, "running what was enqueued");
-    if (answer.status != WGPUMapAsyncStatus_Success)
+    if (answer->status != WGPUMapAsyncStatus_Success)
         return eg_fail(EG_ERR_DEVICE, "the WebGPU device did not finish what was enqueued");
     gpu->in_flight = 0;
     const void *mapped = gpu->api.BufferGetConstMappedRange(gpu->staging.buffer, 0, (size_t)bytes);
@@ -406,7 +404,7 @@ eg_status eg_webgpu_wait(eg_webgpu *gpu) {
 }
 
 eg_status eg_webgpu_ready(eg_webgpu *gpu) {
-    gpu->api.InstanceProcessEvents(gpu->instance);
+    if (!gpu->lost) gpu->api.InstanceProcessEvents(gpu->instance);
     return gpu->lost ? report(gpu, "idle") : EG_OK;
 }
 

@@ -16,6 +16,16 @@ typedef struct eg_webgpu_growing {
     uint64_t bytes;
 } eg_webgpu_growing;
 
+/* What a callback answers. */
+typedef struct eg_webgpu_reply {
+    struct eg_webgpu *gpu;
+    bool done;
+    WGPUEnum status;
+    void *object;
+} eg_webgpu_reply;
+
+enum { EG_WEBGPU_SCOPES = 2 }; /* of errors, that are open at once */
+
 typedef struct eg_webgpu {
     eg_webgpu_api api;
     const eg_context *context;
@@ -27,7 +37,8 @@ typedef struct eg_webgpu {
     WGPUEnum mode;        /* of callbacks */
     uint64_t most_buffer; /* bytes of a buffer */
     bool lost;
-    int in_flight;    /* dispatches submitted since the last wait */
+    int in_flight; /* dispatches submitted since the last wait */
+    uint64_t submissions;
     WGPUEnum failure; /* the first error since it was last reported, and its message */
     char message[384];
     eg_webgpu_growing staging; /* downloads and waits */
@@ -36,6 +47,8 @@ typedef struct eg_webgpu {
     eg_webgpu_module *modules;
     eg_webgpu_pipeline *pipelines;
     struct eg_webgpu_recording *recording;
+    /* Not on the stack of who waits: one that is given up may still come. */
+    eg_webgpu_reply reply, scope[EG_WEBGPU_SCOPES];
 } eg_webgpu;
 
 eg_status eg_webgpu_open_device(eg_context *context, const eg_open_info *info, eg_webgpu *gpu);

@@ -84,6 +84,7 @@ static eg_status flush(eg_webgpu *gpu) {
     if (status == EG_OK) {
         gpu->api.QueueWriteBuffer(gpu->queue, gpu->params.buffer, 0, r->params, (size_t)r->used);
         gpu->api.QueueSubmit(gpu->queue, count, commands);
+        gpu->submissions++;
     }
     for (size_t i = 0; i < count; i++) gpu->api.CommandBufferRelease(commands[i]);
     gpu->in_flight += r->dispatches;
@@ -397,9 +398,14 @@ static eg_status run_steps(eg_webgpu *gpu, const eg_program *program, const eg_c
 
 eg_status eg_webgpu_run(eg_webgpu *gpu, const eg_program *program, const eg_call *call, const char *doing) {
     EG_TRY(eg_webgpu_ready(gpu));
+    const uint64_t before = gpu->submissions;
     eg_webgpu_guard(gpu);
-    const eg_status status = run_steps(gpu, program, call);
+    eg_status status = run_steps(gpu, program, call);
     if (status != EG_OK) eg_webgpu_free_recording(gpu);
     const eg_status device = eg_webgpu_check(gpu, doing);
-    return status != EG_OK ? status : device;
+    if (status == EG_OK) status = device;
+    if (status == EG_ERR_OUT_OF_MEMORY &&
+        gpu->submissions != before) /* after which outputs are not as before */
+        return eg_fail(EG_ERR_DEVICE, "memory ran out while %s, when a part had been submitted", doing);
+    return status;
 }
