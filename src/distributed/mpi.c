@@ -466,6 +466,9 @@ static eg_status measure(state *s, float *buffer, size_t count, eg_comm_when whe
     return status;
 }
 
+/* Whether no request is left that may still read or write memory. */
+static bool is_idle(const state *s) { return s->pending == 0 && !s->direct.active; }
+
 /* Those of rank 0 are everyone's, because ranks have to decide alike. */
 static eg_status measure_costs(state *s, eg_comm *comm) {
     enum { FEW = 16, MANY = 1 << 18 };
@@ -477,7 +480,7 @@ static eg_status measure_costs(state *s, eg_comm *comm) {
     if (status == EG_OK) status = measure(s, buffer, FEW, EG_COMM_BEGIN, &time[2]);
     if (status == EG_OK) status = measure(s, buffer, MANY, EG_COMM_BEGIN, &time[3]);
     if (status == EG_OK) status = check(s, MPI_Bcast(time, 4, MPI_DOUBLE, 0, s->comm), "MPI_Bcast");
-    if (s->pending == 0) {
+    if (is_idle(s)) {
         free(buffer);
         s->measured = NULL;
     }
@@ -545,7 +548,7 @@ eg_status eg_comm_mpi(MPI_Comm mpi, eg_comm *comm) {
     if (status != EG_OK) {
         /* The duplicate stays MPI's: to free it is a collective call, and other ranks may wait elsewhere. So
          * does the memory of requests, which may still write to it. */
-        if (s->pending == 0) {
+        if (is_idle(s)) {
             free_operations(s);
             free(s->parts);
             free(s);
