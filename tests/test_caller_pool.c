@@ -125,6 +125,21 @@ static void same_bits_from_any_pool(void **state) {
     }
 }
 
+/* As many as the header says. */
+static void thousands_of_tasks(void **state) {
+    (void)state;
+    fixture f;
+    fixture_make(&f, (eg_layer){.m = 128, .k = 128, .n = 128, .batch = 1000});
+    unsigned char *expected = by_one_thread(&f);
+    brought pool = {0};
+    eg_context *context = open_with(serial, &pool, 4096);
+    assert_true(same(context, &f, expected));
+    assert_in_range(pool.most, 257, 4096);
+    eg_close(context);
+    free(expected);
+    fixture_free(&f);
+}
+
 static void one_thread_needs_no_pool(void **state) {
     (void)state;
     fixture f;
@@ -199,6 +214,7 @@ static void a_peak_takes_milliseconds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_from_any_pool),
+        cmocka_unit_test(thousands_of_tasks),
         cmocka_unit_test(one_thread_needs_no_pool),
         cmocka_unit_test(calls_may_be_tasks),
         cmocka_unit_test(a_peak_takes_milliseconds),

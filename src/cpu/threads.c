@@ -7,8 +7,6 @@
 
 #include "pool.h"
 
-enum { MOST_THREADS = 256 };
-
 typedef struct range {
     _Alignas(64) int64_t next;
     int64_t end;
@@ -24,7 +22,7 @@ struct eg_threads {
 };
 
 typedef struct shared_work {
-    range *ranges; /* of each step MOST_THREADS or fewer, one step after the other */
+    range *ranges; /* of each step `most`, one step after the other */
     int most;      /* ranges of a step that there is room for */
     int threads, count;
     const eg_cpu_work *work;
@@ -32,7 +30,6 @@ typedef struct shared_work {
 } shared_work;
 
 eg_threads *eg_threads_make(int most, const eg_open_info *info, const eg_allocator *allocator) {
-    if (most > MOST_THREADS) most = MOST_THREADS;
     const size_t bytes = sizeof(eg_threads) + (size_t)(EG_CPU_WORKS * most) * sizeof(range);
     eg_threads *threads = allocator->alloc(bytes, allocator->user);
     if (threads == NULL) return NULL;
