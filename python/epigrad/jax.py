@@ -47,7 +47,7 @@ def linear(x: jax.Array, w: jax.Array, bias: Optional[jax.Array] = None, activat
         bias: ``(N,)``, or None.
         activation: one of ``epigrad.activations``. jax.nn.gelu is "gelu", with approximate=False "gelu_erf".
         save: "auto" keeps what the backward pass reads: nothing for "none", y where the derivative is a function of y,
-            else ``x @ w.T + bias``. "recompute" computes it again.
+            else ``x @ w.T + bias``, which "recompute" computes again.
         math: "default", "strict" or "fast".
         offsets: ``(groups,)`` int32: makes a grouped layer, such as a mixture of experts. The rows of an x
             ``(rows, K)`` are sorted by group, and these are where the groups end. w is then ``(groups, N, K)``, bias

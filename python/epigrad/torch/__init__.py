@@ -39,7 +39,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, bias: Optional[torch.Tensor] = None
         bias: ``(N,)``, or None.
         activation: one of ``epigrad.activations``. torch's own gelu is "gelu_erf"; "gelu" is its approximate="tanh".
         save: "auto" keeps what the backward pass reads: nothing for "none", y where the derivative is a function of y,
-            else ``x @ w.T + bias``. "recompute" keeps nothing beyond x and w, and computes it again.
+            else ``x @ w.T + bias``. "recompute" keeps y likewise, but computes ``x @ w.T + bias`` again.
         math: "default", "strict" or "fast".
 
     Returns:

@@ -9,9 +9,9 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _library
-from .._options import ACTIVATION, INTO, MATH, number
+from .._options import ACTIVATION, FROM_Y, INTO, MATH, number
 
-_SAVED_Y = ("relu", "sigmoid", "tanh")  # of "none" nothing need be saved
+_SAVED_Y = FROM_Y - {"none"}  # of "none" nothing need be saved
 _SOURCE = {"recompute": 0, "pre": 1, "y": 2}
 # From some version on the shim reads a tensor through a table in C, which knows the stream too. Before, it goes through
 # `__dlpack__`, which takes no tensor that requires grad.

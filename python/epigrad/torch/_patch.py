@@ -54,7 +54,7 @@ def _activation_of(module):
     """Its name; None if it is none that is known, or does more than compute."""
     if module is torch.nn.functional.relu or module is torch.relu:
         return "relu"
-    if not isinstance(module, torch.nn.Module) or module._forward_hooks or module._forward_pre_hooks:
+    if not isinstance(module, torch.nn.Module) or _has_hooks(module) or "forward" in vars(module):
         return None
     if type(module) is torch.nn.GELU:
         return {"none": "gelu_erf", "tanh": "gelu"}.get(module.approximate)
@@ -64,12 +64,13 @@ def _activation_of(module):
 
 
 def _has_hooks(module):
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+                or module._backward_pre_hooks)
 
 
 def _layer_for(layer, activation):
     """The layer with the activation, on the same parameters; None for what is no plain linear layer."""
-    if _has_hooks(layer):
+    if _has_hooks(layer) or "forward" in vars(layer):
         return None
     if type(layer) is torch.nn.Linear:
         made = Linear(1, 1, bias=False, activation=activation, device="meta")

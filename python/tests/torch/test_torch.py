@@ -327,10 +327,12 @@ def test_patch_sequential():
 
     hooked = torch.nn.Linear(6, 6)
     hooked.register_forward_hook(lambda *_: None)
+    observed = torch.nn.ReLU()
+    observed.register_full_backward_hook(lambda *_: None)
     nested = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU())
     model = torch.nn.Sequential(torch.nn.Linear(7, 6), torch.nn.GELU(), nested, Lora(6, 6), torch.nn.ReLU(), hooked,
                                 torch.nn.ReLU(), torch.nn.Linear(6, 6), torch.nn.ELU(), torch.nn.Linear(6, 6),
-                                torch.nn.Softplus(beta=2)).double()
+                                torch.nn.Softplus(beta=2), torch.nn.Linear(6, 6), observed).double()
     same_after_patch(model, ["0 + 1: gelu_erf", "2.0 + 2.1: relu"], torch.randn(5, 7, dtype=torch.float64))
     assert not epigrad.torch.patch(model)  # twice is once
 
