@@ -182,6 +182,10 @@ EG_END
 #ifndef EG_LET_SIGMOID
 #define EG_SIGMOID_UNIT 1.0
 #define EG_BOUNDED(x, end) EG_CLAMP(x, end)
+#ifndef EG_EXP_BOUNDED
+#define EG_EXP_BOUNDED(x) EG_EXP(x)
+#define EG_EXP_BOUNDED_IS_EXP
+#endif
 #define EG_LET_SIGMOID(v)                                                                                  \
     EG_LET(e, EG_EXP_BOUNDED(-EG_ABS(v)))                                                                  \
     EG_LET(p, EG_C(1.0) / (EG_C(1.0) + e))                                                                 \
@@ -353,6 +357,10 @@ EG_END
 #undef EG_SIGMOID_UNIT
 #undef EG_BOUNDED
 #undef EG_SIGMOID_IS_OURS
+#endif
+#ifdef EG_EXP_BOUNDED_IS_EXP
+#undef EG_EXP_BOUNDED
+#undef EG_EXP_BOUNDED_IS_EXP
 #endif
 
 #endif /* EG_ACTIVATION_FORMULAS */

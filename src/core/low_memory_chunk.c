@@ -65,7 +65,7 @@ int eg_low_memory_may_split(const eg_caps *caps, const eg_op_list *list) {
     return EG_NO_OP;
 }
 
-/* What a view may begin at that begins so many elements further on in some chunks. */
+/* Lowers the alignment to what still holds where a later chunk begins, `elements` further on. */
 static void begin_at(eg_view *x, int64_t elements) {
     const uint64_t at = (uint64_t)elements * eg_size_of(x->dtype) | (uint64_t)x->align;
     x->align = (int)(at & -at);

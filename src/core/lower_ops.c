@@ -95,8 +95,8 @@ void eg_add_view_term(eg_op *op, eg_term_kind kind, eg_view view) {
     if (eg_is_present(&view)) eg_add_term(op, (eg_term){.kind = kind, .view = view});
 }
 
-/* An operation without a result element has nothing to do, and one that adds nothing to its result. One that
- * sums nothing reads nothing. */
+/* Skips an operation whose result is empty, or that would add zero to it. A product of depth 0 keeps its
+ * epilogue, but reads no operand. */
 void eg_add_op(eg_op_list *list, const eg_op *op) {
     if (op->items <= 0 || op->rows <= 0 || op->cols <= 0) return;
     const bool sums_nothing =

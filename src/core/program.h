@@ -88,7 +88,8 @@ static inline const eg_packed *eg_pack_in(const eg_call *call, int id) {
 
 typedef struct eg_caps eg_caps;
 
-/* Pure: from program->list, which is there, to everything else. */
+/* From program->list, which is there, to everything else. Depends on nothing else, but may rewrite the list: an
+ * operation as its transpose, or another place for what it makes. */
 eg_status eg_compile(const eg_caps *caps, eg_program *program);
 
 /* Lowers and compiles. */

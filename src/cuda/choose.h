@@ -45,7 +45,7 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
                        int index);
 eg_cuda_machine eg_cuda_machine_of(const eg_cuda_compiler *c);
 
-/* Of the products of chunks of an operation's depth, where it can be made so; else 0. */
+/* Bytes of workspace for the split-K partial products of an operation; 0: it cannot be split so. */
 int64_t eg_cuda_chunk_bytes(const eg_cuda_compiler *c, int index);
 
 /* ---- The workspace (workspace.c) ------------------------------------------------------------------ */

@@ -50,10 +50,10 @@ eg_cuda_act_grad eg_cuda_act_grad_of(const eg_cuda_binding *binding, int op, con
 
 eg_cuda_column_sum eg_cuda_column_sum_of(const eg_cuda_binding *binding, int op, const eg_cuda_step *detail);
 
-/* The sums of portions, `cols` wide, to row `total`: `rows` is not set. */
 /* Of the products of chunks. */
 eg_cuda_column_sum eg_cuda_chunk_sum_of(const eg_cuda_binding *binding, int op);
 
+/* The sums of portions, `cols` wide, to row `total`: `rows` is not set. */
 eg_cuda_column_sum eg_cuda_portion_sum_of(uint64_t sums, int64_t cols, int64_t total, eg_dtype compute);
 
 /* Some items and rows of either; the counts of tiles are set again for the row. */

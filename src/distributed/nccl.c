@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* eg_comm over NCCL, whose library is loaded when it is first asked for. Of its interface, which is the same
- * in all 2.x, what is used is declared here: no header of it is needed. */
+ * from 2.10 on, what is used is declared here: no header of it is needed. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
