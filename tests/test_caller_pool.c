@@ -213,10 +213,8 @@ static void a_peak_takes_milliseconds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_from_any_pool),
-        cmocka_unit_test(thousands_of_tasks),
-        cmocka_unit_test(one_thread_needs_no_pool),
-        cmocka_unit_test(calls_may_be_tasks),
+        cmocka_unit_test(same_bits_from_any_pool),   cmocka_unit_test(thousands_of_tasks),
+        cmocka_unit_test(one_thread_needs_no_pool),  cmocka_unit_test(calls_may_be_tasks),
         cmocka_unit_test(a_peak_takes_milliseconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

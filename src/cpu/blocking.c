@@ -49,9 +49,18 @@ bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
             (left->row_stride == 1 && (is_read_seldom || divides(kernel->micro.mr, left->col_stride))));
 }
 
+/* Rows that are whole pages apart share few sets of the caches. So a micro-panel of many of them does not stay
+ * in L2, and each of many tiles waits for it again. In f64 a copy takes as long as that. */
+static bool evicts_itself(const eg_op *op) {
+    enum { PAGE = 4096, MANY_K = 64, MANY_ROWS = 256 };
+    const eg_view *right = &op->right;
+    return right->dtype == EG_F32 && divides(PAGE, right->row_stride * (int64_t)eg_size_of(right->dtype)) &&
+           op->depth > MANY_K && op->rows >= MANY_ROWS;
+}
+
 bool eg_cpu_may_place_right(const eg_cpu_kernel *kernel, const eg_op *op) {
     return can_be_read(kernel, &op->right) && op->right.col_stride == 1 &&
-           divides(kernel->micro.lanes, op->right.row_stride);
+           divides(kernel->micro.lanes, op->right.row_stride) && !evicts_itself(op);
 }
 
 /* ---- Fused packing -------------------------------------------------------------------------------- */
