@@ -59,7 +59,7 @@ def linear(x: jax.Array, w: jax.Array, bias: Optional[jax.Array] = None, activat
     Raises:
         TypeError, epigrad.ArgumentError (a ValueError): when traced, for dtypes, shapes and options, by name.
         jax.errors.JaxRuntimeError: when run on the CPU, for an end that is less than the one before, or more than the
-        rows.
+            rows.
     """
     _check_options(activation, save, math)
     _check(x, w, bias, None, None, offsets, optional=("bias", "w_up", "bias_up"))
