@@ -195,7 +195,8 @@ typedef struct eg_open_info {
     void *parallel_user;
     /* EG_TUNING_MEASURED: the first call of a kind (the same sizes, types, strides, alignments and options)
      * tries some tens of candidates and waits for the device, unless the stream is being captured. Trials
-     * write to memory of their own, of at most three times L2 beside the size of the outputs, and give it back. Estimates choose where there is not so much memory, for calls over processes or in chunks, and
+     * write to memory of their own, of at most three times L2 beside the size of the outputs, and give it
+     * back. Estimates choose where there is not so much memory, for calls over processes or in chunks, and
      * with a `kernel`. Every workspace has room for any candidate. Another run may take other kernels, whose
      * sums differ in their last bits. Where this is 0, EPIGRAD_TUNING set to "measured" does the same.
      * docs/howto/tune.md */

@@ -35,9 +35,9 @@ void eg_lower_finish(eg_op_list *list);
 /* An all-reduce sends everything twice, an all-gather or a reduce-scatter once. */
 #define EG_HALF_OF_ALL_REDUCE 0.5
 
-/* In how many groups of at least so many rows a collective of so many bytes is sent: the most of which the
- * latency is little of the time that the bytes take. Where costs are not known, the rows alone decide. Ranks have
- * to agree on them, so this depends on nothing that is a rank's own. */
+/* The most groups of at least so many rows that a collective of so many bytes may be sent in: their latencies
+ * have to be little beside the time of the bytes. Where costs are not known, the rows alone decide. Ranks have
+ * to agree on the groups, so this depends on nothing that is a rank's own. */
 int eg_most_row_groups(const eg_comm_cost *cost, double bytes, int64_t rows, int64_t least_rows);
 
 /* Room for rows x cols numbers in EG_EXCHANGED: where it begins, in elements. */

@@ -110,7 +110,7 @@ EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), co
     }
 #endif
 #define EG_ACT_STEP(s, g, rows) EG_V(act_group)(s, g, act, is_identity, rows)
-    EG_EACH_GROUP(of, EG_ACT_STEP)
+    EG_EACH_GROUP(of, EG_ACT_STEP);
 #undef EG_ACT_STEP
 }
 
@@ -174,23 +174,20 @@ EG_INLINE void EG_V(grad_group)(const eg_elementwise *s, const EG_V(group) * g, 
     EG_V(give)(&s->out, g, grad, rows);
 }
 
-EG_INLINE void EG_V(grad_by_groups)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)){
+EG_INLINE void EG_V(grad_by_groups)(const eg_elementwise *of, EG_T (*act_grad)(EG_T)) {
 #define EG_GRAD_STEP(s, g, rows) EG_V(grad_group)(s, g, act_grad, rows)
-    EG_EACH_GROUP(of, EG_GRAD_STEP)
+    EG_EACH_GROUP(of, EG_GRAD_STEP);
 #undef EG_GRAD_STEP
 }
 
 EG_INLINE void EG_V(grad_of_any)(const eg_elementwise *of, EG_T (*act_grad)(EG_T), const bool has_x) {
-#ifdef EG_SCALED
-    if (has_whole_lines(of) && of->other.at != NULL && (!has_x || of->x.at != NULL)) {
-        grad_lines(of, act_grad, has_x);
-    } else {
-        EG_V(grad_by_groups)(of, act_grad);
-    }
-#else
+    bool by_lines = false;
     (void)has_x;
-    EG_V(grad_by_groups)(of, act_grad);
+#ifdef EG_SCALED
+    by_lines = has_whole_lines(of) && of->other.at != NULL && (!has_x || of->x.at != NULL);
+    if (by_lines) grad_lines(of, act_grad, has_x);
 #endif
+    if (!by_lines) EG_V(grad_by_groups)(of, act_grad);
     if (of->sums == NULL) return;
     const EG_R *result = (const EG_R *)of->result + of->row * of->tile_row;
     EG_V(add_rows)(of->sums, result, of->tile_row, of->end - of->row, of->cols);

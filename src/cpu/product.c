@@ -75,16 +75,6 @@ static void find_made(eg_side *s, const eg_product *x, int where, int64_t count)
     place_packed_side(s, x->kernel, 0, PLAIN, count, x->depth);
 }
 
-/* What is prefetched row by row besides: what the epilogue reads, and else `pre`. What a step before has left for
- * it is in L2. */
-static const eg_operand *choose_prefetch_in(const eg_product *x, const eg_cpu_step *detail) {
-    const eg_operand *reads = eg_cpu_epilogue_reads(x->epilogue),
-                     *stores = eg_cpu_epilogue_stores(x->epilogue);
-    if (eg_cpu_is_amx(x->kernel) || x->op->accumulate)
-        return NULL; /* a result is prefetched as prefetch_out */
-    return reads == NULL || (detail->same_blocks && stores != NULL) ? stores : reads;
-}
-
 /* The micro-kernel prefetches what the epilogue stores to. Where the result is packed to AMX tile blocks, it
  * prefetches the gradient that the epilogue reads instead: both at once would delay the tile loads. */
 static const eg_operand *choose_prefetch_out(eg_product *x) {
@@ -92,6 +82,15 @@ static const eg_operand *choose_prefetch_out(eg_product *x) {
     if (!eg_cpu_is_amx(x->kernel) || grad == NULL || grad->view.col_stride != 1) return x->out;
     x->grad = eg_cpu_bind(x->run->call, &grad->view);
     return &x->grad;
+}
+
+/* And what the epilogue reads, or else `pre`. In the blocks of the step before, what is read was left in L2 by
+ * that step, so `pre` comes first. A result that is added to is prefetched as prefetch_out. */
+static const eg_operand *choose_prefetch_in(const eg_product *x, const eg_cpu_step *detail) {
+    if (eg_cpu_is_amx(x->kernel) || x->op->accumulate) return NULL;
+    const eg_operand *reads = eg_cpu_epilogue_reads(x->epilogue),
+                     *stores = eg_cpu_epilogue_stores(x->epilogue);
+    return reads == NULL || (detail->same_blocks && stores != NULL) ? stores : reads;
 }
 
 /* Whether the micro-kernel can store to the caller's memory. */
