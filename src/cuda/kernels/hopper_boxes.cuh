@@ -76,16 +76,22 @@ template <typename T>
 EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to, uint32_t box, int first,
                                 int item, int row, int rows, int col, bool adds) {
     constexpr int WIDE = 128 / (int)sizeof(T), VECTOR = 16 / (int)sizeof(T);
+    constexpr int LINES = 4; /* whose numbers are on their way at once */
     const int end = min((int)p.cols - col, WIDE), lines = min(rows - row, 16);
 #pragma unroll 1
-    for (int line = 0; line < lines; line++) {
-        T *const out = (T *)to.data + eg_index(to, item, row + line, col);
+    for (int i = first + threadIdx.x % 32; i < end; i += 32) {
+        T *out = (T *)to.data + eg_index(to, item, row, col + i);
 #pragma unroll 1
-        for (int i = first + threadIdx.x % 32; i < end; i += 32) {
-            T x;
-            eg_load_shared(box + line * 128 + ((i / VECTOR ^ (line & 7)) << 4) + i % VECTOR * (int)sizeof(T),
-                           x);
-            eg_store_or_add(out + i, x, adds);
+        for (int line = 0; line < lines; line += LINES) {
+            T x[LINES];
+#pragma unroll
+            for (int j = 0; j < LINES; j++)
+                eg_load_shared(box + (line + j) * 128 + ((i / VECTOR ^ ((line + j) & 7)) << 4) +
+                                   i % VECTOR * (int)sizeof(T),
+                               x[j]);
+#pragma unroll
+            for (int j = 0; j < LINES; j++, out += to.row_stride)
+                if (line + j < lines) eg_store_or_add(out, x[j], adds);
         }
     }
     __syncwarp(); /* the box has been read */
@@ -96,19 +102,12 @@ EG_DEVICE void eg_store_columns(const eg_cuda_gemm &p, const eg_cuda_matrix &to,
 template <typename T>
 EG_DEVICE void eg_store_vectors(const eg_cuda_matrix &to, uint32_t box, int cols, int item, int row, int rows,
                                 int col) {
-    constexpr int VECTOR = 16 / (int)sizeof(T), VECTORS = 16 * 8 / 32; /* of a lane */
-    uint4 v[VECTORS];
-    const int lane = (int)(threadIdx.x % 32), at = lane % 8 * VECTOR;
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        const int line = lane / 8 + i * 4;
-        v[i] = eg_load_vector(box + line * 128 + ((lane ^ line) & 7) * 16);
-    }
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        const int line = row + lane / 8 + i * 4;
-        if (line < rows && at < cols) *(uint4 *)((T *)to.data + eg_index(to, item, line, col + at)) = v[i];
-    }
+    constexpr int VECTOR = 16 / (int)sizeof(T);
+    const int lane = (int)(threadIdx.x % 32), at = lane % 8 * VECTOR, lines = at < cols ? rows - row : 0;
+    T *out = (T *)to.data + eg_index(to, item, row + lane / 8, col + at);
+#pragma unroll 1
+    for (int line = lane / 8; line < min(lines, 16); line += 4, out += 4 * to.row_stride)
+        *(uint4 *)out = eg_load_vector(box + line * 128 + ((lane ^ line) & 7) * 16);
     __syncwarp(); /* the box has been read */
 }
 
