@@ -236,10 +236,9 @@ static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 
 /* Of a persistent kernel's tile, whose rows do not begin on 16 bytes: threads store it, which TMA cannot. */
 static double stores_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const double each = 4.3; /* of 128 x 128 results */
-    if (row->family != EG_CUDA_TMA || (eg_cuda_is_aligned(&x->out) && eg_cuda_is_aligned(&x->second)))
-        return 0;
-    return each * row->tile_cols / 128;
+    const double each = 2; /* of 128 x 128 results */
+    if (row->family != EG_CUDA_TMA) return 0;
+    return each * (!eg_cuda_is_aligned(&x->out) + !eg_cuda_is_aligned(&x->second)) * row->tile_cols / 128;
 }
 
 /* Of lines of L2, how many are read for one: 128 bytes of a row that begin within a line are in two. */

@@ -40,7 +40,8 @@ typedef enum eg_cuda_kind {
     EG_CUDA_KIND_STREAM_K,
     EG_CUDA_KIND_PINGPONG,
     EG_CUDA_KIND_PINGPONG_192,
-    EG_CUDA_KIND_GROUPED, /* persistent, of groups: a tile for each consumer, */
+    EG_CUDA_KIND_PINGPONG_D_B, /* whose results may be added to */
+    EG_CUDA_KIND_GROUPED,      /* persistent, of groups: a tile for each consumer, */
     EG_CUDA_KIND_GROUPED_WIDE,
     EG_CUDA_KIND_GATED,        /* both products of a gated unit, */
     EG_CUDA_KIND_GATED_CHAIN,  /* one, of which its gradients are made */

@@ -66,6 +66,13 @@ static eg_status encode_result(const eg_cuda_device *device, const eg_cuda_kerne
                         tensor_map);
 }
 
+/* Where results are added to what is there, that: of f32, some kernels read it (eg_reads_f32). */
+static const eg_cuda_matrix *read_by_epilogue(const eg_cuda_hopper *hopper) {
+    const eg_cuda_gemm *x = &hopper->gemm;
+    const bool adds = x->epilogue == EG_CUDA_STORE && x->accumulate && hopper->tma_cols > 0;
+    return eg_cuda_reads_out(x) || adds ? &x->out : &x->in;
+}
+
 /* Left is K-major: a line of a k-block has terms of one row. Right may be K-major too, terms of one column.
  * Or it is N-major: a line has 16 columns of one term in f64. In f32 a line has all columns, and is not
  * swizzled, since threads read whole terms. */
@@ -120,13 +127,18 @@ static eg_status encode_operands(const eg_cuda_device *device, const eg_cuda_ker
                         shares_left ? right_lines : right_lines / 2, &hopper->right);
 }
 
-/* Rows of tiles in a wave, two blocks high: of 8 L2 has the least to read. */
-enum { RASTER = 8 };
+/* Rows of tiles in a band, two blocks high: of 8 L2 has the least to read. A right operand that stays in L2
+ * is read there for each row of tiles: then bands are one tile high, and results are written row by row,
+ * which memory takes faster. */
+enum { RASTER = 8, STAYS = 16 << 20 /* bytes */ };
 
 static void place_cluster(const eg_cuda_kernel *row, eg_cuda_hopper *hopper) {
-    const eg_cuda_cluster cluster = eg_cuda_cluster_of(row, &hopper->gemm);
+    const eg_cuda_gemm *x = &hopper->gemm;
+    const eg_cuda_cluster cluster = eg_cuda_cluster_of(row, x);
+    const bool stays = x->ragged == EG_CUDA_DENSE &&
+                       x->depth <= STAYS / (x->cols * (int64_t)eg_dtype_size((eg_dtype)x->right.dtype));
     hopper->shares_left = cluster.shares_left;
-    hopper->raster = RASTER * EG_CUDA_CLUSTER * row->tile_rows / cluster.rows;
+    hopper->raster = stays ? 1 : RASTER * EG_CUDA_CLUSTER * row->tile_rows / cluster.rows;
 }
 
 /* A cluster of two blocks makes two tiles. There are as many clusters as fit on the device. */
@@ -151,7 +163,7 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
     if (by_group) take_rows_as_items(&hopper->gemm);
     const int64_t depth = by_group ? row->k_block : x->depth,
                   sources = by_group ? x->depth : (x->summed > 1 ? x->summed : x->items);
-    const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
+    const eg_cuda_matrix *in = read_by_epilogue(hopper);
     place_cluster(row, hopper);
     EG_TRY(encode_operands(device, row, x, depth, x->cols, sources, hopper));
     EG_TRY(encode_lines(device, row, in, x->rows, x->cols, x->items, WARP_ROWS, &hopper->in));
@@ -165,7 +177,7 @@ eg_status eg_cuda_hopper_prepare(const eg_cuda_device *device, const eg_cuda_ker
 static eg_status encode_one(const eg_cuda_device *device, const eg_cuda_kernel *row, const eg_cuda_gemm *one,
                             eg_cuda_hopper *hopper) {
     const eg_cuda_gemm *x = &hopper->gemm;
-    const eg_cuda_matrix *in = eg_cuda_reads_out(x) ? &x->out : &x->in;
+    const eg_cuda_matrix *in = read_by_epilogue(hopper);
     const int high = x->epilogue == EG_CUDA_CHAIN ? CONSUMER_ROWS : WARP_ROWS;
     place_cluster(row, hopper);
     EG_TRY(encode_operands(device, row, x, x->depth, one->cols, one->items, hopper));

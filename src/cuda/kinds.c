@@ -13,6 +13,8 @@ static eg_cuda_kind kind_of_tma(const eg_cuda_kernel *row) {
         return (row->epilogues & 1U << EG_CUDA_CHAIN) != 0 ? EG_CUDA_KIND_GATED_CHAIN : EG_CUDA_KIND_GATED;
     if ((row->takes & EG_CUDA_GROUPS_ALONE) != 0)
         return row->tile_cols == 256 ? EG_CUDA_KIND_GROUPED_WIDE : EG_CUDA_KIND_GROUPED;
+    if ((row->takes & EG_CUDA_PINGPONG) != 0 && (row->takes & EG_CUDA_LEFT_COLS) != 0)
+        return EG_CUDA_KIND_PINGPONG_D_B;
     if ((row->takes & EG_CUDA_PINGPONG) != 0)
         return row->tile_cols == 192 ? EG_CUDA_KIND_PINGPONG_192 : EG_CUDA_KIND_PINGPONG;
     if ((row->takes & EG_CUDA_STREAM_K) != 0) return EG_CUDA_KIND_STREAM_K;

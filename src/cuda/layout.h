@@ -15,7 +15,7 @@ enum { EG_BARRIER_BYTES = 8 }; /* an mbarrier */
  *     TMA boxes of the epilogue                 for each consumer warp one for every 64 columns
  *     bias of each consumer, later column sums of two of its warps
  *     barriers of the stages                    full, empty, read
- *     barriers of the boxes                     full, of each consumer warp
+ *     barriers of the boxes                     full, of each consumer warp: one for all of its boxes
  *     sums of sixteen columns of left           of each warp that neither loads nor multiplies
  */
 enum {
@@ -48,7 +48,7 @@ enum {
 /* ---- And with a tile for each consumer (kernels/hopper_pingpong.cuh): the same parts ------------------ */
 
 /* A warp's part of a tile of 128 columns has a box each; with 192 columns parts take turns, and no column
- * sums are exchanged. */
+ * sums are exchanged. Boxes have a barrier each. */
 enum { EG_PINGPONG_BOXES = 4 /* of each warp */ };
 #define EG_PINGPONG_STAGES(cols)        ((cols) == 128 ? 5 : 4)
 #define EG_PINGPONG_EXCHANGE_ROWS(cols) ((cols) == 128 ? 2 : 1)
@@ -60,7 +60,7 @@ enum { EG_PINGPONG_BOXES = 4 /* of each warp */ };
 #define EG_PINGPONG_BOX_BARRIERS_AT(cols)                                                                    \
     (EG_PINGPONG_BARRIERS_AT(cols) + 3 * EG_PINGPONG_STAGES(cols) * EG_BARRIER_BYTES)
 #define EG_PINGPONG_LEFT_SUMS_AT(cols)                                                                       \
-    (EG_PINGPONG_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_BARRIER_BYTES)
+    (EG_PINGPONG_BOX_BARRIERS_AT(cols) + EG_HOPPER_CONSUMER_WARPS * EG_PINGPONG_BOXES * EG_BARRIER_BYTES)
 #define EG_PINGPONG_SHARED(cols) (EG_PINGPONG_LEFT_SUMS_AT(cols) + EG_LEFT_SUMS_BYTES)
 
 /* ---- f32 and f64 on Hopper (kernels/hopper_f32.cu, hopper_f64.cu): stages, two barriers of each ------ */

@@ -38,6 +38,10 @@ static const layer_case turn_cases[] = {
     {4104, 197, 4104, .batch = 1, .apart = true},
     {2312, 520, 2568, .batch = 1, .accumulate = true},
     {700, 261, 1029, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
+    /* d_b: 357, 198 and 288, of several a block, whose results are read before they are added to. */
+    {72, 2568, 2056, .batch = 1, .accumulate = true, .f32 = true},
+    {200, 1029, 2770, .batch = 1, .apart = true, .accumulate = true, .f32 = true},
+    {136, 1480, 1480, .batch = 2, .accumulate = true, .f32 = true},
 };
 
 /* Small tiles: parts of depths from one k-block to many, of full tiles and others, of items. */

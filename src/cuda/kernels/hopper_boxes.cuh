@@ -142,8 +142,8 @@ template <class K> struct eg_boxes {
 
     __device__ eg_boxes(const eg_cuda_hopper &p, uint32_t shared, int of, bool in, bool second)
         : warp(of), boxes(shared + K::STAGING + of * (K::BOXES * K::BOX_BYTES)),
-          barrier(shared + K::IN_FULL + of * 8), line(eg_keep(eg_box_address::line())), reads(in),
-          two(second), by_threads(eg_keep(p.tma_cols < p.gemm.cols)) {}
+          barrier(shared + K::IN_FULL + of * K::BOX_BARRIERS * 8), line(eg_keep(eg_box_address::line())),
+          reads(in), two(second), by_threads(eg_keep(p.tma_cols < p.gemm.cols)) {}
     __device__ static bool elected() { return eg_elect(); }
     __device__ eg_box_address box(uint32_t i) const { return {boxes + i * K::BOX_BYTES}; }
     __device__ eg_box_address second(uint32_t part) const { return box(2 * part % K::BOXES); }
@@ -181,6 +181,17 @@ template <class K> struct eg_boxes {
         eg_barrier_expect(barrier, (end - parts.begin) * K::BOX_BYTES);
 #pragma unroll 1
         for (uint32_t part = parts.begin; part < end; part++) load(p, part);
+    }
+    /* Loads what part `i` of a tile in f32 is added to, 32 columns in a box, once all stores but the last
+     * LEFT have been read. Boxes have a barrier each, for two parts of a tile. By one lane. */
+    template <int LEFT> __device__ void fetch_f32(const eg_cuda_hopper &p, int i) const {
+        const uint32_t full = barrier + i % K::BOXES * 8;
+        eg_stores_have_read<LEFT>();
+        eg_barrier_expect(full, K::BOX_BYTES);
+        eg_load_box(box(i % K::BOXES).box, p.in, full, col + i / K::PRODUCTS * 32, row(i), matrix());
+    }
+    __device__ void wait_for_f32(int i) const {
+        eg_barrier_wait(barrier + i % K::BOXES * 8, (uint32_t)(i / K::BOXES % 2));
     }
     __device__ void wait_for_in() {
         eg_barrier_wait(barrier, phase);

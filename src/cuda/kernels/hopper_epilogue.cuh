@@ -240,26 +240,50 @@ EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_accumulators<K> &
     }
 }
 
-/* In f32, with 32 columns in a box. TMA adds. */
+/* Whether f32 results are read before they are added to: else TMA adds, in L2, which takes 1.6 times as long
+ * as memory does to give and take them. A block's only tile has nothing to hide that reading with. */
+template <class K> EG_DEVICE bool eg_reads_f32(const eg_cuda_hopper &p) {
+    return K::READS_F32 && p.gemm.accumulate && p.gemm.out.dtype == EG_F32 && p.tma_cols > 0 &&
+           p.gemm.tiles > gridDim.x;
+}
+
+/* In f32, with 32 columns in a box: a tile has more parts than boxes. Where results are read, a box takes
+ * what a later part is added to as soon as the next box has been stored. */
 template <class K>
 EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
-    const bool adds = p.gemm.accumulate != 0;
+    constexpr int ALL = 2 * eg_boxes<K>::PARTS;
+    const bool reads = eg_reads_f32<K>(p), adds = p.gemm.accumulate && !reads;
 #pragma unroll
-    for (int i = 0; i < 2 * eg_boxes<K>::PARTS; i++) {
+    for (int i = 0; i < ALL; i++) {
         const int product = i % K::PRODUCTS, from = i / K::PRODUCTS * 16, row = boxes.row(i);
         const eg_box_address box = boxes.box(i % K::BOXES);
-        eg_stores_have_read<K::BOXES - 1>();
-        __syncwarp();
+        float v[16];
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            eg_store_pair(box.pair(j / 2, j % 2), acc[product][from + j * 2], acc[product][from + j * 2 + 1]);
+        for (int j = 0; j < 16; j++) v[j] = acc[product][from + j];
+        if (reads) {
+            boxes.wait_for_f32(i);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {
+                float x, y;
+                eg_load_pair(box.pair(j / 2, j % 2), x, y);
+                v[j * 2] += x, v[j * 2 + 1] += y;
+            }
+        } else {
+            eg_stores_have_read<K::BOXES - 1>();
+            __syncwarp();
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) eg_store_pair(box.pair(j / 2, j % 2), v[j * 2], v[j * 2 + 1]);
         boxes.finish_writing();
         if (__builtin_expect(!boxes.whole(i), 0)) {
             boxes.template store_any<float>(p, p.out, p.gemm.out, box, row, from * 2, adds);
         } else if (boxes.elected()) {
             boxes.template store<float>(p.out, box, row, from * 2, adds);
         }
-        if (boxes.elected()) eg_stores_commit();
+        if (!boxes.elected()) continue;
+        eg_stores_commit();
+        const int later = i - 1 + K::BOXES;
+        if (reads && i > 0 && later < ALL) boxes.template fetch_f32<1>(p, later);
     }
 }
 
@@ -524,7 +548,14 @@ template <class K> struct eg_epilogue<K, EG_CUDA_STORE> {
     __device__ void sync() const {}
     __device__ void start_tile(const eg_hopper_tile &tile, eg_parts parts) {
         boxes.start_tile(tile);
+        fetch(parts);
+    }
+    /* What the parts are added to. */
+    __device__ void fetch(eg_parts parts) const {
         boxes.fetch(p, parts);
+        if (!eg_reads_f32<K>(p) || !boxes.elected()) return;
+#pragma unroll 1
+        for (int i = 0; i < K::BOXES; i++) boxes.template fetch_f32<0>(p, i);
     }
     __device__ void finish_tile(const eg_accumulators<K> &acc, eg_parts = {}, bool = false,
                                 bool rehearsal = false) {

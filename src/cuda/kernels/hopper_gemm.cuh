@@ -117,7 +117,8 @@ EG_DEVICE void eg_consume_any(const eg_cuda_hopper &p, uint8_t *memory, uint32_t
 /* By one thread. */
 template <class S> EG_DEVICE void eg_hopper_barriers(uint32_t shared) {
     eg_ring_barriers<S>(shared);
-    for (int i = 0; i < EG_HOPPER_CONSUMER_WARPS; i++) eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
+    for (int i = 0; i < EG_HOPPER_CONSUMER_WARPS * S::BOX_BARRIERS; i++)
+        eg_barrier_init(shared + S::IN_FULL + i * 8, 1);
 }
 
 /* By a warp that has nothing else to do. */

@@ -41,7 +41,8 @@ template <int COLS_> struct eg_hopper_shape : eg_ring_shape<COLS_> {
     /* The three warp groups have 168 registers a thread, and divide them. */
     static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
     static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * 168, "the registers of a block");
-    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_);
+    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_HOPPER_BOXES(COLS_),
+                         BOX_BARRIERS = 1; /* of a warp */
     static constexpr int STAGING = EG_HOPPER_BOXES_AT(COLS_);
     static constexpr int EXCHANGE = EG_HOPPER_EXCHANGE_AT(COLS_), EXCHANGE_ROWS = 2;
     static constexpr int NUMBERS = 32; /* that a thread finishes at once */
@@ -68,6 +69,7 @@ struct eg_hopper : eg_hopper_shape<COLS_> {
     static constexpr bool GROUPED = GROUPED_;    /* the rows of groups */
     static constexpr bool SHARES_LEFT = false;   /* blocks of a cluster always lie side by side */
     static constexpr bool SUMS_OF_WARPS = false; /* column sums are stored by each warp */
+    static constexpr bool READS_F32 = false;     /* f32 results are read before they are added to */
 };
 
 /* k-blocks in the depth of a tile, for each item that is summed. */

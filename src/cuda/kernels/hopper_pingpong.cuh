@@ -37,7 +37,7 @@ template <int COLS_> struct eg_pingpong_shape {
     static constexpr int LEFT_BYTES = EG_HOPPER_LEFT_BYTES, RIGHT_BYTES = EG_HOPPER_RIGHT_BYTES(COLS);
     static constexpr int STAGE_BYTES = EG_HOPPER_STAGE_BYTES(COLS), STAGES = EG_PINGPONG_STAGES(COLS);
     static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
-    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES;
+    static constexpr int BOX_BYTES = EG_HOPPER_BOX_BYTES, BOXES = EG_PINGPONG_BOXES, BOX_BARRIERS = BOXES;
     static constexpr int STAGING = EG_PINGPONG_BOXES_AT(COLS);
     static constexpr int EXCHANGE = EG_PINGPONG_EXCHANGE_AT(COLS);
     static constexpr int EXCHANGE_ROWS = EG_PINGPONG_EXCHANGE_ROWS(COLS);
@@ -57,8 +57,9 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
-    static constexpr bool STORES = COLS_ == 128; /* a product alone, too */
-    static constexpr bool SHARES_LEFT = GROUPED; /* a group's last tile loses fewer rows */
+    static constexpr bool STORES = COLS_ == 128;  /* a product alone, too */
+    static constexpr bool SHARES_LEFT = GROUPED;  /* a group's last tile loses fewer rows */
+    static constexpr bool READS_F32 = !ACTIVATES; /* f32 results are read before they are added to */
     static constexpr bool SUMS_OF_WARPS = !GROUPED;
 };
 

@@ -50,6 +50,9 @@ EG_DEVICE uint32_t eg_load_number(uint32_t from) {
 EG_DEVICE void eg_load_shared(uint32_t from, uint16_t &x) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(from) : "memory");
 }
+EG_DEVICE void eg_load_pair(uint32_t from, float &x, float &y) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(from) : "memory");
+}
 EG_DEVICE void eg_load_shared(uint32_t from, float &x) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
 }
