@@ -189,7 +189,8 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                                               : short_parts ? 64
                                               : narrow      ? 16
                                                             : 32};
-    const double memory = memory_time(machine, costs, x) * (stays_in_l2(x) ? 0.5 : 1);
+    const double adding = narrow && x->accumulate && depth > 1 ? 1.14 : 1; /* which memory waits for */
+    const double memory = memory_time(machine, costs, x) * adding * (stays_in_l2(x) ? 0.5 : 1);
     double least = 0;
     if (depth == 1 && !x->accumulate) return library_outer(machine, x);
     /* Of vectors f32 and f64 come from memory faster than of tiles; a long sum is made by few threads. */
@@ -236,7 +237,7 @@ static double k_blocks_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
 
 /* Of a persistent kernel's tile, whose rows do not begin on 16 bytes: threads store it, which TMA cannot. */
 static double stores_of(const eg_cuda_kernel *row, const eg_cuda_gemm *x) {
-    const double each = 2; /* of 128 x 128 results */
+    const double each = x->accumulate ? 4 : 2; /* of 128 x 128 results */
     if (row->family != EG_CUDA_TMA) return 0;
     return each * (!eg_cuda_is_aligned(&x->out) + !eg_cuda_is_aligned(&x->second)) * row->tile_cols / 128;
 }
@@ -299,8 +300,10 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double each = in_turn ? eg_greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
     const double epilogues = epilogue + eg_greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
     const double memory = memory_time(machine, costs, x);
-    return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) +
-           beside(products * k_blocks, memory);
+    /* Few outer products: a block reads what is there, multiplies, and then stores. */
+    const bool one_by_one = (row->takes & EG_CUDA_SHALLOW) != 0;
+    const double both = one_by_one ? products * k_blocks + memory : beside(products * k_blocks, memory);
+    return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) + both;
 }
 
 /* A cluster has all of its tiles, also those outside the result. */
