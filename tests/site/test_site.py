@@ -142,7 +142,7 @@ def test_blocks_of_other_libraries_compile():
 @pytest.mark.parametrize("words, expected", [
     ("eg_pack_b", "docs/site/c.html"),
     ("DGELU_BGRAD", "docs/howto/from-cublaslt.html"),
-    ("prefetch", "docs/lab/cpu.html"),
+    ("prefetch", "docs/lab/cpu-2026-11-27.html"),
     ("set_num_threads", "docs/site/python.html"),
 ])
 def test_search_finds(open_page, words, expected):
