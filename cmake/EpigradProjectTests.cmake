@@ -85,6 +85,8 @@ if(EPIGRAD_CLI AND NOT EPIGRAD_SANITIZE) # a sanitized library wants more from t
   add_test(NAME docs_tutorials
            COMMAND ${docs}/run.sh ${docs}/check.py tutorials --build ${PROJECT_BINARY_DIR} --cc ${CMAKE_C_COMPILER})
   set_tests_properties(docs_tutorials PROPERTIES SKIP_RETURN_CODE 77)
+  add_test(NAME docs_kernels COMMAND ${docs}/run.sh ${docs}/check.py kernels --build ${PROJECT_BINARY_DIR})
+  set_tests_properties(docs_kernels PROPERTIES SKIP_RETURN_CODE 77)
   # Of other libraries too, where their headers are.
   add_test(NAME docs_foreign COMMAND ${docs}/run.sh ${docs}/check.py foreign --cc ${CMAKE_C_COMPILER})
   set_tests_properties(docs_foreign PROPERTIES SKIP_RETURN_CODE 77)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the documentation says holds: check.py links|words|length|tutorials|foreign ... [--build BUILD --cc CC]
+"""What the documentation says holds: check.py CHECK ... [--build BUILD --cc CC]
 
     links       every relative link of every page leads to something, and an anchor to a heading
     words       none of the words in `old_words.txt` outside of docs/lab, in pages, comments and names
     length      no page of docs/explanation is longer than 150 lines, and each has a picture
+    kernels     docs/reference/kernels.md names every kernel row of the CPU and CUDA that BUILD's command lists, and no
+                other: of CUDA, where the tests' driver is there
     tutorials   every fenced block of docs/tutorial, and of the pages in RUN: C and Python are files that sh blocks
                 compile and run, as a reader would, against an installed copy of BUILD, or quotes of the source;
                 text behind a sh block is what it printed
@@ -15,6 +17,7 @@
 Nothing but Python's own library is needed."""
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -272,6 +275,47 @@ def check_tutorials(build, cc):
             yield from run_page(page, clone, environment)
 
 
+# ---- Kernel rows -----------------------------------------------------------------------------------
+
+LETTERS = {"TYPE": "(bf16|f16|f32|f64)", "LAYOUT": "(nn|nt|tn)"}  # in the names of kernels.md; others are numbers
+OTHER_PROCESSORS = ("neon_",) if os.uname().machine == "x86_64" else ("amx_", "avx512_", "avx2_")
+
+
+def kernel_pattern(name):
+    parts = re.split(r"(TYPE|LAYOUT|[A-Z])", name)
+    return re.compile("".join(LETTERS.get(part, r"\d+") if part.isupper() else re.escape(part) for part in parts))
+
+
+def listed_kernels(build):
+    """{backend: names of its rows}. The tests' driver has every kernel of CUDA, and runs none."""
+    driver = os.path.join(build, "tests", "cuda")
+    environment = dict(os.environ, LD_LIBRARY_PATH=os.path.join(driver, "fake"),
+                       EPIGRAD_CUBLASLT=os.path.join(driver, "libfake_lt.so"))
+    run = subprocess.run([os.path.join(build, "epigrad"), "info", "--json"], env=environment, check=True,
+                         stdout=subprocess.PIPE, text=True)
+    return {backend["backend"]: [kernel["name"] for kernel in backend.get("kernels", [])]
+            for backend in json.loads(run.stdout)["backends"]}
+
+
+def check_kernels(build):
+    page = os.path.join("docs", "reference", "kernels.md")
+    sections = dict(re.findall(r"^## (\w+): .*?\n(.*?)(?=^## |\Z)", read(page), flags=re.M | re.S))
+    kernels = listed_kernels(build)
+    for backend in ("cpu", "cuda"):
+        if not kernels.get(backend):
+            continue
+        rows = re.findall(r"^\| (`[^|]*) \|", sections[{"cpu": "CPU", "cuda": "CUDA"}[backend]], flags=re.M)
+        named = [name for row in rows for name in re.findall(r"`([a-zA-Z0-9_]+)`", row)
+                 if not name.startswith(OTHER_PROCESSORS)]
+        patterns = [kernel_pattern(name) for name in named]
+        for kernel in kernels[backend]:
+            if not any(pattern.fullmatch(kernel) for pattern in patterns):
+                yield f"{page}: {kernel} is missing"
+        for name, pattern in zip(named, patterns):
+            if not any(map(pattern.fullmatch, kernels[backend])):
+                yield f"{page}: no kernel of {backend} is called {name}"
+
+
 # ---- Blocks of other libraries ---------------------------------------------------------------------
 
 def compiles(cc, include, text):
@@ -304,7 +348,7 @@ def check_foreign(cc, include, notes):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("checks", nargs="+", choices=["links", "words", "length", "tutorials", "foreign"])
+    parser.add_argument("checks", nargs="+", choices=["links", "words", "length", "kernels", "tutorials", "foreign"])
     parser.add_argument("--build")
     parser.add_argument("--include", action="append", default=[], help="a folder with headers of other libraries")
     parser.add_argument("--cc", default="cc")
@@ -313,6 +357,8 @@ def main():
     for check in options.checks:
         if check == "tutorials":
             faults += check_tutorials(os.path.abspath(options.build), options.cc)
+        elif check == "kernels":
+            faults += check_kernels(os.path.abspath(options.build))
         elif check == "foreign":
             faults += check_foreign(options.cc, options.include, notes)
         else:
