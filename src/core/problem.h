@@ -181,7 +181,8 @@ static inline uintptr_t eg_begin(const eg_problem *problem, const void *data, si
     return (problem->addressing == EG_ADDRESSES ? (uintptr_t)data : 0) + offset;
 }
 
-/* The name users know the operand by. */
+/* The name users know the operand by; and in this call, where a matrix may stand for another. */
+const char *eg_name_of_operand(eg_operand_id id);
 const char *eg_operand_name(const eg_problem *problem, eg_operand_id id);
 
 /* Whether its rows are the layer's M. */

@@ -111,50 +111,27 @@ eg_status eg_too_large(const eg_op_list *list) {
 
 /* ---- The text ----------------------------------------------------------------------------------- */
 
+static const char *name_of_ours(int id) {
+    switch (id) {
+    case EG_SUMS_IN_RESULT:
+        return "sums in its memory";
+    case EG_CHUNK_GRADIENT:
+        return "grad_pre";
+    case EG_TRANSIT:
+        return "lines in transit";
+    case EG_GATHERED:
+        return "gathered";
+    }
+    return "sums";
+}
+
 const char *eg_view_name(const eg_op_list *list, const eg_view *view) {
-    static const char *const names[EG_NAMES] = {
-        [EG_OP_A] = "a",
-        [EG_OP_B] = "b",
-        [EG_OP_BIAS] = "bias",
-        [EG_OP_RESIDUAL] = "residual",
-        [EG_OP_GRAD] = "grad",
-        [EG_OP_SAVED] = "pre",
-        [EG_OP_BELOW] = "below",
-        [EG_OP_B_UP] = "b_up",
-        [EG_OP_BIAS_UP] = "bias_up",
-        [EG_OP_GRAD_UP] = "grad_up",
-        [EG_OP_SAVED_UP] = "pre_up",
-        [EG_OP_BELOW_UP] = "below_up",
-        [EG_OP_D_A_RESIDUAL] = "residual",
-        [EG_OP_OFFSETS] = "offsets",
-        [EG_OP_Y] = "y",
-        [EG_OP_PRE] = "pre",
-        [EG_OP_D_A] = "d_a",
-        [EG_OP_D_B] = "d_b",
-        [EG_OP_D_BIAS] = "d_bias",
-        [EG_OP_GRAD_PRE] = "grad_pre",
-        [EG_OP_D_BIAS_BELOW] = "chain.d_bias",
-        [EG_OP_PRE_UP] = "pre_up",
-        [EG_OP_D_B_UP] = "d_b_up",
-        [EG_OP_D_BIAS_UP] = "d_bias_up",
-        [EG_OP_GRAD_PRE_UP] = "grad_pre_up",
-        [EG_OP_D_UP_BELOW] = "chain_up.d_up",
-        [EG_OP_Y_BELOW] = "chain_up.y",
-        [EG_OP_D_BIAS_UP_BELOW] = "chain_up.d_bias",
-        [EG_SUMS_IN_RESULT] = "sums in its memory",
-        [EG_CHUNK_GRADIENT] = "grad_pre",
-        [EG_TRANSIT] = "lines in transit",
-        [EG_EXCHANGED] = "sums",
-        [EG_OP_GATHERED] = "gathered",
-        [EG_GATHERED] = "gathered",
-    };
     if (view->space == EG_TEMPORARY) return list->temporary[view->id].name;
     if (view->id >= EG_ROW_GROUP && view->id <= EG_LAST_ROW_GROUP)
         return list->reads_a_by_row_group ? "a" : "gathered";
     if (view->id >= EG_BUFFER) return list->buffer[view->id - EG_BUFFER].name;
     if (view->id == EG_OP_SAVED && list->source == EG_SOURCE_Y) return "y";
-    if (view->id >= EG_SUMS && view->id < EG_SUMS_IN_RESULT) return "sums";
-    return names[view->id];
+    return view->id < EG_OPERANDS ? eg_name_of_operand((eg_operand_id)view->id) : name_of_ours(view->id);
 }
 
 static void put_view(eg_text *out, const eg_op_list *list, const eg_view *view) {

@@ -46,6 +46,8 @@ static const struct {
     [EG_OP_GATHERED] = {"tensor_parallel.gathered", DIM_M, DIM_K, true, false},
 };
 
+const char *eg_name_of_operand(eg_operand_id id) { return table[id].name; }
+
 const char *eg_operand_name(const eg_problem *problem, eg_operand_id id) {
     if (id == EG_OP_SAVED && problem->source == EG_SOURCE_Y) return "y";
     if (id == EG_OP_A && problem->exchange.gathered) id = EG_OP_GATHERED;

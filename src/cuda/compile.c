@@ -356,7 +356,7 @@ static void add_pads(const eg_cuda_compiler *c) {
     static const char *const what[EG_OPERANDS] = {[EG_OP_A] = "pad a",
                                                   [EG_OP_B] = "pad b",
                                                   [EG_OP_GRAD] = "pad grad",
-                                                  [EG_OP_BELOW] = "pad below",
+                                                  [EG_OP_BELOW] = "pad chain.saved",
                                                   [EG_OP_RESIDUAL] = "pad residual",
                                                   [EG_OP_B_UP] = "pad b_up",
                                                   [EG_OP_GRAD_UP] = "pad grad_up"};
