@@ -66,7 +66,7 @@ typedef struct call {
     eg_py_view workspace;
 } call;
 
-/* The workspace is memory of the arrays' own library: its pool lends it to others when the call is through,
+/* The workspace is memory of the arrays' own library, whose allocator lends it to others when the call is through,
  * and keeps it for a graph that captures the call. A context's own workspace would move when it grows. */
 static bool take_workspace(call *call, size_t bytes) {
     const size_t each = eg_dtype_size(call->pass.layer.dtype);

@@ -99,7 +99,7 @@ def check_links():
 
 # ---- Words ----------------------------------------------------------------------------------------
 
-SOURCES = ["bench", "bindings", "cli", "cmake", "docs/site", "examples", "fuzz", "include", "oracle", "src", "tests", "tools", "web"]
+SOURCES = ["bench", "bindings", "cli", "cmake", "docs/site", "examples", "fuzz", "include", "oracle", "python", "src", "tests", "tools", "web"]
 C_LIKE = (".c", ".h", ".cu", ".cuh", ".def", ".wgsl", ".js", ".css", ".rs")
 HASHED = (".py", ".sh", ".bash", ".txt", ".cmake")
 

@@ -102,7 +102,7 @@ GATED = "y", "d_x", "d_w", "d_w_up", "d_bias", "d_bias_up"
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("save", ["auto", "recompute"])
 def test_gated_values(dtype, save):
-    # A row, sizes that no vector divides, and those that kernels for both halves take: the last row tile is not full.
+    # A row, sizes that no vector divides, and those that kernels for both products take: the last row tile is not full.
     for name in ("silu", "gelu", "sigmoid", "none"):
         for m, k, n in [(1, 64, 96), (37, 65, 33), (300, 512, 384), (520, 256, 1024)]:
             inputs, grad = unit(dtype, m, k, n)
@@ -122,7 +122,7 @@ def test_gated_without_a_bias():
 
 @pytest.mark.parametrize("gate, up", [(slice(0, 256), slice(256, None)), (slice(0, None, 2), slice(1, None, 2))])
 def test_gated_views_of_one_weight(gate, up):
-    """Both halves lie in one tensor, one below the other or row by row."""
+    """Both weights lie in one tensor, one below the other or row by row."""
     (x, w, w_up, _, _), grad = unit(torch.bfloat16, 200, 128, 256)
     both = torch.empty(512, 128, device="cuda", dtype=torch.bfloat16)
     both[gate], both[up] = w, w_up

@@ -131,7 +131,7 @@ with epigrad.Comm.mpi() as comm:
             call(None)
     refused("expected (M, ..., K) with split", epigrad.linear, x_part[0], w_part, **by_rows)
     refused("comm is given without split", epigrad.linear, x, w, comm=comm)
-    refused("split is 'halves'; expected one of 'columns', 'rows'", epigrad.linear, x, w, comm=comm, split="halves")
+    refused("split is 'thirds'; expected one of 'columns', 'rows'", epigrad.linear, x, w, comm=comm, split="thirds")
     refused("mean is given with split", epigrad.linear_backward, grad, x, w, mean=True, **by_rows)
 refused("split is 'rows' without comm", epigrad.linear, x, w, split="rows")
 refused("split is 'rows' without comm", epigrad.linear_backward, grad, x, w, split="rows")

@@ -125,7 +125,7 @@ def test_empty(m, k, n):
 
 
 def test_views_of_one_weight():
-    """Halves one after the other, rows in turn, and (K, N): read, and written, where they lie."""
+    """Both weights one after the other, rows in turn, and (K, N): read, and written, where they lie."""
     unit = Unit()
     for both in (np.empty((6, 7)), np.empty((7, 6)).T):
         for gate, up in ((slice(0, 3), slice(3, 6)), (slice(0, 6, 2), slice(1, 6, 2))):
