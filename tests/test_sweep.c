@@ -229,7 +229,8 @@ static void check_narrow(const eg_context *context) {
         if (nr <= COLS) continue;
         const int64_t taken = (COLS + lanes - 1) / lanes * lanes;
         for (int j = 0; j < MOST; j++) left[j] = right[j] = 1, tile[j] = -1;
-        const eg_micro_operand a = {left, nr, 1, mr * nr}, b = {right, 1, nr, nr * nr};
+        const eg_micro_operand a = {.at = left, .index_stride = nr, .k_stride = 1, .group_stride = mr * nr},
+                               b = {.at = right, .index_stride = 1, .k_stride = nr, .group_stride = nr * nr};
         const eg_micro_tile to = {.out = tile, .out_stride = nr, .rows = mr};
         row->micro.multiply(&a, &b, DEPTH, COLS, &to, &(eg_prefetch_plan){0});
         for (int64_t j = 0; j < mr * nr; j++)

@@ -15,6 +15,8 @@ typedef struct multiplication {
     const char *left, *right; /* the blocks at hand */
     /* bf16 themselves: from row to row of the left operand, and to its second tile and its next block. */
     int64_t left_step, left_tile, left_block;
+    const char
+        *last; /* a copy of the left operand's last block, which is not whole; NULL: it follows the others */
     eg_deferred_flush *deferred;
     const char *initial; /* what the tile registers begin with; NULL: zeros */
     /* Work beside the matrix unit: all of it, and the share of each dot. */
@@ -169,9 +171,17 @@ EG_INLINE void further_products(multiplication *m, const int products, const boo
     }
 }
 
-EG_INLINE void next_block(multiplication *m, const int products) {
+/* A last block that is not whole, of `depth` k. */
+EG_INLINE void find_last(multiplication *m, int64_t depth, const int products) {
+    if (products == 1 && m->last != NULL && depth < EG_AMX_BLOCK)
+        m->left = m->last, m->left_step = PAIRS_STRIDE, m->left_tile = TILE_BYTES;
+}
+
+/* Of which `depth` k are left. */
+EG_INLINE void next_block(multiplication *m, int64_t depth, const int products) {
     const int block_bytes = (products == 1 ? 1 : products == 6 ? 3 : 2) * EG_AMX_TERM_BYTES;
     m->left += products == 1 ? m->left_block : block_bytes, m->right += block_bytes;
+    find_last(m, depth, products);
 }
 
 /* A matrix unit that never pauses is clocked lower for some milliseconds. With fewer dots a tile, that costs
@@ -189,6 +199,7 @@ EG_INLINE void multiply_blocks(const eg_micro_operand *left, const char *right, 
                         .left_step = in_place != 0 ? in_place : PAIRS_STRIDE,
                         .left_tile = in_place != 0 ? 16 * in_place : TILE_BYTES,
                         .left_block = in_place != 0 ? PAIRS_STRIDE : EG_AMX_TERM_BYTES,
+                        .last = left->last,
                         .right = right,
                         .deferred = tile->deferred,
                         .initial = in_runs ? NULL : tile->initial,
@@ -202,6 +213,7 @@ EG_INLINE void multiply_blocks(const eg_micro_operand *left, const char *right, 
                         .left_row_share = share(plan->left_rows, dots),
                         .step_share = share(plan->epilogue_steps, dots)};
     bool accumulate = tile->initial != NULL;
+    find_last(&m, depth, products);
     for (bool first = true; depth > 0; first = false, accumulate = true) {
         const int64_t end = in_runs ? depth - RUN_DEPTH : 0;
         load_first_product(&m, products, wide);
@@ -209,12 +221,12 @@ EG_INLINE void multiply_blocks(const eg_micro_operand *left, const char *right, 
         if (in_runs && first) add_sums(m.deferred, EG_AMX_BLOCK); /* for the epilogue of that tile */
         work_beside_dot(&m, products);
         further_products(&m, products, wide);
-        for (next_block(&m, products), depth -= EG_AMX_BLOCK; depth > 0 && depth > end;
-             depth -= EG_AMX_BLOCK) {
+        depth -= EG_AMX_BLOCK;
+        for (next_block(&m, depth, products); depth > 0 && depth > end; next_block(&m, depth, products)) {
             load_first_product(&m, products, wide);
             dot(&m, products, wide);
             further_products(&m, products, wide);
-            next_block(&m, products);
+            depth -= EG_AMX_BLOCK;
         }
         if (in_runs) add_sums(m.deferred, EG_AMX_BLOCK);
         m.deferred->to = in_runs && accumulate ? (char *)m.deferred->sums : tile->out;

@@ -24,6 +24,7 @@ EG_INLINE __m512i pair_at(const char *at) {
 typedef struct dot_left {
     const char *at;
     int64_t step, block; /* bytes from row to row, and from block to block */
+    const char *last;    /* a copy of a last block that is not whole; NULL: it follows the others */
 } dot_left;
 
 /* What is prefetched while a tile is multiplied, by shares of a block of 32 k: the right operand that comes
@@ -115,6 +116,7 @@ EG_INLINE void dot_rows(float *to, const float *initial, dot_left left, const ch
         left.at += left.block;
     }
     if (depth > 0) prefetch_beside_dots(next);
+    if (left.last != NULL) left.at = left.last, left.step = PAIRS_STRIDE;
     dot_pairs(sum, &left, right, (depth + 1) / 2, rows, vectors);
     if (result->out != NULL) {
         finish_dots(sum, result, rows, vectors);
@@ -133,6 +135,7 @@ EG_INLINE void dot_all_rows(float *to, const float *initial, dot_left left, cons
     for (; rows > DOT_LEAST_ROWS; rows -= DOT_ROWS) {
         dot_rows(to, initial, left, right, next, result, depth, DOT_ROWS, vectors);
         to += DOT_ROWS * EG_AMX_BLOCK, left.at += DOT_ROWS * left.step;
+        if (left.last != NULL) left.last += DOT_ROWS * PAIRS_STRIDE;
         if (initial != NULL) initial += DOT_ROWS * EG_AMX_BLOCK;
     }
     if (rows > 0) dot_rows(to, initial, left, right, next, result, depth, DOT_LEAST_ROWS, vectors);
@@ -163,7 +166,8 @@ static void multiply_dots(const eg_micro_operand *left, const eg_micro_operand *
     const int64_t in_place = left->index_stride * 2; /* bytes from row to row; 0: it is packed */
     const dot_left rows = {.at = left->at,
                            .step = in_place != 0 ? in_place : PAIRS_STRIDE,
-                           .block = in_place != 0 ? PAIRS_STRIDE : EG_AMX_TERM_BYTES};
+                           .block = in_place != 0 ? PAIRS_STRIDE : EG_AMX_TERM_BYTES,
+                           .last = left->last};
     const int64_t blocks = share(depth, EG_AMX_BLOCK) * share(tile->rows, DOT_ROWS);
     dot_prefetch next = {.right = plan->right_blocks,
                          .out = plan->out,
@@ -314,7 +318,7 @@ static void dot_few_from_pack(const eg_few_rows *x) {
     enum { K = 256 };
     _Alignas(64) char sums[4 * TILE_BYTES];
     float *const to = (float *)(void *)sums;
-    dot_left left = {x->left, PAIRS_STRIDE, EG_AMX_TERM_BYTES};
+    dot_left left = {x->left, PAIRS_STRIDE, EG_AMX_TERM_BYTES, NULL};
     const char *right = x->right;
     for (int64_t k = 0; k < x->depth; k += K) {
         dot_prefetch next = {.right = right + K * PAIRS_STRIDE, .lines = K};

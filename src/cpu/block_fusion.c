@@ -51,8 +51,9 @@ static bool is_tiled_product(const eg_step *step) {
  */
 static bool fits_blocks(const eg_step *step, const eg_step *first) {
     const bool same = step->tile_rows == first->tile_rows && step->tile_cols == first->tile_cols;
-    const bool packs_left = eg_cpu_detail(step)->left == EG_CPU_FUSED || eg_cpu_detail(step)->packs_both;
-    return step->kind == EG_MAP || (eg_cpu_detail(step)->single_pass && !packs_left) || same;
+    const eg_cpu_step *detail = eg_cpu_detail(step);
+    const bool packs_left = detail->left == EG_CPU_FUSED || detail->packs_both || detail->copies_ends;
+    return step->kind == EG_MAP || (detail->single_pass && !packs_left) || same;
 }
 
 /* Fused packing may refuse a number when a block of a later step has been added to an output. */

@@ -32,18 +32,21 @@ bool eg_cpu_is_near(const eg_view *x, bool right) {
  * Micro-kernels do not check where a matrix ends: what is no whole tile or vector there, a block copies. But
  * lines have to be as far apart as whole vectors, or tiles of a transposed left operand: those that lie in
  * two cache lines are read twice, and each is read for many tiles. Of few columns the left operand is read
- * so seldom that a copy takes longer. */
+ * so seldom that a copy takes longer. Dots of bf16 broadcast pairs, which are in two lines seldom. */
 static bool can_be_read(const eg_cpu_kernel *kernel, const eg_view *x) {
     return !eg_cpu_is_amx(kernel) && x->space == EG_OPERAND && x->dtype == kernel->compute;
 }
 
 bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
-    enum { FEW_PANELS = 3 };
+    enum { FEW_PANELS = 3, LINE = 64 };
     const eg_view *left = &op->left;
-    if (kernel->pack.bf16_terms == 1) /* rows of AMX tiles, as they are in memory */
-        return !op->ragged && left->space == EG_OPERAND && left->dtype == kernel->dtype &&
-               left->col_stride == 1 && divides(EG_AMX_BLOCK, op->rows) && divides(EG_AMX_BLOCK, op->depth);
     const bool is_read_seldom = op->cols <= FEW_PANELS * (int64_t)kernel->micro.nr;
+    if (kernel->pack.bf16_terms == 1) { /* rows of AMX tiles, as they are in memory */
+        const bool is_on_lines = left->row_stride * (int64_t)eg_size_of(left->dtype) % LINE == 0;
+        return !op->ragged && left->space == EG_OPERAND && left->dtype == kernel->dtype &&
+               left->col_stride == 1 && op->rows >= EG_AMX_BLOCK && op->depth >= EG_AMX_BLOCK &&
+               (is_on_lines || is_read_seldom || eg_cpu_has_dots(kernel));
+    }
     return can_be_read(kernel, left) &&
            (left->col_stride == 1 ||
             (left->row_stride == 1 && (is_read_seldom || divides(kernel->micro.mr, left->col_stride))));

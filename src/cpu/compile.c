@@ -267,6 +267,8 @@ static void add_product(eg_cpu_compiler *c, int index) {
     if (op->left.space == EG_TEMPORARY && detail->left == EG_CPU_FUSED)
         detail->made_blocks = c->made[op->left.id].left;
     detail->single_pass = blocks->single_pass;
+    detail->copies_ends = eg_cpu_is_amx(c->kernel) && detail->left == EG_CPU_IN_PLACE &&
+                          (op->rows % EG_AMX_BLOCK != 0 || op->depth % EG_AMX_BLOCK != 0);
     detail->non_temporal = eg_cpu_is_non_temporal(c, op, detail->streams, blocks->threads);
     if (is_outer) detail->part = (int32_t)eg_cpu_outer_part(c->kernel, op);
     eg_cpu_counts counts = {{0}};
@@ -383,6 +385,7 @@ static int64_t packed_by_block(const eg_cpu_kernel *kernel, const eg_step *step)
     if (eg_cpu_is_amx(kernel))
         return (detail->right == EG_CPU_FUSED ? panel * kernel->pack.bf16_terms / 2 : 0) +
                (detail->left == EG_CPU_FUSED ? eg_cpu_left_numbers(kernel, step->tile_rows, step->k_block)
+                : detail->copies_ends        ? eg_cpu_left_ends(kernel, step->tile_rows, step->k_block)
                                              : 0);
     if (detail->packs_both)
         return (detail->right == EG_CPU_FUSED ? step->k_block * step->tile_cols : 0) +

@@ -279,16 +279,40 @@ static void find_right(const eg_product *x, const eg_gemm_block *b, const eg_gem
 
 /* And whole tiles of rows: the last ones are copied, once for all micro-panels of a pass. */
 static bool has_tail(const eg_product *x, const eg_gemm_block *b) {
-    return x->left.in_place && !eg_cpu_is_amx(x->kernel) && b->rows % x->mr != 0;
+    return x->left.in_place && b->rows % x->mr != 0;
 }
 
 static void load_tail(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr;
     const int64_t rows = b->rows % x->mr, first = b->row + b->rows - rows;
     char *to = b->tail;
+    if (eg_cpu_is_amx(x->kernel)) {
+        const eg_operand transposed = eg_cpu_transpose(x->a);
+        const eg_part part = {.k = pass->k, .depth = pass->depth, .col = first, .cols = rows};
+        eg_cpu_pack_left_part(x->run, x->kernel, &transposed, item, &part, to);
+        return;
+    }
     for (int64_t k = 0; k < pass->depth; k += nr, to += (size_t)(x->mr * nr) * x->size)
         x->kernel->pack.load(to, eg_cpu_at(&x->a, item, first, pass->k + k), x->a.dtype, x->a.row_stride,
                              x->a.col_stride, rows, eg_least(nr, pass->depth - k), x->mr);
+}
+
+/* AMX: and whole blocks of k. The last one of a row in place would go on in the next row, or past the matrix:
+ * it is copied, with zeros. */
+static bool has_last_block(const eg_product *x, const eg_gemm_pass *pass) {
+    return x->left.in_place && eg_cpu_is_amx(x->kernel) && pass->depth % EG_AMX_BLOCK != 0;
+}
+
+static void copy_last_block(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass) {
+    enum { ROW = EG_AMX_TERM_BYTES / EG_AMX_BLOCK };
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, rows = b->rows - b->rows % x->mr;
+    const int64_t whole = pass->depth - pass->depth % EG_AMX_BLOCK,
+                  bytes = (pass->depth - whole) * (int64_t)eg_size_of(x->a.dtype);
+    char *to = b->last;
+    for (int64_t i = 0; i < rows; i++, to += ROW) {
+        memcpy(to, eg_cpu_at(&x->a, item, b->row + i, pass->k + whole), (size_t)bytes);
+        memset(to + bytes, 0, (size_t)(ROW - bytes));
+    }
 }
 
 /* What the tiles of a micro-panel, of which `tile` is the first, prefetch. Returns their rows of the left
@@ -309,12 +333,18 @@ static eg_upcoming plan_panel(const eg_product *x, const eg_gemm_block *b, eg_ge
     return next_left;
 }
 
+static eg_micro_operand tail_of(const eg_product *x, const eg_gemm_block *b) {
+    if (eg_cpu_is_amx(x->kernel)) return (eg_micro_operand){.at = b->tail};
+    return (eg_micro_operand){
+        .at = b->tail, .index_stride = x->nr, .k_stride = 1, .group_stride = x->mr * x->nr};
+}
+
 /* All rows of the block against the micro-panel at `col`. */
 static void run_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass *pass, int64_t col) {
     const int64_t item = x->summed > 1 ? pass->summand : b->item, nr = x->nr, mr = x->mr;
     const int64_t tiles_down = eg_ceil_div(b->rows, mr), panel = eg_div(col - b->col, nr);
     const size_t tile_bytes = (size_t)(mr * nr) * x->size;
-    const bool tail = has_tail(x, b);
+    const bool tail = has_tail(x, b), last = has_last_block(x, pass);
     eg_micro_operand left = x->left.micro, right;
     find_right(x, b, pass, item, col, &right);
     char *copy = copies(x, b, eg_least(nr, x->cols - col)) ? b->panel : NULL;
@@ -350,9 +380,8 @@ static void run_panel(const eg_product *x, const eg_gemm_block *b, eg_gemm_pass 
         }
         take_prefetch(&plan.next_left, &next_left);
         left.at = rows.at;
-        if (tail && tile.rows < mr)
-            left =
-                (eg_micro_operand){.at = b->tail, .index_stride = nr, .k_stride = 1, .group_stride = mr * nr};
+        if (last) left.last = b->last + (tile.row - b->row) * (EG_AMX_TERM_BYTES / EG_AMX_BLOCK);
+        if (tail && tile.rows < mr) left = tail_of(x, b);
         if (x->left.in_place && x->left.micro.index_stride != 1 && col == b->col)
             plan_left_rows(&plan, x, pass, rows.at, b->row + b->rows - tile.row - mr);
         run_tile(x, b, pass, &left, &right, &plan, &tile, copy);
@@ -394,6 +423,7 @@ static void run_pass(const eg_product *x, eg_gemm_block *b, eg_gemm_pass *pass) 
     }
     if (x->packs_left) pack_left(x, b, pass);
     if (has_tail(x, b)) load_tail(x, b, pass);
+    if (has_last_block(x, pass)) copy_last_block(x, b, pass);
     if (reads_passes(x, b)) begin_right(x, b, pass, b->col, b->cols);
     for (int64_t col = b->col; col < b->col + b->cols; col += x->nr) run_panel(x, b, pass, col);
 }
@@ -429,6 +459,8 @@ static void run_block(void *arg, int64_t index, int thread) {
     b.tail =
         b.panel +
         (x->right.in_place || x->fused || x->widens || x->turns_made ? (size_t)(x->kc * x->nr) * number : 0);
+    if (terms > 0)
+        b.last = b.tail + eg_cpu_left_numbers(kernel, EG_AMX_BLOCK, x->kc) * (int64_t)sizeof(float);
     if (x->packs_both) b.tail = b.panel + (x->fused || x->widens ? (size_t)(x->kc * x->nc) * number : 0);
     const int64_t kc = x->kc, passes = eg_ceil_div(x->depth, kc);
     if (kernel->micro.enter != NULL) kernel->micro.enter();

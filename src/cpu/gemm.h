@@ -28,6 +28,7 @@ typedef struct eg_gemm_block {
     char *spare; /* scratch for the epilogue */
     char *panel; /* the right operand's micro-panel: of fused packing, or a narrow one; or all of a pass */
     char *tail;  /* the left operand's last rows, where they are no whole tile; or the rows that are packed */
+    char *last;  /* AMX: and the last k of its other rows, a tile block's row each */
     eg_side left; /* its rows, where the block packs them */
     eg_stream_lines *lines;
     eg_packed_lines *packed; /* of gemm_packed.c */

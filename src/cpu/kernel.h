@@ -107,6 +107,8 @@ typedef struct eg_micro_operand {
     int64_t index_stride; /* from one row of the left operand, or column of the right one, to the next */
     int64_t k_stride;     /* from one k to the next, within a group of nr */
     int64_t group_stride; /* from one group of nr k to the next */
+    const void *last;     /* AMX tile blocks of a left operand in place: the copy of a last one that is not
+                             whole */
 } eg_micro_operand;
 
 /* The deferred accumulator flush of the matrix unit: the last tile's accumulators stay in tile registers, and

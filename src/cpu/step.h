@@ -49,13 +49,15 @@ typedef struct eg_cpu_step {
     bool source_is_right; /* as its right operand */
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool packs_both;      /* GEMM, vector units: each block packs both operands */
-    bool single_pass;     /* GEMM: the whole depth is summed in registers */
-    bool non_temporal;    /* GEMM: stores of the result bypass the caches */
-    bool same_blocks;     /* GEMM and MAP: each block follows that of the step before at once */
-    bool same_fork;       /* needs nothing of the step before: one fork and join for both, */
-    int fork_threads;     /* for which the first of such steps says how many threads there are */
-    uint8_t streams;      /* GEMM: eg_cpu_streams */
-    int32_t part;         /* outer products: columns whose right operand is in L1 at once */
+    bool
+        copies_ends; /* GEMM, AMX: of a left operand in place each block copies what is no whole tile block */
+    bool single_pass;  /* GEMM: the whole depth is summed in registers */
+    bool non_temporal; /* GEMM: stores of the result bypass the caches */
+    bool same_blocks;  /* GEMM and MAP: each block follows that of the step before at once */
+    bool same_fork;    /* needs nothing of the step before: one fork and join for both, */
+    int fork_threads;  /* for which the first of such steps says how many threads there are */
+    uint8_t streams;   /* GEMM: eg_cpu_streams */
+    int32_t part;      /* outer products: columns whose right operand is in L1 at once */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 
@@ -113,6 +115,13 @@ static inline eg_panels eg_cpu_panels(const eg_cpu_kernel *kernel, int64_t rows,
 static inline int64_t eg_cpu_left_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
     const eg_amx_grid grid = eg_amx_grid_of(kernel->pack.bf16_terms, rows, depth);
     return grid.rows * grid.row_pitch * (int64_t)(grid.block_bytes / sizeof(float));
+}
+
+/* And what it copies of one in place: the last tile's rows, and the last k of the others. */
+static inline int64_t eg_cpu_left_ends(const eg_cpu_kernel *kernel, int64_t rows, int64_t depth) {
+    const int64_t block = EG_AMX_TERM_BYTES / (int64_t)sizeof(float);
+    return eg_cpu_left_numbers(kernel, EG_AMX_BLOCK, depth) +
+           (rows + EG_AMX_BLOCK - 1) / EG_AMX_BLOCK * block;
 }
 
 /* Column sums are kept for each chunk of so many rows, whatever the threads and blocks: their order is part
