@@ -431,6 +431,55 @@ static void few_columns_have_the_same_bits(void **state) {
     eg_close(few), eg_close(one), eg_close(many);
 }
 
+/* ---- Rows in place ------------------------------------------------------------------------------ */
+
+/* As `turned`, but of A: rows of k with NaN between them. The numbers of A are in another order then. */
+static unsigned char *set_apart(const eg_layer *layer, eg_matrix *a) {
+    eg_layer turn = *layer;
+    turn.n = layer->m;
+    unsigned char *const memory = turned(&turn, a);
+    a->layout = EG_ROW_MAJOR;
+    return memory;
+}
+
+/* Tiles read rows of A where they are, whose last block of k is not whole: also where it is all of the last
+ * pass, and where the last tile has few rows. A pack of A has zeros there. */
+static void check_rows_in_place(const char *row, uint32_t needs) {
+    static const int64_t sizes[][3] = {{75, 333, 33}, {64, 1030, 40}, {33, 8200, 7}};
+    static eg_cpu_calibration in_place, packs;
+    eg_context *reads = open_only(2, &in_place, EG_CPU_PLACED, EG_CPU_PACKED),
+               *copies = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+    reads->caps.only_kernel = copies->caps.only_kernel = row;
+    const size_t calls = (reads->caps.features & needs) != 0 ? LENGTH(sizes) : 0;
+    for (size_t i = 0; i < calls; i++) {
+        eg_layer layer = small_layer();
+        layer.dtype = EG_BF16, layer.batch = 1;
+        layer.m = sizes[i][0], layer.k = sizes[i][1], layer.n = sizes[i][2];
+        fixture x, y;
+        char plan[4096];
+        fixture_make(&x, layer), fixture_make(&y, layer);
+        unsigned char *const memory = set_apart(&layer, &x.forward.a);
+        y.forward.a = x.forward.a;
+        fixture_poison(&x), fixture_poison(&y);
+        assert_ok(eg_forward_plan(reads, &layer, &x.forward, plan, sizeof plan));
+        assert_null(strstr(plan, "pack a")), assert_null(strstr(plan, "fused"));
+        assert_ok(eg_forward_plan(copies, &layer, &y.forward, plan, sizeof plan));
+        assert_non_null(strstr(plan, "pack a"));
+        assert_ok(eg_forward(reads, &layer, &x.forward));
+        assert_ok(eg_forward(copies, &layer, &y.forward));
+        assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+        free(memory);
+        fixture_free(&x), fixture_free(&y);
+    }
+    eg_close(reads), eg_close(copies);
+}
+
+static void rows_in_place_have_the_same_bits(void **state) {
+    (void)state;
+    check_rows_in_place("amx_bf16x1_32x32", EG_CPU_AMX);
+    check_rows_in_place("avx512_bf16x1_32x32", EG_CPU_BF16);
+}
+
 /* ---- Little depth ------------------------------------------------------------------------------- */
 
 /* The call with results in rows and in columns. */
@@ -530,6 +579,7 @@ int main(void) {
         cmocka_unit_test(rows_of_a_tile_block_have_the_same_bits),
         cmocka_unit_test(chains_have_the_bits_of_tiles),
         cmocka_unit_test(few_columns_have_the_same_bits),
+        cmocka_unit_test(rows_in_place_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),
         cmocka_unit_test(block_fusion_changes_no_bit),
     };
