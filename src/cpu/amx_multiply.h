@@ -15,8 +15,7 @@ typedef struct multiplication {
     const char *left, *right; /* the blocks at hand */
     /* bf16 themselves: from row to row of the left operand, and to its second tile and its next block. */
     int64_t left_step, left_tile, left_block;
-    const char
-        *last; /* a copy of the left operand's last block, which is not whole; NULL: it follows the others */
+    const char *last; /* a copy of the left operand's last block, if that is not whole; else NULL */
     eg_deferred_flush *deferred;
     const char *initial; /* what the tile registers begin with; NULL: zeros */
     /* Work beside the matrix unit: all of it, and the share of each dot. */

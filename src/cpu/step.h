@@ -49,15 +49,14 @@ typedef struct eg_cpu_step {
     bool source_is_right; /* as its right operand */
     eg_cpu_layouts packs; /* packing, MAP and GEMM: what becomes of the matrix, or of the result */
     bool packs_both;      /* GEMM, vector units: each block packs both operands */
-    bool
-        copies_ends; /* GEMM, AMX: of a left operand in place each block copies what is no whole tile block */
-    bool single_pass;  /* GEMM: the whole depth is summed in registers */
-    bool non_temporal; /* GEMM: stores of the result bypass the caches */
-    bool same_blocks;  /* GEMM and MAP: each block follows that of the step before at once */
-    bool same_fork;    /* needs nothing of the step before: one fork and join for both, */
-    int fork_threads;  /* for which the first of such steps says how many threads there are */
-    uint8_t streams;   /* GEMM: eg_cpu_streams */
-    int32_t part;      /* outer products: columns whose right operand is in L1 at once */
+    bool copies_ends;     /* GEMM, AMX, left in place: each block copies what is no whole tile block */
+    bool single_pass;     /* GEMM: the whole depth is summed in registers */
+    bool non_temporal;    /* GEMM: stores of the result bypass the caches */
+    bool same_blocks;     /* GEMM and MAP: each block follows that of the step before at once */
+    bool same_fork;       /* needs nothing of the step before: one fork and join for both, */
+    int fork_threads;     /* for which the first of such steps says how many threads there are */
+    uint8_t streams;      /* GEMM: eg_cpu_streams */
+    int32_t part;         /* outer products: columns whose right operand is in L1 at once */
 } eg_cpu_step;
 _Static_assert(sizeof(eg_cpu_step) <= EG_STEP_DETAIL, "the detail of a step");
 

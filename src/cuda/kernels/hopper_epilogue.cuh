@@ -252,6 +252,7 @@ template <class K> EG_DEVICE bool eg_reads_f32(const eg_cuda_hopper &p) {
 template <class K>
 EG_DEVICE void eg_store_rows_f32(const eg_cuda_hopper &p, const eg_accumulators<K> &acc, eg_boxes<K> &boxes) {
     constexpr int ALL = 2 * eg_boxes<K>::PARTS;
+    static_assert(!K::READS_F32 || ALL == 2 * K::BOXES, "each box's barrier has two phases a tile");
     const bool reads = eg_reads_f32<K>(p), adds = p.gemm.accumulate && !reads;
 #pragma unroll
     for (int i = 0; i < ALL; i++) {
