@@ -21,7 +21,6 @@
 #include "hopper_pingpong.cuh"
 
 template <class K_> struct eg_depth_groups : K_ {
-    static constexpr bool READS_F32 = false; /* which takes registers that these kernels do not have */
     /* No epilogue here has a bias or column sums. In their place is the order of the groups, of so many. */
     enum { ORDERED = 512 };
     static constexpr int ORDER = K_::EXCHANGE;
@@ -164,7 +163,7 @@ EG_DEVICE void eg_consume_depth_groups(const eg_cuda_hopper &p, const uint8_t *m
         epilogue.boxes.start_tile(work.tile);
         if (work.k_blocks > 0) {
             eg_multiply_group<K>(acc, ring, work, warp / 4 * 64, [&](int k_block) {
-                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
+                if (k_block == min(2, work.k_blocks - 1)) epilogue.fetch({0, eg_boxes<K>::PARTS});
             });
         }
         eg_finish_group<K>(p, work, acc, epilogue);
@@ -190,7 +189,7 @@ EG_DEVICE void eg_consume_depth_groups_in_turn(const eg_cuda_hopper &p, const ui
         epilogue.boxes.start_tile(work.tile);
         if (work.k_blocks > 0) {
             eg_multiply_group<K>(acc, ring, work, 0, [&](int k_block) {
-                if (k_block == min(2, work.k_blocks - 1)) epilogue.boxes.fetch(p, {0, eg_boxes<K>::PARTS});
+                if (k_block == min(2, work.k_blocks - 1)) epilogue.fetch({0, eg_boxes<K>::PARTS});
                 if (k_block == work.k_blocks - 1 && passes)
                     eg_arrive_threads<256>(EG_PINGPONG_TURN + 1 - consumer);
             });

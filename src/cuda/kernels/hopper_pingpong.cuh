@@ -57,9 +57,9 @@ struct eg_pingpong : eg_pingpong_shape<COLS_> {
     static constexpr bool RIGHT_MN_MAJOR = RIGHT_MN_MAJOR_;
     static constexpr bool ACTIVATES = ACTIVATES_;
     static constexpr bool STREAM_K = false, GROUPED = GROUPED_;
-    static constexpr bool STORES = COLS_ == 128;  /* a product alone, too */
-    static constexpr bool SHARES_LEFT = GROUPED;  /* a group's last tile loses fewer rows */
-    static constexpr bool READS_F32 = !ACTIVATES; /* f32 results are read before they are added to */
+    static constexpr bool STORES = COLS_ == 128;     /* a product alone, too */
+    static constexpr bool SHARES_LEFT = GROUPED;     /* a group's last tile loses fewer rows */
+    static constexpr bool READS_F32 = LEFT_MN_MAJOR; /* d_b in f32 is read before it is added to */
     static constexpr bool SUMS_OF_WARPS = !GROUPED;
 };
 
