@@ -98,9 +98,14 @@ EG_INLINE void EG_V(prefetch_neighbours)(const eg_few_rows *x, const char *colum
 }
 
 /* `rows` rows from `row` on with the four columns from `col` on that are `part` apart, of which there may be
- * fewer: the last one then takes the place of those that there are not. */
+ * fewer: the last one then takes the place of those that there are not. All such blocks of rows read the same
+ * columns. Of many each prefetches its share of what follows, so that memory is read all the time. */
 EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, int64_t part,
                                const eg_dtype dtype, const int rows) {
+    enum { MANY = 3 };
+    const int64_t blocks = (x->rows + EG_V(dot_rows) - 1) / EG_V(dot_rows),
+                  shares = blocks < MANY ? 1 : blocks;
+    int64_t others = shares > 1 ? row / EG_V(dot_rows) : 0; /* groups of k whose prefetch is another's */
     const int64_t vector = EG_LANES * EG_V(size_of)(dtype), group = EG_NV * vector;
     const int64_t bytes = x->depth * EG_V(size_of)(dtype);
     const EG_V(stream_ahead) stream = EG_V(ahead_in)(x, bytes);
@@ -118,6 +123,8 @@ EG_INLINE void EG_V(dot_block)(const eg_few_rows *x, int64_t row, int64_t col, i
         for (int j = 0; j < EG_NV; j++) EG_V(add_products)
         (sum, left + j * EG_LANES, x->left_row, column, at + j * vector, dtype, EG_V(numbers_of)(EG_LANES, 0),
          rows);
+        if (others-- > 0) continue;
+        others = shares - 1;
         const int64_t ahead = at + stream.offset + (at + stream.rest < bytes ? 0 : stream.skipped);
         EG_UNROLL(4)
         for (int c = 0; c < 4 && !one_stream; c++) {
