@@ -398,6 +398,43 @@ static void chains_have_the_bits_of_tiles(void **state) {
     eg_close(few), eg_close(tiles);
 }
 
+/* And columns, of which there may be some tile blocks, packed by the call, beforehand, or not at all. */
+static void columns_of_tile_blocks_have_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {{33, 75, 17},    {200, 333, 33}, {449, 64, 128},
+                                       {193, 1030, 64}, {60, 301, 100}, {576, 32, 32}};
+    static eg_cpu_calibration streams, packs;
+    eg_context *few = open_only(3, &streams, EG_CPU_STREAMS, EG_CPU_ANY_WAY),
+               *tiles = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+    few->caps.only_kernel = tiles->caps.only_kernel = "amx_bf16x1_32x32";
+    const size_t calls = (few->caps.features & EG_CPU_AMX) != 0 ? 4 * LENGTH(sizes) : 0;
+    for (size_t i = 0; i < calls; i++) {
+        eg_layer layer = small_layer();
+        layer.dtype = EG_BF16, layer.batch = 1 + (int64_t)i % 3 / 2;
+        layer.m = sizes[i / 4][0], layer.k = sizes[i / 4][1], layer.n = sizes[i / 4][2];
+        fixture x, y;
+        char plan[4096];
+        fixture_make(&x, layer), fixture_make(&y, layer);
+        unsigned char *const memory = i % 2 == 0 ? turned(&layer, &x.forward.b) : NULL;
+        y.forward.b = x.backward.b = y.backward.b = x.forward.b;
+        eg_packed *pack = NULL;
+        if (i % 4 >= 2) assert_ok(eg_pack_b(few, &layer, &x.forward.b, &pack));
+        x.forward.packed_b = x.backward.packed_b = pack;
+        fixture_poison(&x), fixture_poison(&y);
+        assert_ok(eg_forward_plan(few, &layer, &x.forward, plan, sizeof plan));
+        assert_non_null(strstr(plan, "few columns"));
+        assert_ok(eg_forward(few, &layer, &x.forward));
+        assert_ok(eg_backward(few, &layer, &x.backward));
+        assert_ok(eg_forward(tiles, &layer, &y.forward));
+        assert_ok(eg_backward(tiles, &layer, &y.backward));
+        assert_memory_equal(x.outputs, y.outputs, x.output_bytes);
+        eg_packed_free(few, pack);
+        free(memory);
+        fixture_free(&x), fixture_free(&y);
+    }
+    eg_close(few), eg_close(tiles);
+}
+
 /* Whole blocks of rows and parts of one; vectors and parts; items of a batch; one pass and several. */
 static void few_columns_have_the_same_bits(void **state) {
     (void)state;
@@ -442,10 +479,10 @@ static unsigned char *set_apart(const eg_layer *layer, eg_matrix *a) {
     return memory;
 }
 
-/* Tiles read rows of A where they are, whose last block of k is not whole: also where it is all of the last
- * pass, and where the last tile has few rows. A pack of A has zeros there. */
+/* Tiles read rows of A where they are, whole cache lines apart, whose last block of k is not whole: also where
+ * it is all of the last pass, and where the last tile has few rows. A pack of A has zeros there. */
 static void check_rows_in_place(const char *row, uint32_t needs) {
-    static const int64_t sizes[][3] = {{75, 333, 33}, {64, 1030, 40}, {33, 8200, 7}};
+    static const int64_t sizes[][3] = {{75, 349, 33}, {64, 1053, 40}, {33, 8221, 7}};
     static eg_cpu_calibration in_place, packs;
     eg_context *reads = open_only(2, &in_place, EG_CPU_PLACED, EG_CPU_PACKED),
                *copies = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
@@ -462,7 +499,8 @@ static void check_rows_in_place(const char *row, uint32_t needs) {
         y.forward.a = x.forward.a;
         fixture_poison(&x), fixture_poison(&y);
         assert_ok(eg_forward_plan(reads, &layer, &x.forward, plan, sizeof plan));
-        assert_null(strstr(plan, "pack a")), assert_null(strstr(plan, "fused"));
+        assert_null(strstr(plan, "pack a")), assert_null(strstr(plan, "fused")),
+            assert_null(strstr(plan, "few"));
         assert_ok(eg_forward_plan(copies, &layer, &y.forward, plan, sizeof plan));
         assert_non_null(strstr(plan, "pack a"));
         assert_ok(eg_forward(reads, &layer, &x.forward));
@@ -578,6 +616,7 @@ int main(void) {
         cmocka_unit_test(few_rows_have_the_same_bits),
         cmocka_unit_test(rows_of_a_tile_block_have_the_same_bits),
         cmocka_unit_test(chains_have_the_bits_of_tiles),
+        cmocka_unit_test(columns_of_tile_blocks_have_the_same_bits),
         cmocka_unit_test(few_columns_have_the_same_bits),
         cmocka_unit_test(rows_in_place_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),

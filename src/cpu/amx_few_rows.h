@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bf16 products of up to 32 rows on the matrix unit. Part of kernel_amx.c.
+/* bf16 products of few rows on the matrix unit: a tile block of 32 of them, or some. Part of kernel_amx.c.
  *
  * Where the k of the right operand are neighbours, as in a weight [N, K], its columns are rows of tiles as
  * they are in memory. So it is the left operand of the transposed product, and only the few rows are laid
@@ -59,22 +59,16 @@ static void add_tiles(const eg_few_rows *x, int64_t row, const char *first, cons
                 (const float *)(const void *)second);
 }
 
-EG_INLINE void few_by_columns(const eg_few_rows *x, const bool wide) {
-    enum { AHEAD = 512 }; /* k of each column that are prefetched, before those of the next columns */
-    _Alignas(64) char part[EG_AMX_TERM_BYTES], sums[4 * TILE_BYTES], turned[4 * TILE_BYTES];
-    const few_columns columns = {x->right, x->col_bytes}, copied = {part, PAIRS_STRIDE};
-    const int64_t whole = x->cols == FEW_COLS ? x->depth / FEW_K * FEW_K : 0;
-    const char *left = x->left, *ahead = x->right + AHEAD * 2;
-    zero_sums();
-    for (int64_t k = 0; k < whole; k += FEW_K, left += EG_AMX_TERM_BYTES, ahead += FEW_K * 2) {
-        if (k + AHEAD == whole || (k == 0 && whole < AHEAD)) ahead = x->right + FEW_COLS * x->col_bytes;
-        dot_columns(&columns, k * 2, left, wide);
-        for (int64_t i = 0; i < FEW_COLS; i++) PREFETCH(ahead + i * x->col_bytes);
-    }
-    for (int64_t k = whole; k < x->depth; k += FEW_K, left += EG_AMX_TERM_BYTES) {
-        copy_columns(part, x, k, x->depth - k < FEW_K ? x->depth - k : FEW_K);
-        dot_columns(&copied, 0, left, wide);
-    }
+/* The sums of 32 columns and 32 rows, of which some may be 0, as those of the transposed product. */
+EG_INLINE void store_tiles(char *to) {
+    EG_TILE_STORE(0, to, SUM_STRIDE);
+    EG_TILE_STORE(1, to + 64, SUM_STRIDE);
+    EG_TILE_STORE(2, to + 16 * SUM_STRIDE, SUM_STRIDE);
+    EG_TILE_STORE(3, to + 16 * SUM_STRIDE + 64, SUM_STRIDE);
+}
+
+EG_INLINE void store_turned(const eg_few_rows *x, const bool wide) {
+    _Alignas(64) char sums[4 * TILE_BYTES], turned[4 * TILE_BYTES];
     EG_TILE_STORE(0, sums, PAIRS_STRIDE);
     EG_TILE_STORE(2, sums + TILE_BYTES, PAIRS_STRIDE);
     if (wide) {
@@ -84,6 +78,30 @@ EG_INLINE void few_by_columns(const eg_few_rows *x, const bool wide) {
     for (int i = 0; i < (wide ? 4 : 2); i++) transpose_tile(turned + i * TILE_BYTES, sums + i * TILE_BYTES);
     add_tiles(x, 0, turned, turned + TILE_BYTES);
     if (wide) add_tiles(x, FEW_ROWS, turned + 2 * TILE_BYTES, turned + 3 * TILE_BYTES);
+}
+
+/* `again`: the columns are in L2. */
+EG_INLINE void few_by_columns(const eg_few_rows *x, bool again, const bool wide) {
+    enum { AHEAD = 512 }; /* k of each column that are prefetched, before those of the next columns */
+    _Alignas(64) char part[EG_AMX_TERM_BYTES];
+    const few_columns columns = {x->right, x->col_bytes}, copied = {part, PAIRS_STRIDE};
+    const int64_t whole = x->cols == FEW_COLS ? x->depth / FEW_K * FEW_K : 0;
+    const char *left = x->left, *ahead = x->right + AHEAD * 2;
+    zero_sums();
+    for (int64_t k = 0; k < whole; k += FEW_K, left += EG_AMX_TERM_BYTES, ahead += FEW_K * 2) {
+        if (k + AHEAD == whole || (k == 0 && whole < AHEAD)) ahead = x->right + FEW_COLS * x->col_bytes;
+        dot_columns(&columns, k * 2, left, wide);
+        for (int64_t i = 0; i < FEW_COLS && !again; i++) PREFETCH(ahead + i * x->col_bytes);
+    }
+    for (int64_t k = whole; k < x->depth; k += FEW_K, left += EG_AMX_TERM_BYTES) {
+        copy_columns(part, x, k, x->depth - k < FEW_K ? x->depth - k : FEW_K);
+        dot_columns(&copied, 0, left, wide);
+    }
+    if (x->as_tiles) {
+        store_tiles(x->sums);
+    } else {
+        store_turned(x, wide);
+    }
 }
 
 EG_INLINE void few_from_pack(const eg_few_rows *x, const bool wide) {
@@ -113,16 +131,27 @@ EG_INLINE void few_from_pack(const eg_few_rows *x, const bool wide) {
     add_tiles(x, FEW_ROWS, sums + 2 * TILE_BYTES, sums + 3 * TILE_BYTES);
 }
 
-static void few_rows(const eg_few_rows *x) {
+/* A tile block of the few rows. */
+static void few_rows_of_block(const eg_few_rows *x, bool again) {
     const bool wide = x->rows > FEW_ROWS;
     if (x->by_columns && wide) {
-        few_by_columns(x, true);
+        few_by_columns(x, again, true);
     } else if (x->by_columns) {
-        few_by_columns(x, false);
+        few_by_columns(x, again, false);
     } else if (wide) {
         few_from_pack(x, true);
     } else {
         few_from_pack(x, false);
+    }
+}
+
+static void few_rows(const eg_few_rows *x) {
+    eg_few_rows block = *x;
+    for (int64_t row = 0; row < x->rows; row += EG_AMX_BLOCK) {
+        block.rows = x->rows - row < EG_AMX_BLOCK ? x->rows - row : EG_AMX_BLOCK;
+        few_rows_of_block(&block, row > 0);
+        block.left = (const char *)block.left + x->left_group;
+        block.sums = (float *)block.sums + EG_AMX_BLOCK * FEW_COLS;
     }
 }
 

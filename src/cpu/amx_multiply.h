@@ -119,8 +119,10 @@ EG_INLINE void prefetch_rows(eg_prefetch_rows *of, int64_t *left, int64_t rows) 
 }
 
 EG_INLINE void prefetch_long_rows(eg_prefetch_rows *of, int64_t *left, int64_t rows) {
-    for (; rows > 0 && *left > 0; rows--, --*left, of->at += of->stride)
+    for (; rows > 0 && *left > 0; rows--, --*left, of->at += of->stride) {
         for (int64_t i = 0; i < of->bytes; i += 64) PREFETCH(of->at + i);
+        PREFETCH(of->at + of->bytes - 1);
+    }
 }
 
 EG_INLINE int64_t share(int64_t all, int64_t turns) { return turns > 0 ? (all + turns - 1) / turns : 0; }

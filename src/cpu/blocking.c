@@ -45,7 +45,7 @@ bool eg_cpu_may_place_left(const eg_cpu_kernel *kernel, const eg_op *op) {
         const bool is_on_lines = left->row_stride * (int64_t)eg_size_of(left->dtype) % LINE == 0;
         return !op->ragged && left->space == EG_OPERAND && left->dtype == kernel->dtype &&
                left->col_stride == 1 && op->rows >= EG_AMX_BLOCK && op->depth >= EG_AMX_BLOCK &&
-               (is_on_lines || is_read_seldom || eg_cpu_has_dots(kernel));
+               (is_on_lines || eg_cpu_has_dots(kernel));
     }
     return can_be_read(kernel, left) &&
            (left->col_stride == 1 ||
@@ -303,8 +303,22 @@ bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
            (op->right.space == EG_PACKED_B || is_streamable(kernel, op, &op->right, op->right.row_stride));
 }
 
+/* The matrix unit reads some tile blocks of columns, which stay in L2, in the time in which the left operand
+ * arrives from memory. As with rows, a single pass keeps the bits. */
+static int64_t most_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { BLOCKS = 4, OF_L2 = 1 << 20, BYTES = 2 };
+    if (!eg_cpu_has_tiles(kernel) || op->summed > 1 || op->depth > EG_AMX_FEW_DEPTH)
+        return eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr);
+    const int64_t blocks = OF_L2 / (EG_AMX_BLOCK * BYTES * at_least_one(op->depth));
+    return eg_least(BLOCKS, at_least_one(blocks)) * EG_AMX_BLOCK;
+}
+
+bool eg_cpu_packs_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
+    return op->right.space == EG_OPERAND && op->cols > EG_CPU_FEW_ROWS && eg_cpu_is_amx(kernel);
+}
+
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op) {
-    return kernel->micro.few_rows != NULL && op->cols <= eg_least(EG_CPU_FEW_ROWS, kernel->micro.nr) &&
+    return kernel->micro.few_rows != NULL && op->cols <= most_columns(kernel, op) &&
            op->rows > EG_CPU_FEW_ROWS && op->depth > 0 &&
            is_streamable(kernel, op, &op->left, op->left.col_stride);
 }
@@ -412,10 +426,14 @@ static int64_t gathered_numbers(const eg_cpu_kernel *kernel, int64_t rows, int64
 }
 
 int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step) {
-    const bool by_columns = eg_cpu_detail(step)->streams == EG_CPU_STREAMS_LEFT;
+    const eg_cpu_step *detail = eg_cpu_detail(step);
+    const bool by_columns = detail->streams == EG_CPU_STREAMS_LEFT;
     const int64_t rows = by_columns ? step->tile_cols : step->tile_rows;
-    const int64_t cols = by_columns ? step->tile_cols : eg_cpu_whole_panels(kernel, step->tile_cols);
-    return 2 * step->tile_rows * cols + gathered_numbers(kernel, rows, step->k_block);
+    const int64_t cols = by_columns && !eg_cpu_has_tiles(kernel)
+                             ? step->tile_cols
+                             : eg_cpu_whole_panels(kernel, step->tile_cols);
+    const bool packed = by_columns && rows > EG_CPU_FEW_ROWS && detail->right >= 0;
+    return 2 * step->tile_rows * cols + (packed ? 0 : gathered_numbers(kernel, rows, step->k_block));
 }
 
 /* ---- Little depth: outer_product.c --------------------------------------------------------------------- */

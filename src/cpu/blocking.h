@@ -56,6 +56,8 @@ bool eg_cpu_is_near(const eg_view *x, bool right);
 enum { EG_CPU_FEW_ROWS = 16 };
 bool eg_cpu_has_few_rows(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_has_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
+/* Whether so many columns are packed before, and not by each block. */
+bool eg_cpu_packs_few_columns(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_few_rows_read_in_place(const eg_cpu_kernel *kernel, const eg_view *left);
 /* So many columns, up to whole micro-panels. */
 static inline int64_t eg_cpu_whole_panels(const eg_cpu_kernel *kernel, int64_t cols) {

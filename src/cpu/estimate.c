@@ -213,7 +213,7 @@ void eg_cpu_count_gemm(const eg_cpu_calibration *calibration, const eg_cpu_kerne
 void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const eg_op *op,
                       eg_cpu_streams streams, const eg_cpu_blocks *blocks, const eg_cpu_layouts *packs,
                       eg_cpu_counts *counts) {
-    const bool by_columns = streams == EG_CPU_STREAMS_LEFT;
+    const bool by_columns = streams == EG_CPU_STREAMS_LEFT, as_tiles = by_columns && eg_cpu_has_tiles(row);
     const eg_view streamed = by_columns ? eg_transposed(op->left) : op->right;
     const int64_t rows = by_columns ? op->cols : op->rows, cols = by_columns ? op->rows : op->cols;
     const double products = (double)op->items * eg_greatest(1, (double)op->summed);
@@ -225,23 +225,28 @@ void eg_cpu_count_few(const eg_cpu_calibration *calibration, const eg_cpu_kernel
         const int64_t lanes = eg_cpu_is_amx(row) ? EG_AMX_BLOCK : row->micro.lanes;
         const double vectors = products * (double)cols * (double)eg_ceil_div(op->depth, lanes);
         counts->of[EG_CPU_COST_DOT] += vectors;
-        counts->of[EG_CPU_COST_DOT_ROW] += vectors * (double)rows;
-        counts->of[EG_CPU_COST_DOT_SUM] +=
-            products * (double)cols * (double)rows * (double)eg_ceil_div(op->depth, blocks->kc);
+        /* after the first tile block of rows, the vectors are in L2 */
+        counts->of[EG_CPU_COST_DOT_ROW] +=
+            vectors * (double)(as_tiles ? eg_cpu_whole_panels(row, rows) - EG_AMX_BLOCK : rows);
+        if (!as_tiles)
+            counts->of[EG_CPU_COST_DOT_SUM] +=
+                products * (double)cols * (double)rows * (double)eg_ceil_div(op->depth, blocks->kc);
     } else {
         const double k = products * (double)op->depth * whole_vectors(row, cols) / row->micro.nr;
         counts->of[EG_CPU_COST_FEW] += k;
         counts->of[EG_CPU_COST_FEW_ROW] += k * (double)rows;
     }
-    if (by_columns) /* its sums are transposed, a number at a time */
+    if (by_columns && !as_tiles) /* its sums are transposed, a number at a time */
         counts->of[EG_CPU_COST_STORE_TURNED] += (double)op->items * (double)rows * (double)cols;
     if (eg_cpu_is_amx(row)) { /* its tiles are configured, and the few rows laid out */
         const double times = products * (double)eg_ceil_div(cols, by_columns ? blocks->mc : blocks->nc);
         counts->of[EG_CPU_COST_BLOCK] += times;
-        counts->of[EG_CPU_COST_PACK] += times * (double)rows * (double)op->depth;
+        if (!by_columns || !eg_cpu_packs_few_columns(row, op))
+            counts->of[EG_CPU_COST_PACK] += times * (double)rows * (double)op->depth;
     }
-    counts->of[EG_CPU_COST_FEW_TILE] += (double)op->items * (double)eg_ceil_div(op->rows, row->micro.mr) *
-                                        (double)eg_ceil_div(op->cols, row->micro.nr);
+    counts->of[as_tiles ? EG_CPU_COST_TILE : EG_CPU_COST_FEW_TILE] +=
+        (double)op->items * (double)eg_ceil_div(op->rows, row->micro.mr) *
+        (double)eg_ceil_div(op->cols, row->micro.nr);
     counts->of[EG_CPU_COST_WIDEN] += widened(row, &streamed, products * (double)op->depth * (double)cols);
     counts->of[EG_CPU_COST_FEW_FAR] += of_streamed * far;
     counts->of[EG_CPU_COST_FAR] += of_result * far;

@@ -64,7 +64,8 @@ static void find_left_blocks(few_rows_job *job, int where) {
         job->left = eg_cpu_region(job->run, where);
     }
     job->left_k = (int64_t)grid.block_bytes / EG_AMX_BLOCK;
-    job->left_item = eg_is_batched(view) ? grid.rows * grid.row_pitch * (int64_t)grid.block_bytes : 0;
+    job->part.left_group = grid.row_pitch * (int64_t)grid.block_bytes;
+    job->left_item = eg_is_batched(view) ? grid.rows * job->part.left_group : 0;
     /* a right operand's blocks, such as a pack's, are as the transposed product reads them */
     const bool of_right = job->is_turned || where == EG_CPU_FROM_PACK;
     job->gathers = job->left == NULL || of_right != turns_left(job);
@@ -132,7 +133,7 @@ static void find_right(few_rows_job *job) {
     job->part.panel_bytes = job->right_panel;
 }
 
-/* A block of 32 k after the other. */
+/* A block of 32 k after the other. More rows than a block has are laid out before. */
 static const void *gather_blocks(const few_rows_job *job, int64_t item, int64_t k, int64_t depth, char *to) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t rows = job->product.rows;
@@ -195,11 +196,16 @@ static const char *right_at(const few_rows_job *job, int64_t item, int64_t k, in
            first * job->part.col_bytes;
 }
 
+/* Of a micro-panel of sums. Tiles have room for whole ones of the few rows. */
+static int64_t rows_of_sums(const few_rows_job *job) {
+    return job->part.as_tiles ? eg_cpu_whole_panels(job->kernel, job->product.rows) : job->product.rows;
+}
+
 /* A pass sums from zero, and is then added to those before, as passes of any product are. */
 static void run_part(const few_rows_job *job, eg_few_rows *x, bool first, char *totals, char *sums) {
-    const int64_t numbers = x->rows * eg_cpu_whole_panels(job->kernel, x->cols);
+    const int64_t numbers = rows_of_sums(job) * eg_cpu_whole_panels(job->kernel, x->cols);
     x->sums = first ? totals : sums;
-    memset(x->sums, 0, (size_t)numbers * eg_size_of(job->kernel->compute));
+    if (!x->as_tiles) memset(x->sums, 0, (size_t)numbers * eg_size_of(job->kernel->compute));
     job->kernel->micro.few_rows(x);
     if (!first) job->kernel->epilogue.add_rows(totals, sums, 0, 1, numbers);
 }
@@ -211,7 +217,8 @@ static void run_pass(const few_rows_job *job, eg_few_rows *x, int64_t item, int6
     for (int64_t at = 0; at < cols; at += step) {
         x->cols = eg_least(step, cols - at);
         x->right = right_at(job, item, k, col + at);
-        run_part(job, x, first, totals + (size_t)(at * x->rows) * eg_size_of(job->kernel->compute), sums);
+        run_part(job, x, first, totals + (size_t)(at * rows_of_sums(job)) * eg_size_of(job->kernel->compute),
+                 sums);
     }
 }
 
@@ -232,30 +239,36 @@ static void run_epilogue(const few_rows_job *job, int64_t item, int64_t col, int
     }
 }
 
-/* A tile of few columns, from the sums of its transpose. */
-static void transpose_sums(const few_rows_job *job, const eg_tile *tile, int64_t first_row,
-                           const char *totals) {
+/* A tile of few columns, where it is, or from the sums of its transpose. */
+static void find_tile(const few_rows_job *job, eg_tile *tile, int64_t first_row, char *totals) {
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t nr = kernel->micro.nr, at = tile->row - first_row, panel = eg_div(at, nr);
-    const int64_t number = panel * tile->cols * nr + (at - panel * nr);
+    const int64_t number = (panel * rows_of_sums(job) + tile->col) * nr + (at - panel * nr);
+    if (job->part.as_tiles) {
+        tile->values = totals + (size_t)number * eg_size_of(kernel->compute);
+        return;
+    }
     kernel->pack.load(tile->values, totals + (size_t)number * eg_size_of(kernel->compute), kernel->compute, 1,
                       nr, tile->rows, tile->cols, tile->rows);
 }
 
 static void run_turned_epilogue(const few_rows_job *job, int64_t item, int64_t row, int64_t rows,
-                                const char *totals, char *spare) {
+                                char *totals, char *spare) {
     enum { OF_EPILOGUE = 2 }; /* spare tiles of it */
     const eg_cpu_kernel *kernel = job->kernel;
     const int64_t mr = kernel->micro.mr;
-    eg_tile tile = {.item = item, .cols = job->op->cols, .spare = spare};
+    eg_tile tile = {.item = item, .spare = spare};
     tile.values = spare + (size_t)(OF_EPILOGUE * eg_cpu_epilogue_rows(kernel) * kernel->micro.nr) *
                               eg_size_of(kernel->compute);
-    for (tile.row = row; tile.row < row + rows; tile.row += mr) {
-        eg_tile_epilogue t;
-        tile.rows = eg_least(mr, row + rows - tile.row);
-        transpose_sums(job, &tile, row, totals);
-        eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
-        eg_cpu_epilogue_finish(&t);
+    for (; tile.col < job->op->cols; tile.col += kernel->micro.nr) {
+        tile.cols = eg_least(kernel->micro.nr, job->op->cols - tile.col);
+        for (tile.row = row; tile.row < row + rows; tile.row += mr) {
+            eg_tile_epilogue t;
+            tile.rows = eg_least(mr, row + rows - tile.row);
+            find_tile(job, &tile, row, totals);
+            eg_cpu_epilogue_begin(&t, &job->epilogue, &tile);
+            eg_cpu_epilogue_finish(&t);
+        }
     }
 }
 
@@ -269,7 +282,7 @@ static void run_block(void *arg, int64_t index, int thread) {
     eg_few_rows x = job->part;
     char *spare = eg_cpu_scratch(job->run, thread);
     char *totals = spare + (size_t)eg_cpu_spare_numbers(kernel) * number;
-    const size_t of_sums = (size_t)(product->rows * eg_cpu_whole_panels(kernel, job->nc)) * number;
+    const size_t of_sums = (size_t)(rows_of_sums(job) * eg_cpu_whole_panels(kernel, job->nc)) * number;
     char *sums = totals + of_sums, *gathered = sums + of_sums;
     if (kernel->micro.enter != NULL) kernel->micro.enter();
     for (int64_t summand = 0; summand < product->summed; summand++) {
@@ -311,6 +324,7 @@ void eg_cpu_few_rows(const eg_cpu_run *run, const eg_step *step) {
                           .nc = turned ? step->tile_rows : step->tile_cols,
                           .kc = step->k_block};
     job->part.rows = job->product.rows;
+    job->part.as_tiles = turned && eg_cpu_has_tiles(job->kernel);
     job->blocks = eg_ceil_div(job->product.cols, job->nc);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
     find_left(job, turned ? detail->right : detail->left);

@@ -304,15 +304,11 @@ static bool has_last_block(const eg_product *x, const eg_gemm_pass *pass) {
 }
 
 static void copy_last_block(const eg_product *x, const eg_gemm_block *b, const eg_gemm_pass *pass) {
-    enum { ROW = EG_AMX_TERM_BYTES / EG_AMX_BLOCK };
-    const int64_t item = x->summed > 1 ? pass->summand : b->item, rows = b->rows - b->rows % x->mr;
-    const int64_t whole = pass->depth - pass->depth % EG_AMX_BLOCK,
-                  bytes = (pass->depth - whole) * (int64_t)eg_size_of(x->a.dtype);
-    char *to = b->last;
-    for (int64_t i = 0; i < rows; i++, to += ROW) {
-        memcpy(to, eg_cpu_at(&x->a, item, b->row + i, pass->k + whole), (size_t)bytes);
-        memset(to + bytes, 0, (size_t)(ROW - bytes));
-    }
+    const int64_t item = x->summed > 1 ? pass->summand : b->item, rest = pass->depth % EG_AMX_BLOCK;
+    const eg_operand transposed = eg_cpu_transpose(x->a);
+    const eg_part part = {
+        .k = pass->k + pass->depth - rest, .depth = rest, .col = b->row, .cols = b->rows - b->rows % x->mr};
+    eg_cpu_pack_left_part(x->run, x->kernel, &transposed, item, &part, b->last);
 }
 
 /* What the tiles of a micro-panel, of which `tile` is the first, prefetch. Returns their rows of the left

@@ -139,8 +139,9 @@ typedef struct eg_micro_tile {
 
 /* A product of few rows, whose right operand is read once, where it is. */
 typedef struct eg_few_rows {
-    const void *left;             /* of the compute type: k are neighbours within a group of nr, */
-    int64_t left_row, left_group; /* elements from row to row, and from group to group; or AMX tile blocks */
+    const void *left; /* of the compute type: k are neighbours within a group of nr; or AMX tile blocks */
+    /* Elements from row to row, and from group to group; or bytes from the blocks of 32 rows to the next. */
+    int64_t left_row, left_group;
     const char *right;
     eg_dtype dtype;             /* of the right operand */
     bool by_columns;            /* its k are neighbours, else its columns are */
@@ -148,7 +149,8 @@ typedef struct eg_few_rows {
     int64_t panel_bytes;        /* and from nr columns to the next, where those of a row are neighbours */
     bool padded;                /* of a pack: there are zeros up to whole micro-panels */
     int64_t rows, cols, depth;
-    void *sums; /* micro-panels of nr columns, `rows` rows each */
+    bool as_tiles; /* AMX: sums are those of the transpose, tile by tile */
+    void *sums;    /* micro-panels of nr columns, `rows` rows each: 0; or tiles: anything */
 } eg_few_rows;
 
 /* The sums of so many rows with a micro-panel of a pack have room in sixteen registers. */

@@ -210,14 +210,15 @@ static eg_cpu_blocks few_blocks(const eg_cpu_compiler *c, const eg_op *op, eg_cp
 
 static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams, int most_threads,
                     way *best) {
-    const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left);
+    const bool in_place = eg_cpu_few_rows_read_in_place(c->kernel, &op->left),
+               packs = streams == EG_CPU_STREAMS_LEFT && eg_cpu_packs_few_columns(c->kernel, op);
     way x = {.streams = streams,
              .left = op->left.space == EG_PACKED_B                ? EG_CPU_FROM_PACK
                      : in_place || streams == EG_CPU_STREAMS_LEFT ? EG_CPU_IN_PLACE
                                                                   : EG_CPU_TO_PACK,
-             .right = op->right.space == EG_PACKED_B    ? EG_CPU_FROM_PACK
-                      : op->right.space == EG_TEMPORARY ? EG_CPU_TO_PACK
-                                                        : EG_CPU_IN_PLACE};
+             .right = op->right.space == EG_PACKED_B             ? EG_CPU_FROM_PACK
+                      : op->right.space == EG_TEMPORARY || packs ? EG_CPU_TO_PACK
+                                                                 : EG_CPU_IN_PLACE};
     const eg_cpu_blocks small = few_blocks(c, op, streams, most_threads);
     x.blocks = few_blocks(c, op, streams, 1);
     const int chosen = eg_cpu_choose_threads(c->calibration, most_threads, few_time(c, op, &x),
@@ -227,6 +228,7 @@ static void try_few(eg_cpu_compiler *c, const eg_op *op, eg_cpu_streams streams,
         x.time =
             eg_cpu_time_on(c->calibration, threads, few_time(c, op, &x), eg_cpu_count_blocks(op, &x.blocks));
         if (x.left == EG_CPU_TO_PACK) x.time += packing_time(c, op, false, threads, threads);
+        if (packs) x.time += packing_time(c, op, true, threads, threads);
         if (best->time < 0 || x.time < best->time) *best = x;
     }
 }
