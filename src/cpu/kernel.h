@@ -149,8 +149,8 @@ typedef struct eg_few_rows {
     int64_t panel_bytes;        /* and from nr columns to the next, where those of a row are neighbours */
     bool padded;                /* of a pack: there are zeros up to whole micro-panels */
     int64_t rows, cols, depth;
-    bool as_tiles; /* AMX: sums are those of the transpose, tile by tile */
-    void *sums;    /* micro-panels of nr columns, `rows` rows each: 0; or tiles: anything */
+    bool as_tiles; /* AMX: sums are those of the transpose, tile by tile, and overwrite what is there */
+    void *sums;    /* else added to micro-panels of nr columns, `rows` rows each */
 } eg_few_rows;
 
 /* The sums of so many rows with a micro-panel of a pack have room in sixteen registers. */

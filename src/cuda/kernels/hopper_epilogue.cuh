@@ -241,12 +241,13 @@ EG_DEVICE void eg_store_rows(const eg_cuda_hopper &p, const eg_accumulators<K> &
 }
 
 /* Whether f32 results are read before they are added to. Else TMA adds, in L2, which takes 1.6 times as long
- * as memory does to give and take them. A block's only tile has nothing to hide that reading with. The products
- * of many k-blocks hide TMA's additions, and would wait for what is read: of 24, as an addition of 64 KB takes
- * 12,000 clocks and a k-block 512; of groups, whose operands come from memory too, of 16 in the mean. */
+ * as memory does to give and take them. A block's only tile has nothing to hide that reading with. Nor is it
+ * needed where products hide TMA's additions: those of a tile take some 12,000 clocks, a k-block 512. Operands
+ * of groups come from memory too, and wait for what is read: so there fewer k-blocks are enough, in the mean. */
 template <class K> EG_DEVICE bool eg_reads_f32(const eg_cuda_hopper &p) {
+    enum { HIDE = 24 * K::DEPTH, HIDE_IN_GROUPS = 16 * K::DEPTH };
     const bool groups = p.gemm.ragged == EG_CUDA_RAGGED_DEPTH;
-    const int64_t hides = groups ? 16 * K::DEPTH * p.gemm.items : 24 * K::DEPTH;
+    const int64_t hides = groups ? HIDE_IN_GROUPS * p.gemm.items : HIDE;
     return K::READS_F32 && p.gemm.accumulate && p.gemm.out.dtype == EG_F32 && p.tma_cols > 0 &&
            p.gemm.tiles > gridDim.x && p.gemm.depth * p.gemm.summed < hides;
 }
