@@ -90,7 +90,7 @@ def describe(loop):
     if what in ("few_by_rows", "few_rows") and loop.sums == 1 and loop.fmla == 8:
         if loop.loads == 1 + 8 // lanes and not loop.prefetches:  # of a row's sums and its numbers
             return kernel, "few rows, a row", "8 k", 8 + 8 // lanes + 2
-    if what == "few_by_columns" and loop.prefetches and loop.fmla in (16, 32):
+    if what == "few_by_columns" and loop.fmla in (16, 32):  # its prefetches, of some turns, may be out of line
         dtype = "16-bit" if loop.converts else match[4]
         rows = loop.fmla // 16
         return (kernel, f"dots of {rows} row{'s' * (rows > 1)}, {dtype}", "4 vectors",
