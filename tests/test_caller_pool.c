@@ -129,7 +129,7 @@ static void same_bits_from_any_pool(void **state) {
 static void thousands_of_tasks(void **state) {
     (void)state;
     fixture f;
-    fixture_make(&f, (eg_layer){.m = 128, .k = 128, .n = 128, .batch = 1000});
+    fixture_make(&f, (eg_layer){.m = 128, .k = 128, .n = 128, .batch = 2000});
     unsigned char *expected = by_one_thread(&f);
     brought pool = {0};
     eg_context *context = open_with(serial, &pool, 4096);
