@@ -111,7 +111,7 @@ static void judge(judgement *all, const recorded_operation *x, const char *times
     const char *const kernel = program.step[program.steps - 1].kernel;
     while (recorded_next(&times, &number, way, &time)) {
         const eg_cpu_kernel *row = usable(number, features);
-        if (row == NULL) continue;
+        if (row == NULL || recorded_is_outdated(&program, row, way)) continue;
         const bool is_row = strcmp(row->name, kernel) == 0;
         if (is_row && (chosen_way[0] == '\0' || strcmp(way, chosen_way) == 0)) chosen = time;
         if (is_row && (by_row == 0 || time < by_row)) by_row = time;

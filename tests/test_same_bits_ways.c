@@ -4,6 +4,7 @@
 
 #include "core/backend.h"
 #include "cpu/estimate.h"
+#include "cpu/kernels.h"
 
 static const eg_dtype dtypes[] = {EG_F64, EG_F32, EG_BF16, EG_F16};
 
@@ -312,6 +313,82 @@ static void outer_products_have_the_same_bits(void **state) {
     eg_close(contexts[0]), eg_close(contexts[1]);
 }
 
+/* What a forward call writes, from a line of memory on, with gaps between rows, those of `pre` twice as long. */
+typedef struct written {
+    unsigned char *y, *pre;
+    size_t y_bytes, pre_bytes;
+} written;
+
+static void *lines(size_t bytes) {
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(memory);
+    return memset(memory, POISON, (bytes + 63) / 64 * 64);
+}
+
+static written write_lines(eg_context *context, const fixture *f, int64_t gap, bool pre) {
+    const eg_layer *l = &f->layer;
+    const size_t size = eg_dtype_size(l->dtype);
+    written to = {.y_bytes = (size_t)(l->m * (l->n + gap)) * size,
+                  .pre_bytes = (size_t)(l->m * (l->n + 2 * gap)) * size};
+    eg_forward_args args = f->forward;
+    to.y = lines(to.y_bytes), to.pre = lines(to.pre_bytes);
+    args.y = eg_row_major(to.y), args.pre = pre ? eg_row_major(to.pre) : (eg_matrix){0};
+    args.y.ld = l->n + gap, args.pre.ld = pre ? l->n + 2 * gap : 0;
+    assert_ok(eg_forward(context, l, &args));
+    return to;
+}
+
+static bool check_rows_of_activation(eg_context *outer, eg_context *tiles, const eg_layer *layer, int64_t gap,
+                                     bool pre) {
+    char plan[4096];
+    fixture f;
+    fixture_make(&f, *layer);
+    const bool computes = eg_forward_plan(tiles, &f.layer, &f.forward, plan, sizeof plan) == EG_OK;
+    bool is_outer = false;
+    if (computes) {
+        const written x = write_lines(outer, &f, gap, pre), y = write_lines(tiles, &f, gap, pre);
+        assert_memory_equal(x.y, y.y, x.y_bytes);
+        assert_memory_equal(x.pre, y.pre, x.pre_bytes);
+        free(x.y), free(x.pre), free(y.y), free(y.pre);
+        assert_ok(eg_forward_plan(outer, &f.layer, &f.forward, plan, sizeof plan));
+        is_outer = strstr(plan, "outer products") != NULL;
+    }
+    fixture_free(&f);
+    return is_outer;
+}
+
+/* Activations and residuals of outer products, by every row: of several pieces or one, whole vectors and lines or
+ * not, through the caches and past them. */
+static void activations_by_rows_have_the_same_bits(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {
+        {13, 7, 72}, {70, 5, 1000}, {33, 20, 533}, {1110, 3, 1000}, {700, 2, 1608}};
+    static const eg_activation activations[] = {EG_ACT_GELU, EG_ACT_NONE, EG_ACT_SILU, EG_ACT_TANH,
+                                                EG_ACT_RELU2};
+    static eg_cpu_calibration only, packs;
+    int outers = 0, rows = 0;
+    for (int i = 0; eg_cpu_kernel_row(i) != NULL; i++) {
+        const eg_cpu_kernel *row = eg_cpu_kernel_row(i);
+        eg_context *outer = open_only(1, &only, EG_CPU_OUTER, EG_CPU_ANY_WAY),
+                   *tiles = open_only(1, &packs, EG_CPU_PACKED, EG_CPU_PACKED);
+        outer->caps.only_kernel = tiles->caps.only_kernel = row->name;
+        const bool usable = row->micro.outer != NULL && !eg_cpu_has_dots(row) &&
+                            (outer->caps.features & row->needs) == row->needs;
+        const size_t calls = 2 * LENGTH(sizes);
+        rows += usable;
+        for (size_t j = 0; usable && j < calls * LENGTH(dtypes); j += (size_t)short_step(3)) {
+            eg_layer layer = small_layer();
+            layer.dtype = dtypes[j / calls], layer.math = EG_MATH_FAST;
+            layer.activation = activations[(j + j / 2) % LENGTH(activations)];
+            layer.m = sizes[j / 2 % LENGTH(sizes)][0], layer.k = sizes[j / 2 % LENGTH(sizes)][1];
+            layer.n = sizes[j / 2 % LENGTH(sizes)][2], layer.batch = 1;
+            outers += check_rows_of_activation(outer, tiles, &layer, j % 2 == 0 ? 24 : 0, j % 3 != 0);
+        }
+        eg_close(outer), eg_close(tiles);
+    }
+    assert_true(outers >= rows);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_have_the_same_bits),
@@ -321,6 +398,7 @@ int main(void) {
         cmocka_unit_test(few_columns_have_the_same_bits),
         cmocka_unit_test(rows_in_place_have_the_same_bits),
         cmocka_unit_test(outer_products_have_the_same_bits),
+        cmocka_unit_test(activations_by_rows_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

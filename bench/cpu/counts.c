@@ -18,8 +18,9 @@ static void *nowhere(void *user, int place, int64_t elements) {
     return (void *)((uintptr_t)(place + 1) << 40);
 }
 
+/* Nothing of a time that is outdated. */
 static void print_counts(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const char way[3],
-                         const recorded_operation *x) {
+                         double time, const recorded_operation *x) {
     static eg_program program;
     static eg_cpu_calibration unit;
     recorded_call call;
@@ -34,9 +35,12 @@ static void print_counts(const eg_cpu_calibration *calibration, const eg_cpu_ker
         unit.costs[0].row = row->name;
         unit.costs[0].of[cost] = 1000;
         if (!recorded_problem(&call, &problem) || eg_program_make(&caps, &problem, &program) != EG_OK) return;
+        if (recorded_is_outdated(&program, row, way)) return;
+        if (cost == 0) printf("%s %.6g", row->name, time);
         for (int i = 0; i < program.steps; i++) count += program.step[i].microseconds;
         printf(" %.9g", count);
     }
+    printf("\n");
 }
 
 int main(int argc, char **argv) {
@@ -61,9 +65,7 @@ int main(int argc, char **argv) {
                 if (strcmp(kernel->name, row_name[row]) == 0) break;
             }
             if (kernel == NULL) continue;
-            printf("%s %.6g", kernel->name, time);
-            print_counts(eg_cpu_calibration_by_name(device), kernel, way, &x);
-            printf("\n");
+            print_counts(eg_cpu_calibration_by_name(device), kernel, way, time, &x);
         }
         printf("\n");
     }

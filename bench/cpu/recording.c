@@ -141,6 +141,18 @@ static char letter_of(int where) {
     return where == EG_CPU_IN_PLACE ? 'i' : where == EG_CPU_FUSED ? 'f' : 'p';
 }
 
+static const eg_op *first_product(const eg_program *program) {
+    for (int i = 0; i < program->list.ops; i++) {
+        if (program->list.op[i].kind == EG_GEMM) return &program->list.op[i];
+    }
+    return NULL;
+}
+
+bool recorded_is_outdated(const eg_program *program, const eg_cpu_kernel *row, const char way[3]) {
+    const eg_op *op = first_product(program);
+    return way[0] == 'o' && op != NULL && !eg_cpu_outer_stores_sums(op) && eg_cpu_outer_acts_by_rows(row, op);
+}
+
 void recorded_way(const eg_program *program, char way[3]) {
     way[0] = '\0';
     for (int i = 0; i < program->steps; i++) {

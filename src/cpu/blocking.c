@@ -438,10 +438,10 @@ int64_t eg_cpu_few_rows_scratch(const eg_cpu_kernel *kernel, const eg_step *step
 
 /* ---- Little depth: outer_product.c --------------------------------------------------------------------- */
 
-/* And a vector of `pre` is stored like one of the result. */
-static bool is_stored_alike(const eg_term *term, const eg_view *out) {
-    return term->kind == EG_TERM_STORE && term->view.space == EG_OPERAND && term->view.col_stride == 1 &&
-           out->col_stride == 1 && term->view.dtype == out->dtype;
+/* A vector of a term, such as `pre`, lies like one of the result. */
+static bool lies_alike(const eg_term *term, const eg_view *out) {
+    return term->view.space == EG_OPERAND && term->view.col_stride == 1 && out->col_stride == 1 &&
+           term->view.dtype == out->dtype;
 }
 
 static bool stores_sums(const eg_op *op, bool with_pre) {
@@ -449,7 +449,7 @@ static bool stores_sums(const eg_op *op, bool with_pre) {
         const eg_term *term = &op->term[i];
         const bool is_plain = term->activation == EG_ACT_NONE || term->activation == EG_ACT_RELU;
         if (term->kind != EG_TERM_BIAS && !(term->kind == EG_TERM_ACT && is_plain) &&
-            !(with_pre && is_stored_alike(term, &op->out)))
+            !(with_pre && term->kind == EG_TERM_STORE && lies_alike(term, &op->out)))
             return false;
     }
     return !op->accumulate && op->out.space == EG_OPERAND;
@@ -458,6 +458,26 @@ static bool stores_sums(const eg_op *op, bool with_pre) {
 bool eg_cpu_stores_sums(const eg_op *op) { return stores_sums(op, false); }
 
 bool eg_cpu_outer_stores_sums(const eg_op *op) { return stores_sums(op, true); }
+
+/* Without masks, rows are whole vectors of the compute type. With masks, those of 30 and 50 columns took up to 1.17
+ * of the tile loop's time; bf16, whose rounding costs most, 1.1 to 1.7 of that of its own row. */
+bool eg_cpu_outer_acts_by_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
+    enum { SHORT = 64 };
+    const bool masks = (kernel->needs & EG_CPU_AVX512) != 0;
+    if (kernel->micro.outer == NULL || eg_cpu_has_dots(kernel) || op->terms == 0 || op->accumulate ||
+        op->out.space != EG_OPERAND || op->out.col_stride != 1)
+        return false;
+    if (masks && (op->cols < SHORT || op->out.dtype == EG_BF16)) return false;
+    if (!masks && (op->out.dtype != kernel->compute || !divides(kernel->micro.lanes, op->cols))) return false;
+    for (int i = 0; i < op->terms; i++) {
+        const eg_term *term = &op->term[i];
+        const bool is_matrix = term->kind == EG_TERM_STORE || term->kind == EG_TERM_ADD;
+        if (term->kind != EG_TERM_BIAS && term->kind != EG_TERM_ACT &&
+            !(is_matrix && lies_alike(term, &op->out)))
+            return false;
+    }
+    return true;
+}
 
 bool eg_cpu_is_whole_lines(const eg_view *x) {
     const uint64_t distances =
@@ -493,18 +513,19 @@ static bool has_outer_dots(const eg_cpu_kernel *kernel, const eg_op *op) {
            op->summed <= 1 && !op->ragged && !op->left.transposed && eg_cpu_outer_stores_sums(op);
 }
 
-/* An activation of a large result: in f32 outer products of AVX-512 take 1.1 to 1.4 of the tiles' time for it, on
- * four processors' recordings. */
-static bool has_large_activation(const eg_op *op) {
+/* An activation of a large result, which is not made row by row: outer products of AVX-512 take 1.1 to 1.4 of the
+ * tiles' time for it, on four processors' recordings. */
+static bool has_large_activation(const eg_cpu_kernel *kernel, const eg_op *op) {
     enum { LARGE = 1 << 15 };
-    return eg_term_of(op, EG_TERM_ACT) != NULL && !eg_cpu_outer_stores_sums(op) && op->cols > 0 &&
+    return (kernel->needs & EG_CPU_AVX512) != 0 && eg_term_of(op, EG_TERM_ACT) != NULL &&
+           !eg_cpu_outer_stores_sums(op) && !eg_cpu_outer_acts_by_rows(kernel, op) && op->cols > 0 &&
            op->rows >= eg_ceil_div(LARGE, op->cols);
 }
 
 bool eg_cpu_has_little_depth(const eg_cpu_kernel *kernel, const eg_op *op) {
     if (eg_cpu_has_dots(kernel)) return has_outer_dots(kernel, op);
-    if ((kernel->needs & EG_CPU_AVX512) != 0 && has_large_activation(op)) return false;
-    return !eg_cpu_is_amx(kernel) && op->depth > 0 && op->depth <= most_depth(op) && op->summed <= 1 &&
+    return !eg_cpu_is_amx(kernel) && !has_large_activation(kernel, op) && op->depth > 0 &&
+           op->depth <= most_depth(op) && op->summed <= 1 &&
            !(op->out.space == EG_OPERAND && op->out.col_stride != 1);
 }
 
@@ -526,7 +547,8 @@ eg_cpu_blocks eg_cpu_outer_blocks(const eg_cpu_kernel *kernel, int threads, cons
     enum { MOST = 4 * EG_CPU_CHUNK, BLOCKS_A_THREAD = 4 };
     const int64_t part = eg_cpu_outer_part(kernel, op), parts = eg_ceil_div(op->cols, part);
     const double enough = BLOCKS_A_THREAD * (double)threads, across = (double)op->items * (double)parts;
-    int64_t rows = eg_cpu_outer_stores_sums(op) ? MOST : EG_CPU_CHUNK, wide = parts;
+    const bool by_rows = eg_cpu_outer_stores_sums(op) || eg_cpu_outer_acts_by_rows(kernel, op);
+    int64_t rows = by_rows ? MOST : EG_CPU_CHUNK, wide = parts;
     while (rows > EG_CPU_CHUNK && across * (double)eg_ceil_div(op->rows, rows) < enough) rows /= 2;
     const double blocks = across * (double)eg_ceil_div(op->rows, rows);
     if (threads > 1 && blocks < enough * (double)parts) wide = (int64_t)(blocks / enough);

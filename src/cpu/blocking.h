@@ -79,13 +79,15 @@ int64_t eg_cpu_outer_scratch(const eg_cpu_kernel *kernel, const eg_step *step);
 bool eg_cpu_stores_sums(const eg_op *op);
 /* The same of outer products, which may store `pre` beside it. */
 bool eg_cpu_outer_stores_sums(const eg_op *op);
+/* Whether its epilogue is an activation or a residual of whole rows, which it has in L1, with `pre` or not. */
+bool eg_cpu_outer_acts_by_rows(const eg_cpu_kernel *kernel, const eg_op *op);
 /* Whether rows of it may bypass the caches by way of L1: those that begin between cache lines; and whole
  * lines by vectors of half a line, of which two would otherwise not follow each other. */
 bool eg_cpu_outer_copies(const eg_cpu_kernel *kernel, const eg_op *op);
 /* Whether rows are cache lines, and whole ones but for the last. */
 bool eg_cpu_is_whole_lines(const eg_view *x);
 
-/* Micro-panels of columns that are copied to rows between cache lines at once. */
+/* Micro-panels of columns whose sums are in L1 at once, where they are not stored from registers. */
 enum { EG_CPU_OUTER_PANELS = 10 };
 
 /* Dots of bf16: bytes of a micro-panel of 32 columns, whose k are pairs. */

@@ -102,10 +102,53 @@ EG_INLINE void EG_V(act_group)(const eg_elementwise *s, const EG_V(group) * g, E
 #include "elementwise_lines.h"
 #endif
 
+#ifndef EG_SCALED
+/* A vector of a row of the result or of `pre`, and a prefetch for what is written after it. */
+EG_INLINE void EG_V(put_in_row)(char *to, EG_T x, const eg_dtype dtype, const EG_V(part) part,
+                                const bool non_temporal, int64_t to_next) {
+    if (non_temporal) {
+        EG_V(stream)((EG_R *)(void *)to, x);
+    } else {
+        __builtin_prefetch(to + to_next, 1, 3);
+        EG_V(store_part)(to, x, dtype, part);
+    }
+}
+
+/* Rows from end to end, as memory lies. */
+EG_INLINE void EG_V(act_by_rows)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity,
+                                 const eg_dtype dtype) {
+    const eg_elementwise s = *of;
+    const EG_R *bias = (const EG_R *)(const void *)s.bias.at;
+    for (int64_t i = s.row; i < s.end; i++) {
+        const EG_R *from = (const EG_R *)(const void *)(s.x.at + i * s.x.step);
+        char *out = s.out.at + i * s.out.step, *pre = s.pre.at != NULL ? s.pre.at + i * s.pre.step : NULL;
+        const char *other = s.other.at != NULL ? s.other.at + i * s.other.step : NULL;
+        for (int64_t col = 0; col < s.cols; col += EG_LANES) {
+            const EG_V(part) part = EG_V(part_of)(s.cols - col, 0);
+            const bool streams = s.non_temporal && s.cols - col >= EG_LANES;
+            const int64_t at = col * EG_V(size_of)(dtype);
+            EG_T x = EG_V(load)(from + col);
+            x += bias != NULL ? EG_V(load)(bias + col) : EG_V(splat)((EG_R)-0.0);
+            if (pre != NULL) EG_V(put_in_row)(pre + at, x, dtype, part, streams, s.pre_to_next);
+            if (!is_identity) x = EG_V(unless_nan)(x, act(x), ~(EG_I){0});
+            if (other != NULL) x += EG_V(load_part)(other + at, dtype, part);
+            EG_V(put_in_row)(out + at, x, dtype, part, streams, s.to_next);
+        }
+    }
+}
+#endif
+
 EG_INLINE void EG_V(elementwise)(const eg_elementwise *of, EG_T (*act)(EG_T), const bool is_identity) {
 #ifdef EG_SCALED
     if (has_whole_lines(of)) {
         act_lines(of, act, is_identity);
+        return;
+    }
+#else
+    if (of->by_rows) {
+#define EG_ACT_ROWS(type) EG_V(act_by_rows)(of, act, is_identity, type)
+        EG_BY_TYPE(of->out.dtype, EG_ACT_ROWS);
+#undef EG_ACT_ROWS
         return;
     }
 #endif

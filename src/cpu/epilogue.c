@@ -358,6 +358,7 @@ static void begin_elementwise(eg_tile_epilogue *t, const eg_epilogue *e, const e
     s->panel = 0;
     s->propagate = e->propagate;
     s->times = e->times;
+    s->by_rows = false;
     t->is_elementwise = true;
     if (packs_blocks(e)) {
         e->kernel->pack.prefetch_write(&t->block, 0, PACKED_ROWS);

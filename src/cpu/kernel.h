@@ -201,6 +201,10 @@ typedef struct eg_elementwise {
                          tile block) of `result` to the next; 0: a tile */
     bool propagate;   /* act'(NaN) is NaN, not 0 */
     bool times;       /* act: `other` is multiplied with it */
+    bool by_rows;     /* act of whole rows, of more columns than a tile has. `x` and `bias` are of the compute
+                         type, and have room for whole vectors; the others of the type of `out` */
+    bool non_temporal;            /* rows so, which are whole cache lines, bypass the caches; */
+    int64_t to_next, pre_to_next; /* else what is written so many bytes further on is prefetched */
 } eg_elementwise;
 
 /* The epilogue that turns a whole AMX tile block of a product into grad_pre, row by row:

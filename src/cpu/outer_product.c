@@ -29,7 +29,8 @@ typedef struct outer_job {
     eg_operand out;
     const eg_operand *pre; /* NULL: none */
     bool stores_result;    /* from registers: no epilogue */
-    bool finishes;         /* with a bias or relu, */
+    bool acts_by_rows;     /* or the epilogue is that of rows in L1 */
+    bool finishes;         /* with a bias, or with relu from registers, */
     bool is_relu;          /* or both */
     bool by_copies;        /* non-temporal stores of rows that begin between cache lines: by way of L1 */
     bool turns_left;       /* the left operand is in micro-panels of its rows */
@@ -218,6 +219,44 @@ static void copy_rows(const outer_job *job, const outer_block *x, const eg_littl
     }
 }
 
+/* Sums of pieces of rows go to L1, from where they are finished and written row by row. As tiles they would be
+ * written in many short parts of rows, for each of which a processor waits. */
+static void act_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all, int64_t row) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const eg_operand *other = job->epilogue.other;
+    const int64_t nr = kernel->micro.nr, most = nr * EG_CPU_OUTER_PANELS,
+                  width = eg_least(most, eg_ceil_div(all->cols, nr) * nr),
+                  at_once = eg_div(most, width) * kernel->micro.mr;
+    const int64_t size = (int64_t)eg_size_of(kernel->compute), out_size = (int64_t)eg_size_of(all->dtype);
+    const bool streams = all->non_temporal;
+    eg_little_depth sums = *all;
+    sums.dtype = kernel->compute, sums.out = x->copies, sums.out_step = width * size;
+    sums.pre = NULL, sums.bias = NULL, sums.relu = sums.non_temporal = false;
+    eg_elementwise s = {.by_rows = true, .non_temporal = streams};
+    s.x = (eg_rows){.at = x->copies, .step = sums.out_step, .dtype = kernel->compute, .scale = 1};
+    s.out = (eg_rows){.step = all->out_step, .dtype = all->dtype, .scale = 1};
+    s.pre = (eg_rows){.step = all->pre_step, .dtype = all->dtype, .scale = 1};
+    if (other != NULL) s.other.step = other->row_stride * out_size;
+    for (int64_t i = 0; i < all->rows; i += at_once) {
+        sums.left = (const char *)all->left + i * x->a.index_stride * size;
+        sums.rows = s.end = eg_least(at_once, all->rows - i);
+        for (int64_t col = 0; col < all->cols; col += width) {
+            const int64_t at = col * out_size;
+            const bool ends = col + width >= all->cols;
+            sums.right = (const char *)all->right + eg_div(col, nr) * all->right_panel * size;
+            sums.cols = s.cols = eg_least(width, all->cols - col);
+            kernel->micro.outer(&sums);
+            s.out.at = all->out + i * all->out_step + at;
+            s.to_next = ends ? at_once * all->out_step - at : width * out_size;
+            s.pre.at = all->pre != NULL ? all->pre + i * all->pre_step + at : NULL;
+            s.pre_to_next = ends ? at_once * all->pre_step - at : width * out_size;
+            if (all->bias != NULL) s.bias.at = x->bias + col * size;
+            if (other != NULL) s.other.at = eg_cpu_at(other, x->item, row + i, x->col + col);
+            job->epilogue.elementwise(&s);
+        }
+    }
+}
+
 /* Without an epilogue, sums are rounded and stored from registers. */
 static void store_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
     eg_little_depth of = {.left = x->a.at,
@@ -239,7 +278,9 @@ static void store_rows(const outer_job *job, const outer_block *x, int64_t row, 
         of.pre = eg_cpu_at(job->pre, x->item, row, x->col);
         of.pre_step = job->pre->row_stride * (int64_t)eg_size_of(job->pre->dtype);
     }
-    if (job->by_copies) {
+    if (job->acts_by_rows) {
+        act_rows(job, x, &of, row);
+    } else if (job->by_copies) {
         copy_rows(job, x, &of);
     } else {
         job->kernel->micro.outer(&of);
@@ -274,7 +315,7 @@ static void run_part(const outer_job *job, outer_block *x, int64_t first, int64_
             load_left_rows(job, x, left, row, rows);
         }
         left += rows * job->left_bytes;
-        if (job->stores_result) {
+        if (job->stores_result || job->acts_by_rows) {
             store_rows(job, x, row, rows);
         } else {
             run_rows(job, x, row, rows);
@@ -350,8 +391,11 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
     const eg_term *act = eg_term_of(op, EG_TERM_ACT);
     job->is_relu = act != NULL && act->activation == EG_ACT_RELU;
-    job->pre = job->stores_result ? job->epilogue.pre : NULL;
-    job->finishes = job->stores_result && (job->epilogue.bias != NULL || job->is_relu);
+    job->acts_by_rows =
+        !job->stores_result && eg_cpu_outer_acts_by_rows(job->kernel, op) && job->out.data != NULL;
+    job->pre = job->stores_result || job->acts_by_rows ? job->epilogue.pre : NULL;
+    job->finishes = (job->stores_result && (job->epilogue.bias != NULL || job->is_relu)) ||
+                    (job->acts_by_rows && job->epilogue.bias != NULL);
     job->by_copies = job->epilogue.non_temporal && eg_cpu_outer_copies(job->kernel, op);
     if (job->nc > job->part)
         job->left_bytes =
