@@ -63,31 +63,53 @@ EG_INLINE void EG_V(prefetch_tile)(const char *next, int64_t step, const int row
     }
 }
 
+#if EG_VECTOR_BYTES == 64
+/* Fewer rows and columns than a tile has: parts of vectors, by masks. */
+EG_INLINE void EG_V(put_parts)(char *out, int64_t step, const EG_T *sum, int64_t rows_left, int64_t cols_left,
+                               const eg_dtype dtype, const int rows, const int vectors) {
+    const int64_t vector = EG_LANES * EG_V(size_of)(dtype);
+    EG_V(part) part[EG_NV];
+    EG_UNROLL(8)
+    for (int j = 0; j < vectors && j < EG_NV; j++) part[j] = EG_V(part_of)(cols_left, j);
+    EG_UNROLL(16)
+    for (int i = 0; i < rows; i++, out += step) {
+        if (i >= rows_left) return;
+        EG_UNROLL(8)
+        for (int j = 0; j < vectors && j < EG_NV; j++)
+            EG_V(store_part)(out + j * vector, sum[i * vectors + j], dtype, part[j]);
+    }
+}
+#else
 /* Without masks, numbers of a part of a vector are stored one by one. But where rows follow each other, what
  * a whole vector writes beyond its row is in the next one, which is stored after it. */
 EG_INLINE bool EG_V(may_overrun)(int64_t step, int64_t cols, const eg_dtype dtype, const int vectors) {
-    return EG_VECTOR_BYTES < 64 && EG_V(is_own_type)(dtype) && step == cols * (int64_t)sizeof(EG_R) &&
-           vectors * EG_LANES <= 2 * cols;
+    return EG_V(is_own_type)(dtype) && step == cols * (int64_t)sizeof(EG_R) && vectors * EG_LANES <= 2 * cols;
 }
+
+EG_INLINE void EG_V(put_parts)(char *out, int64_t step, const EG_T *sum, int64_t rows_left, int64_t cols_left,
+                               const eg_dtype dtype, const int rows, const int vectors) {
+    EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
+    EG_UNROLL(16)
+    for (int i = 0; i < EG_MR * EG_NV; i++) EG_V(store)(tile + i * EG_LANES, (EG_T){0});
+    const int last = rows - 1;
+    if (rows_left >= rows && EG_V(may_overrun)(step, cols_left, dtype, vectors)) {
+        EG_V(put_sums)((EG_R *)(void *)out, cols_left, sum, last, vectors, false);
+        EG_V(put_sums)(tile, EG_NR, sum + last * vectors, 1, vectors < EG_NV ? vectors : EG_NV, false);
+        EG_V(store_dense)(tile, out + last * step, dtype, step, 1, cols_left);
+        return;
+    }
+    EG_V(put_sums)(tile, EG_NR, sum, rows, vectors < EG_NV ? vectors : EG_NV, false);
+    EG_V(store_dense)
+    (tile, out, dtype, step, rows_left < rows ? rows_left : rows, cols_left < EG_NR ? cols_left : EG_NR);
+}
+#endif
 
 /* Numbers of a tile, of which there may be fewer rows and columns. */
 EG_INLINE void EG_V(put_tile)(char *out, int64_t step, const EG_T *sum, int64_t rows_left, int64_t cols_left,
                               const bool non_temporal, const eg_dtype dtype, const int rows,
                               const int vectors) {
     if (rows_left < rows || cols_left < vectors * EG_LANES || !EG_V(stores_sums)(dtype)) {
-        EG_R tile[EG_MR * EG_NR]; /* of one micro-panel */
-        EG_UNROLL(16)
-        for (int i = 0; i < EG_MR * EG_NV; i++) EG_V(store)(tile + i * EG_LANES, (EG_T){0});
-        const int last = rows - 1;
-        if (rows_left >= rows && EG_V(may_overrun)(step, cols_left, dtype, vectors)) {
-            EG_V(put_sums)((EG_R *)(void *)out, cols_left, sum, last, vectors, false);
-            EG_V(put_sums)(tile, EG_NR, sum + last * vectors, 1, vectors < EG_NV ? vectors : EG_NV, false);
-            EG_V(store_dense)(tile, out + last * step, dtype, step, 1, cols_left);
-            return;
-        }
-        EG_V(put_sums)(tile, EG_NR, sum, rows, vectors < EG_NV ? vectors : EG_NV, false);
-        EG_V(store_dense)
-        (tile, out, dtype, step, rows_left < rows ? rows_left : rows, cols_left < EG_NR ? cols_left : EG_NR);
+        EG_V(put_parts)(out, step, sum, rows_left, cols_left, dtype, rows, vectors);
     } else if (EG_V(is_own_type)(dtype) && non_temporal) {
         EG_V(put_sums)
         ((EG_R *)(void *)out, step / (int64_t)sizeof(EG_R), sum, rows, vectors, true);
