@@ -49,10 +49,10 @@ static const level levels[] = {
     {ZEN4_AVX2, "avx2", AVX2, 1.7, 10, 1.0},
     {ZEN3, "portable", 0, 2.4, 10.5, 2.6},
     {ZEN3, "avx2", AVX2, 1.8, 10.2, 1.6},
-    {ZEN5, "portable", 0, 3.3, 8.7, 3.5},
-    {ZEN5, "avx2", AVX2, 1.3, 5.6, 1.4},
-    {ZEN5, "avx512", AVX512, 2.6, 15, 1.5}, /* two stored through the caches then */
-    {ZEN5, "avx512_bf16", BF16, 3.1, 16, 2.3},
+    {ZEN5, "portable", 0, 2.2, 8.4, 3.3},
+    {ZEN5, "avx2", AVX2, 1.1, 6, 0.7},
+    {ZEN5, "avx512", AVX512, 2.8, 15.6, 1.9},
+    {ZEN5, "avx512_bf16", BF16, 3, 16, 2.5},
 };
 #else
 static const level levels[] = {{XEON, "portable", 0, 2.2, 9, 2.6}, {EPYC, "portable", 0, 1.3, 5.6, 1.4}};
@@ -111,7 +111,7 @@ static void judge(judgement *all, const recorded_operation *x, const char *times
     const char *const kernel = program.step[program.steps - 1].kernel;
     while (recorded_next(&times, &number, way, &time)) {
         const eg_cpu_kernel *row = usable(number, features);
-        if (row == NULL || recorded_is_outdated(&program, row, way)) continue;
+        if (row == NULL || recorded_is_outdated(device, &program, row, way)) continue;
         const bool is_row = strcmp(row->name, kernel) == 0;
         if (is_row && (chosen_way[0] == '\0' || strcmp(way, chosen_way) == 0)) chosen = time;
         if (is_row && (by_row == 0 || time < by_row)) by_row = time;

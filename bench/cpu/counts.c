@@ -19,15 +19,15 @@ static void *nowhere(void *user, int place, int64_t elements) {
 }
 
 /* Nothing of a time that is outdated. */
-static void print_counts(const eg_cpu_calibration *calibration, const eg_cpu_kernel *row, const char way[3],
-                         double time, const recorded_operation *x) {
+static void print_counts(const char *first_line, const eg_cpu_kernel *row, const char way[3], double time,
+                         const recorded_operation *x) {
     static eg_program program;
     static eg_cpu_calibration unit;
     recorded_call call;
     eg_problem problem;
     recorded_call_of(x, nowhere, NULL, &call);
     if ((row->maths & EG_CPU_MATH(EG_MATH_DEFAULT)) == 0) call.layer.math = EG_MATH_FAST;
-    unit = recorded_calibration(calibration, way);
+    unit = recorded_calibration(eg_cpu_calibration_by_name(first_line), way);
     eg_caps caps = {.features = UINT32_MAX, .threads = 1, .only_kernel = row->name, .detail = &unit};
     for (int cost = 0; cost < EG_CPU_COSTS; cost++) {
         double count = 0;
@@ -35,7 +35,7 @@ static void print_counts(const eg_cpu_calibration *calibration, const eg_cpu_ker
         unit.costs[0].row = row->name;
         unit.costs[0].of[cost] = 1000;
         if (!recorded_problem(&call, &problem) || eg_program_make(&caps, &problem, &program) != EG_OK) return;
-        if (recorded_is_outdated(&program, row, way)) return;
+        if (recorded_is_outdated(first_line, &program, row, way)) return;
         if (cost == 0) printf("%s %.6g", row->name, time);
         for (int i = 0; i < program.steps; i++) count += program.step[i].microseconds;
         printf(" %.9g", count);
@@ -65,7 +65,7 @@ int main(int argc, char **argv) {
                 if (strcmp(kernel->name, row_name[row]) == 0) break;
             }
             if (kernel == NULL) continue;
-            print_counts(eg_cpu_calibration_by_name(device), kernel, way, time, &x);
+            print_counts(device, kernel, way, time, &x);
         }
         printf("\n");
     }

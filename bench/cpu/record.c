@@ -252,8 +252,8 @@ int main(int argc, char **argv) {
     eg_context *cpu;
     eg_device_info info = {.size = sizeof info};
     if (eg_open(NULL, &cpu) != EG_OK || eg_get_device_info(cpu, &info) != EG_OK) return 1;
-    fprintf(out, "# %s, %s, one thread, %s, seed %d: microseconds by row and way\n", info.name, info.features,
-            date, seed);
+    fprintf(out, "# %s, %s, one thread, %s, seed %d, " RECORDED_BY_ROWS ": microseconds by row and way\n",
+            info.name, info.features, date, seed);
     open_contexts(out);
     int done = 0;
     for (; done < layers && seconds(CLOCK_MONOTONIC) - begin < most; done++) {

@@ -148,9 +148,11 @@ static const eg_op *first_product(const eg_program *program) {
     return NULL;
 }
 
-bool recorded_is_outdated(const eg_program *program, const eg_cpu_kernel *row, const char way[3]) {
+bool recorded_is_outdated(const char *first_line, const eg_program *program, const eg_cpu_kernel *row,
+                          const char way[3]) {
     const eg_op *op = first_product(program);
-    return way[0] == 'o' && op != NULL && !eg_cpu_outer_stores_sums(op) && eg_cpu_outer_acts_by_rows(row, op);
+    return strstr(first_line, RECORDED_BY_ROWS) == NULL && way[0] == 'o' && op != NULL &&
+           !eg_cpu_outer_stores_sums(op) && eg_cpu_outer_acts_by_rows(row, op);
 }
 
 void recorded_way(const eg_program *program, char way[3]) {

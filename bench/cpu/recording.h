@@ -51,9 +51,11 @@ bool recorded_problem(const recorded_call *call, eg_problem *problem);
 
 /* How a program's first product reads its operands, as a way's letters; "" where there is none. */
 void recorded_way(const eg_program *program, char way[3]);
-/* Whether a time says nothing of a row as it is now. When it was recorded, outer products with an activation were
- * finished tile by tile. */
-bool recorded_is_outdated(const eg_program *program, const eg_cpu_kernel *row, const char way[3]);
+/* In a recording's first line: outer products with an activation finish rows, no longer tiles. */
+#define RECORDED_BY_ROWS "activations by rows"
+/* Whether a time of a recording with such a first line says nothing of the row as it is now. */
+bool recorded_is_outdated(const char *first_line, const eg_program *program, const eg_cpu_kernel *row,
+                          const char way[3]);
 /* A calibration under which a way's letters are the only way, where it is possible. */
 eg_cpu_calibration recorded_calibration(const eg_cpu_calibration *from, const char way[3]);
 

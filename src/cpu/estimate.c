@@ -275,9 +275,7 @@ void eg_cpu_count_outer(const eg_cpu_calibration *calibration, const eg_cpu_kern
     eg_cpu_count_gemm(calibration, row, op, &parts, EG_CPU_TO_PACK, EG_CPU_TO_PACK, packs, &tiles);
     tiles.of[EG_CPU_COST_OUTER] = tiles.of[EG_CPU_COST_TILE];
     tiles.of[EG_CPU_COST_TILE] = 0;
-    /* `pre` is stored from registers, too; what was recorded before that is right for others' choices */
-    const bool is_stored =
-        (row->needs & EG_CPU_AVX512) != 0 ? eg_cpu_outer_stores_sums(op) : eg_cpu_stores_sums(op);
+    const bool is_stored = eg_cpu_outer_stores_sums(op);
     if (non_temporal) tiles.of[EG_CPU_COST_STREAM] = eg_cpu_bytes_stored(op);
     if (!non_temporal)
         tiles.of[is_stored ? EG_CPU_COST_OUTER_FAR : EG_CPU_COST_FAR] += tiles.of[EG_CPU_COST_WRITTEN];
