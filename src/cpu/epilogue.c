@@ -573,12 +573,24 @@ static void rows_to_blocks(const eg_epilogue *e, const eg_tile *tile, eg_element
     }
 }
 
-void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile) {
+void eg_cpu_epilogue_of_rows(const eg_epilogue *e, const eg_tile *tile, const eg_rows *x) {
     eg_elementwise s = {.cols = tile->cols, .tile_row = e->kernel->micro.nr, .propagate = e->propagate};
     memory_rows(&s.other, e->other, tile);
-    if (e->x != NULL) memory_rows(&s.x, e->x, tile);
+    s.x = *x;
     if (e->sums != NULL) s.sums = sums_of(e, tile);
     (e->in_blocks ? rows_to_blocks : e->fills_rows ? rows_to_buffer : rows_to_panels)(e, tile, &s);
+}
+
+void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile) {
+    eg_rows x = {.at = NULL};
+    if (e->x != NULL) memory_rows(&x, e->x, tile);
+    eg_cpu_epilogue_of_rows(e, tile, &x);
+}
+
+bool eg_cpu_epilogue_takes_rows(const eg_epilogue *e, int64_t cols) {
+    const bool goes_there = e->out != NULL ? e->fills_rows : e->micro_panels != NULL;
+    return e->is_grad && e->x == &product && is_read(e->other) && e->other->dtype == e->kernel->compute &&
+           e->scale == 1 && goes_there && fits_rows(e, cols);
 }
 
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile) {

@@ -53,6 +53,9 @@ void eg_cpu_epilogue_sum(const eg_epilogue *e, const eg_tile *tile);
  * of columns from a micro-panel's first on. */
 bool eg_cpu_epilogue_goes_by_rows(const eg_epilogue *e, int64_t cols);
 void eg_cpu_epilogue_by_rows(const eg_epilogue *e, const eg_tile *tile);
+/* The same of a product, of whose sums, with their bias, `x` has those rows in the compute type. */
+bool eg_cpu_epilogue_takes_rows(const eg_epilogue *e, int64_t cols);
+void eg_cpu_epilogue_of_rows(const eg_epilogue *e, const eg_tile *tile, const eg_rows *x);
 
 /* Loads what a map reads of a tile, see eg_cpu_touch. */
 void eg_cpu_epilogue_touch(const eg_epilogue *e, const eg_tile *tile);

@@ -29,7 +29,8 @@ typedef struct outer_job {
     eg_operand out;
     const eg_operand *pre; /* NULL: none */
     bool stores_result;    /* from registers: no epilogue */
-    bool acts_by_rows;     /* or the epilogue is that of rows in L1 */
+    bool acts_by_rows;     /* or the epilogue is that of rows in L1: an activation, */
+    bool grads_by_rows;    /* or a derivative */
     bool finishes;         /* with a bias, or with relu from registers, */
     bool is_relu;          /* or both */
     bool by_copies;        /* non-temporal stores of rows that begin between cache lines: by way of L1 */
@@ -219,14 +220,22 @@ static void copy_rows(const outer_job *job, const outer_block *x, const eg_littl
     }
 }
 
+/* Rows of a piece, and its columns at most: the sums stay in L1. */
+static int64_t piece_cols(const outer_job *job, int64_t cols) {
+    const int64_t nr = job->kernel->micro.nr;
+    return eg_least(nr * EG_CPU_OUTER_PANELS, eg_ceil_div(cols, nr) * nr);
+}
+
+static int64_t piece_rows(const outer_job *job, int64_t width) {
+    return eg_div(job->kernel->micro.nr * EG_CPU_OUTER_PANELS, width) * job->kernel->micro.mr;
+}
+
 /* Sums of pieces of rows go to L1, from where they are finished and written row by row. As tiles they would be
  * written in many short parts of rows, for each of which a processor waits. */
 static void act_rows(const outer_job *job, const outer_block *x, const eg_little_depth *all, int64_t row) {
     const eg_cpu_kernel *kernel = job->kernel;
     const eg_operand *other = job->epilogue.other;
-    const int64_t nr = kernel->micro.nr, most = nr * EG_CPU_OUTER_PANELS,
-                  width = eg_least(most, eg_ceil_div(all->cols, nr) * nr),
-                  at_once = eg_div(most, width) * kernel->micro.mr;
+    const int64_t nr = kernel->micro.nr, width = piece_cols(job, all->cols), at_once = piece_rows(job, width);
     const int64_t size = (int64_t)eg_size_of(kernel->compute), out_size = (int64_t)eg_size_of(all->dtype);
     const bool streams = all->non_temporal;
     eg_little_depth sums = *all;
@@ -253,6 +262,34 @@ static void act_rows(const outer_job *job, const outer_block *x, const eg_little
             if (all->bias != NULL) s.bias.at = x->bias + col * size;
             if (other != NULL) s.other.at = eg_cpu_at(other, x->item, row + i, x->col + col);
             job->epilogue.elementwise(&s);
+        }
+    }
+}
+
+/* The same for a derivative, whose sums have their bias from registers. */
+static void grad_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
+    const eg_cpu_kernel *kernel = job->kernel;
+    const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(kernel->compute),
+                  width = piece_cols(job, x->cols), at_once = piece_rows(job, width);
+    const eg_rows from = {.at = x->copies, .step = width * size, .dtype = kernel->compute, .scale = 1};
+    eg_little_depth sums = {.left_group = x->a.group_stride,
+                            .right_panel = is_packed(&job->b) ? job->b.numbers : job->op->depth * nr,
+                            .left_is_transposed = x->a.index_stride == 1,
+                            .dtype = kernel->compute,
+                            .out = x->copies,
+                            .out_step = from.step,
+                            .depth = job->op->depth};
+    for (int64_t i = 0; i < rows; i += at_once) {
+        sums.left = (const char *)x->a.at + i * x->a.index_stride * size;
+        sums.rows = eg_least(at_once, rows - i);
+        for (int64_t col = 0; col < x->cols; col += width) {
+            sums.right = (const char *)x->b.at + eg_div(col, nr) * sums.right_panel * size;
+            sums.cols = eg_least(width, x->cols - col);
+            if (job->finishes) sums.bias = x->bias + col * size;
+            kernel->micro.outer(&sums);
+            const eg_tile piece = {
+                .item = x->item, .row = row + i, .col = x->col + col, .rows = sums.rows, .cols = sums.cols};
+            eg_cpu_epilogue_of_rows(&job->epilogue, &piece, &from);
         }
     }
 }
@@ -317,6 +354,8 @@ static void run_part(const outer_job *job, outer_block *x, int64_t first, int64_
         left += rows * job->left_bytes;
         if (job->stores_result || job->acts_by_rows) {
             store_rows(job, x, row, rows);
+        } else if (job->grads_by_rows) {
+            grad_rows(job, x, row, rows);
         } else {
             run_rows(job, x, row, rows);
         }
@@ -394,8 +433,9 @@ void eg_cpu_outer_product(const eg_cpu_run *run, const eg_step *step) {
     job->acts_by_rows =
         !job->stores_result && eg_cpu_outer_acts_by_rows(job->kernel, op) && job->out.data != NULL;
     job->pre = job->stores_result || job->acts_by_rows ? job->epilogue.pre : NULL;
+    job->grads_by_rows = eg_cpu_epilogue_takes_rows(&job->epilogue, op->cols);
     job->finishes = (job->stores_result && (job->epilogue.bias != NULL || job->is_relu)) ||
-                    (job->acts_by_rows && job->epilogue.bias != NULL);
+                    ((job->acts_by_rows || job->grads_by_rows) && job->epilogue.bias != NULL);
     job->by_copies = job->epilogue.non_temporal && eg_cpu_outer_copies(job->kernel, op);
     if (job->nc > job->part)
         job->left_bytes =
