@@ -182,7 +182,10 @@ def text_of_tables(names, tables):
     text.append(" * nanoseconds of a byte that is packed for each further thread that reads it, and times as long as")
     text.append(" * estimated that three bf16 terms take where all cores are at work, and bytes a thread from which on")
     text.append(" * vectors of half a line take non-temporal stores (1e18: never), and rows of a layer of f32 below")
-    text.append(" * which d_b takes none, whatever its vectors. Of several that fit a name the last one counts. */")
+    text.append(" * which d_b takes none, whatever its vectors. Of several that fit a name the last one counts; a")
+    text.append(" * number at the end of its part is whole. The Xeon's constants of f32 as three bf16 terms lie")
+    text.append(" * between two fits, of idle cores and of busy ones, and of six terms a k takes what it does on idle")
+    text.append(" * ones (docs/lab/cpu.md): keep them when its table is fitted anew. */")
     for header, rows in tables:
         text.append(f"CALIBRATION({header})")
         text.extend(f"COSTS({row}, {text_of(values)})" for row, values in rows.items())
