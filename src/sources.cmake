@@ -9,4 +9,5 @@ set(EPIGRAD_SOURCES
     core/validate_operand.c core/validate_struct.c cpu/backend.c cpu/block_fusion.c cpu/blocking.c cpu/calibration.c
     cpu/choose.c cpu/compile.c cpu/cores.c cpu/detect.c cpu/epilogue.c cpu/estimate.c cpu/dense_maps.c cpu/few_rows.c
     cpu/forks.c cpu/gemm.c cpu/gemm_packed.c cpu/gemm_tile.c cpu/groups.c cpu/kernel_portable.c cpu/kernels.c cpu/map.c
-    cpu/outer_dots.c cpu/outer_product.c cpu/pack.c cpu/packed.c cpu/product.c cpu/threads.c cpu/ways.c)
+    cpu/outer_dots.c cpu/outer_product.c cpu/pack.c cpu/packed.c cpu/prepare_epilogue.c cpu/product.c cpu/threads.c
+    cpu/ways.c)

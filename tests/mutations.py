@@ -132,7 +132,7 @@ MUTATIONS = [
     ("threads: a worker may be woken beside the caller", "src/cpu/pool_pthread.c",
      "    CPU_CLR(pool->processor, set);\n", ""),
     # Epilogues.
-    ("recompute leaves out the bias", "src/cpu/epilogue.c",
+    ("recompute leaves out the bias", "src/cpu/prepare_epilogue.c",
      "e->bias = bind_term(e, op, EG_TERM_BIAS, &e->bias_row);", "e->bias = NULL;"),
     ("the saved pre lacks the bias", "src/cpu/elementwise.h",
      "EG_V(give)(&s->pre, g, x, rows);",
@@ -283,7 +283,7 @@ MUTATIONS = [
      "tile.col < col + cols; tile.col += nr", "tile.col + 1 < col + cols; tile.col += nr"),
     ("16-bit packs: rows beyond the first nr are its first again", "src/cpu/pack.c",
      "rows -= nr, from += from_bytes)", "rows -= nr)"),
-    ("d_b does not accumulate", "src/cpu/epilogue.c", "e->other = op->accumulate ? e->out : NULL;", "e->other = NULL;"),
+    ("d_b does not accumulate", "src/cpu/prepare_epilogue.c", "e->other = op->accumulate ? e->out : NULL;", "e->other = NULL;"),
     ("d_bias does not accumulate", "src/cpu/map.c", "if (job->accumulate) {", "if (false) {"),
     ("d_bias misses all but the first item's chunks", "src/cpu/map.c",
      ".rows = eg_cpu_chunks(sums->rows) * sums->items,", ".rows = eg_cpu_chunks(sums->rows),"),
@@ -291,7 +291,7 @@ MUTATIONS = [
      "if (tile->row % EG_CPU_CHUNK == 0) memset", "if (tile->row == 0) memset"),
     ("column sums are read without their padding", "src/cpu/map.c",
      ".width = panels * detail->kernel->micro.nr,", ".width = op->cols,"),
-    ("a chain from y is treated as one from pre", "src/cpu/epilogue.c",
+    ("a chain from y is treated as one from pre", "src/cpu/prepare_epilogue.c",
      "(term->of_y ? e->kernel->epilogue.act_grad_y : e->kernel->epilogue.act_grad)", "(e->kernel->epilogue.act_grad)"),
     # Activations and numbers.
     ("tanh has the wrong sign", "include/epigrad/activation.h",

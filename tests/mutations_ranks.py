@@ -20,7 +20,7 @@ RANKS = [
      "x.result.dtype == by->sums && !eg_adds_to(p, id);", "x.result.dtype == by->sums;"),
     ("ranks: a short shard is written straight", "src/core/lower_exchange.c",
      "(by->sharded && mine < each);", "(by->sharded && mine > each);"),
-    ("ranks: a copy does not add", "src/cpu/epilogue.c",
+    ("ranks: a copy does not add", "src/cpu/prepare_epilogue.c",
      "e->out = e->other = bind(e, &op->out, &e->result);", "e->out = bind(e, &op->out, &e->result);"),
     ("ranks: groups of rows overlap by one", "src/cpu/product.c",
      "x->first = step->rows.first,", "x->first = step->rows.first > 0 ? step->rows.first + 1 : 0,"),

@@ -49,10 +49,10 @@ static const level levels[] = {
     {ZEN4_AVX2, "avx2", AVX2, 1.7, 10, 1.0},
     {ZEN3, "portable", 0, 2.4, 10.5, 2.6},
     {ZEN3, "avx2", AVX2, 1.8, 10.2, 1.6},
-    {ZEN5, "portable", 0, 2.2, 8.4, 3.3},
-    {ZEN5, "avx2", AVX2, 1.1, 6, 0.7},
-    {ZEN5, "avx512", AVX512, 2.8, 15.6, 1.9},
-    {ZEN5, "avx512_bf16", BF16, 3, 16, 2.5},
+    {ZEN5, "portable", 0, 2.1, 8.1, 3.2},
+    {ZEN5, "avx2", AVX2, 1.1, 5.6, 0.6},
+    {ZEN5, "avx512", AVX512, 2.7, 15, 1.8},
+    {ZEN5, "avx512_bf16", BF16, 2.9, 15.6, 2.3},
 };
 #else
 static const level levels[] = {{XEON, "portable", 0, 2.2, 9, 2.6}, {EPYC, "portable", 0, 1.3, 5.6, 1.4}};

@@ -18,7 +18,7 @@ static void *nowhere(void *user, int place, int64_t elements) {
     return (void *)((uintptr_t)(place + 1) << 40);
 }
 
-/* Nothing of a time that is outdated. */
+/* Prints nothing of a time that is outdated. */
 static void print_counts(const char *first_line, const eg_cpu_kernel *row, const char way[3], double time,
                          const recorded_operation *x) {
     static eg_program program;

@@ -53,7 +53,7 @@ bool recorded_problem(const recorded_call *call, eg_problem *problem);
 void recorded_way(const eg_program *program, char way[3]);
 /* In a recording's first line: outer products with an activation finish rows, no longer tiles. */
 #define RECORDED_BY_ROWS "activations by rows"
-/* Whether a time of a recording with such a first line says nothing of the row as it is now. */
+/* Whether a time is of such a product, but of a recording whose first line does not say so. */
 bool recorded_is_outdated(const char *first_line, const eg_program *program, const eg_cpu_kernel *row,
                           const char way[3]);
 /* A calibration under which a way's letters are the only way, where it is possible. */

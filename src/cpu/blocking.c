@@ -460,7 +460,7 @@ bool eg_cpu_stores_sums(const eg_op *op) { return stores_sums(op, false); }
 bool eg_cpu_outer_stores_sums(const eg_op *op) { return stores_sums(op, true); }
 
 /* Without masks, rows are whole vectors of the compute type. With masks, those of 30 and 50 columns took up to 1.17
- * of the tile loop's time; bf16, whose rounding costs most, 1.1 to 1.7 of that of its own row. */
+ * of the tile loop's time; bf16, whose rounding costs most, up to 1.7 of that of its own row. */
 bool eg_cpu_outer_acts_by_rows(const eg_cpu_kernel *kernel, const eg_op *op) {
     enum { SHORT = 64 };
     const bool masks = (kernel->needs & EG_CPU_AVX512) != 0;

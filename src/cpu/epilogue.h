@@ -39,6 +39,14 @@ typedef struct eg_epilogue {
     bool in_blocks;    /* of a row with AMX tile blocks: some rows a step, during the next tile */
 } eg_epilogue;
 
+/* Its address as `x` stands for the tile itself. */
+extern const eg_operand eg_cpu_product;
+
+/* Whether the result goes to AMX tile blocks. */
+static inline bool eg_cpu_epilogue_packs_blocks(const eg_epilogue *e) {
+    return e->blocks.left != NULL || e->blocks.right != NULL;
+}
+
 void eg_cpu_prepare_epilogue(const eg_cpu_run *run, const eg_step *step, eg_epilogue *epilogue);
 
 /* Whether what a map reads of tiles of so many columns can be prefetched on the way, `ahead`. */

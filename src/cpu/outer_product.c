@@ -182,6 +182,19 @@ static void run_rows(const outer_job *job, outer_block *x, int64_t row, int64_t 
     x->b.at = right;
 }
 
+/* What the micro-kernel reads, with all columns of the block's part. */
+static eg_little_depth operands_of(const outer_job *job, const outer_block *x) {
+    const int64_t depth = job->op->depth;
+    return (eg_little_depth){.left = x->a.at,
+                             .right = x->b.at,
+                             .left_group = x->a.group_stride,
+                             .right_panel =
+                                 is_packed(&job->b) ? job->b.numbers : depth * job->kernel->micro.nr,
+                             .left_is_transposed = x->a.index_stride == 1,
+                             .cols = x->cols,
+                             .depth = depth};
+}
+
 /* Stores a piece of the result, or of `pre`. Short rows that follow each other are stored as one: each end of
  * what is stored shares a cache line, which has to be read first. */
 static void stream_piece(const outer_job *job, char *to, int64_t to_step, const char *from, int64_t from_step,
@@ -220,7 +233,7 @@ static void copy_rows(const outer_job *job, const outer_block *x, const eg_littl
     }
 }
 
-/* Rows of a piece, and its columns at most: the sums stay in L1. */
+/* Of pieces whose sums stay in L1: columns at most, and rows. */
 static int64_t piece_cols(const outer_job *job, int64_t cols) {
     const int64_t nr = job->kernel->micro.nr;
     return eg_least(nr * EG_CPU_OUTER_PANELS, eg_ceil_div(cols, nr) * nr);
@@ -272,13 +285,8 @@ static void grad_rows(const outer_job *job, const outer_block *x, int64_t row, i
     const int64_t nr = kernel->micro.nr, size = (int64_t)eg_size_of(kernel->compute),
                   width = piece_cols(job, x->cols), at_once = piece_rows(job, width);
     const eg_rows from = {.at = x->copies, .step = width * size, .dtype = kernel->compute, .scale = 1};
-    eg_little_depth sums = {.left_group = x->a.group_stride,
-                            .right_panel = is_packed(&job->b) ? job->b.numbers : job->op->depth * nr,
-                            .left_is_transposed = x->a.index_stride == 1,
-                            .dtype = kernel->compute,
-                            .out = x->copies,
-                            .out_step = from.step,
-                            .depth = job->op->depth};
+    eg_little_depth sums = operands_of(job, x);
+    sums.dtype = kernel->compute, sums.out = x->copies, sums.out_step = from.step;
     for (int64_t i = 0; i < rows; i += at_once) {
         sums.left = (const char *)x->a.at + i * x->a.index_stride * size;
         sums.rows = eg_least(at_once, rows - i);
@@ -296,21 +304,14 @@ static void grad_rows(const outer_job *job, const outer_block *x, int64_t row, i
 
 /* Without an epilogue, sums are rounded and stored from registers. */
 static void store_rows(const outer_job *job, const outer_block *x, int64_t row, int64_t rows) {
-    eg_little_depth of = {.left = x->a.at,
-                          .right = x->b.at,
-                          .left_group = x->a.group_stride,
-                          .right_panel =
-                              is_packed(&job->b) ? job->b.numbers : job->op->depth * job->kernel->micro.nr,
-                          .left_is_transposed = x->a.index_stride == 1,
-                          .bias = job->finishes ? x->bias : NULL,
-                          .relu = job->is_relu,
-                          .non_temporal = job->epilogue.non_temporal && !job->by_copies,
-                          .dtype = job->out.dtype,
-                          .out = eg_cpu_at(&job->out, x->item, row, x->col),
-                          .out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype),
-                          .rows = rows,
-                          .cols = x->cols,
-                          .depth = job->op->depth};
+    eg_little_depth of = operands_of(job, x);
+    of.bias = job->finishes ? x->bias : NULL;
+    of.relu = job->is_relu;
+    of.non_temporal = job->epilogue.non_temporal && !job->by_copies;
+    of.dtype = job->out.dtype;
+    of.out = eg_cpu_at(&job->out, x->item, row, x->col);
+    of.out_step = job->out.row_stride * (int64_t)eg_size_of(job->out.dtype);
+    of.rows = rows;
     if (job->pre != NULL) {
         of.pre = eg_cpu_at(job->pre, x->item, row, x->col);
         of.pre_step = job->pre->row_stride * (int64_t)eg_size_of(job->pre->dtype);
