@@ -90,7 +90,8 @@ double eg_cuda_time_of(const eg_cuda_compiler *c, const eg_cuda_kernel *row, con
 }
 
 /* A row for split tails is none for a product that has no tail to split, nor is a tile of 64 rows and more
- * one for few rows, whose kernels read the weights as they lie, nor one of 128 for up to 64 rows. Turned
+ * one for few rows, whose kernels read the weights as they lie, nor one of 128 for up to 64 rows. Short rows of
+ * 16 bits are left to the library where nothing is applied to many of them: it takes 0.5 to 0.9 of the time. Turned
  * tiles are for more rows than the unit has and few tiles down, and for what has its activation or the
  * gradient of the layer below with it: in a backward call other products took longer by them than alone. By
  * name any row is used. */
@@ -98,6 +99,7 @@ static bool has_use(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const 
     double saved;
     enum { FEW = 16, UPRIGHT = 64 };
     if (c->caps->only_kernel != NULL) return true;
+    if ((row->takes & EG_CUDA_TALL) != 0 && x->epilogue == EG_CUDA_STORE && x->rows >= UPRIGHT) return false;
     if ((row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= FEW) return false;
     if ((row->takes & EG_CUDA_ONE_TYPE) != 0 && x->rows <= UPRIGHT && row->tile_rows > UPRIGHT) return false;
     if ((row->takes & EG_CUDA_TURNED) != 0 &&
@@ -114,10 +116,21 @@ const eg_cuda_kernel *eg_cuda_pad_row(eg_dtype dtype) {
     return row;
 }
 
-/* Where a kernel leaves several rows of column sums, another one adds them up, mostly beside the products. */
-static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_op *op) {
+bool eg_cuda_has_product_after(const eg_op_list *list, int op) {
+    for (int i = op + 1; i < list->ops; i++) {
+        if (list->op[i].kind == EG_GEMM) return true;
+    }
+    return false;
+}
+
+/* Where a kernel leaves several rows of column sums, another one adds them up, beside the products that follow
+ * if there are any. */
+static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index) {
+    const eg_op *op = &c->list->op[index];
+    const double beside = 0.3;
     if (op->items * eg_cuda_sums_left(c->multiprocessors, row, op) == 1) return 0;
-    return eg_cuda_machine_of(c).calibration->add_up;
+    return eg_cuda_machine_of(c).calibration->add_up *
+           (eg_cuda_has_product_after(c->list, index) ? beside : 1);
 }
 
 /* A way to make an operation: by a row, or its product by a row and the rest by another. */
@@ -148,7 +161,7 @@ static void add_ways(const eg_cuda_compiler *c, int index, eg_cuda_part part, co
         if (!has_use(c, row, &x)) continue;
         const bool leaves_sums = kind != EG_REDUCE && x.sums != 0;
         const double time = (kind == EG_REDUCE ? 0 : eg_cuda_time_of(c, row, &x, index)) +
-                            (leaves_sums ? time_of_sums(c, row, op) : 0);
+                            (leaves_sums ? time_of_sums(c, row, index) : 0);
         to->at[to->count++] = (way){.row = rest != NULL ? rest : row,
                                     .product = rest != NULL ? row : NULL,
                                     .time = time + more,

@@ -30,6 +30,9 @@ eg_status eg_cuda_choose_all(eg_cuda_compiler *c);
 double eg_cuda_time_of_pair(const eg_cuda_compiler *c, const eg_cuda_kernel *row, const eg_cuda_pair *x,
                             int index);
 
+/* Whether there is a product after an operation, beside which the side stream's work costs little. */
+bool eg_cuda_has_product_after(const eg_op_list *list, int op);
+
 /* What is estimated to take much longer than the best is not worth a trial. */
 bool eg_cuda_is_worth_a_trial(double time, double least);
 

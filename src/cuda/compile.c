@@ -404,13 +404,6 @@ static void add_clearing(const eg_cuda_compiler *c) {
     memcpy(step->detail, &detail, sizeof detail);
 }
 
-static bool has_product_after(const eg_op_list *list, int op) {
-    for (int i = op + 1; i < list->ops; i++) {
-        if (list->op[i].kind == EG_GEMM) return true;
-    }
-    return false;
-}
-
 static bool has_collectives(const eg_op_list *list) {
     for (int i = 0; i < list->ops; i++) {
         if (list->op[i].kind == EG_COLLECTIVE) return true;
@@ -422,7 +415,8 @@ static bool has_collectives(const eg_op_list *list) {
  * that follow; EG_NO_OP: there are none. */
 static int reduce_beside(const eg_cuda_compiler *c, int maker) {
     const int reduce = reduce_of(c->list, maker);
-    if (reduce == EG_NO_OP || is_made(c, reduce) || !has_product_after(c->list, maker)) return EG_NO_OP;
+    if (reduce == EG_NO_OP || is_made(c, reduce) || !eg_cuda_has_product_after(c->list, maker))
+        return EG_NO_OP;
     const bool waited_for = has_collectives(c->list) && reduce == maker + 1; /* on that stream */
     return waited_for ? EG_NO_OP : reduce;
 }
@@ -469,8 +463,9 @@ static bool sums_aside(const eg_cuda_compiler *c) {
     const eg_op_list *list = c->list;
     int64_t sum_rows;
     return list->ops > 0 && !has_collectives(list) && list->op[0].kind == EG_MAP &&
-           !eg_is_present(&list->op[0].out) && has_product_after(list, 0) && reduce_of(list, 0) != EG_NO_OP &&
-           c->row[0]->family != EG_CUDA_GATED && portions_of(c, 0, &sum_rows).total == 0;
+           !eg_is_present(&list->op[0].out) && eg_cuda_has_product_after(list, 0) &&
+           reduce_of(list, 0) != EG_NO_OP && c->row[0]->family != EG_CUDA_GATED &&
+           portions_of(c, 0, &sum_rows).total == 0;
 }
 
 /* The products have the device first: blocks of a map would hold up theirs, while the sums find room where

@@ -13,11 +13,13 @@
 
 /* ---- Parts of a time ------------------------------------------------------------------------------ */
 
-/* Of what goes on at the same time: the longer part, and some of the other. */
-static double beside(double a, double b) {
-    const double overlap = 0.3, longer = eg_greatest(a, b), shorter = a + b - longer;
-    return longer > 0 ? longer + overlap * shorter * shorter / longer : 0;
+/* Of what goes on at the same time: the longer part, and some of the other. `share`: what is not hidden of two
+ * that are as long. */
+static double partly_beside(double share, double a, double b) {
+    const double longer = eg_greatest(a, b), shorter = a + b - longer;
+    return longer > 0 ? longer + share * shorter * shorter / longer : 0;
 }
+static double beside(double a, double b) { return partly_beside(0.3, a, b); }
 
 static double bytes_of(const eg_cuda_matrix *x, int64_t rows, int64_t cols, int64_t items) {
     if (x->data == 0) return 0;
@@ -132,6 +134,12 @@ static double library_by_tiles(const eg_cuda_machine *machine, const eg_cuda_cos
     return least;
 }
 
+/* Sums of one term in 16 bits that are added to what is there, measured on an H200. */
+static double library_outer_added(const eg_cuda_machine *machine, const eg_cuda_gemm *x) {
+    const double launch = 3.4, rate = 3.2; /* 1e6 bytes a microsecond */
+    return launch + 2 * bytes_of(&x->out, x->rows, x->cols, x->items) * 1e-6 / (rate * grown_of(machine));
+}
+
 /* Sums of one term: as long as results take to be stored, at a rate for each type, measured on an H200. */
 static double library_outer(const eg_cuda_machine *machine, const eg_cuda_gemm *x) {
     const double launch = 1.6, rates[] = {1.83, 3.05, 4.55}; /* 1e6 bytes a microsecond */
@@ -156,6 +164,17 @@ static double library_few_rows(const eg_cuda_gemm *x, double memory) {
 static bool stays_in_l2(const eg_cuda_gemm *x) {
     const double most = 3 << 20;
     return x->accumulate && bytes_of(&x->out, x->rows, x->cols, x->items) <= most;
+}
+
+/* Few rows read a large operand of 16 bits the faster, the longer they do: up to a tenth. */
+static double long_stream(const eg_cuda_gemm *x) {
+    const double begins = 64 << 20, ends = 300 << 20;
+    const int64_t few = 64, sources = x->summed > 1 ? x->summed : x->items;
+    const bool wide = x->rows <= few;
+    const double read = wide ? bytes_of(&x->right, x->depth, x->cols, sources)
+                             : bytes_of(&x->left, x->rows, x->depth, sources);
+    if ((!wide && x->cols > few) || x->accumulate || x->depth <= few || read <= begins) return 1;
+    return 1 - 0.1 * (read < ends ? (read - begins) / (ends - begins) : 1);
 }
 
 /* Of 16 bits, lines that begin in the middle of a word are read at a quarter of the rate, which few rows
@@ -190,9 +209,11 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
                                               : narrow      ? 16
                                                             : 32};
     const double adding = narrow && x->accumulate && depth > 1 ? 1.14 : 1; /* which memory waits for */
-    const double memory = memory_time(machine, costs, x) * adding * (stays_in_l2(x) ? 0.5 : 1);
+    const double memory =
+        memory_time(machine, costs, x) * adding * (stays_in_l2(x) ? 0.5 : 1) * (narrow ? long_stream(x) : 1);
     double least = 0;
     if (depth == 1 && !x->accumulate) return library_outer(machine, x);
+    if (depth == 1 && narrow) return library_outer_added(machine, x);
     /* Of vectors f32 and f64 come from memory faster than of tiles; a long sum is made by few threads. */
     if (x->rows == 1 || x->cols == 1)
         return costs->launch + beside((narrow ? 1 : 0.85) * memory, 1e-3 * (double)depth);
@@ -205,7 +226,8 @@ static double estimate_library(const eg_cuda_machine *machine, const eg_cuda_cos
     const double again = 3 * (bytes_inside_words(&x->left, x->rows, x->depth, sources) +
                               bytes_inside_words(&x->right, x->depth, x->cols, sources));
     const double few = narrow ? 0 : library_few_rows(x, memory);
-    const double time = beside(least, memory + again / costs->reading * 1e-6);
+    const double share = narrow && x->left.col_stride != 1 ? 0.15 : 0.3; /* of d_b, and of others */
+    const double time = partly_beside(share, least, memory + again / costs->reading * 1e-6);
     return costs->launch + (few > 0 && few < time ? few : time);
 }
 
@@ -299,10 +321,14 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     const bool in_turn = (row->takes & EG_CUDA_PINGPONG) != 0;
     const double each = in_turn ? eg_greatest(epilogue - k_blocks * costs->k_block, 0) / 2 : epilogue;
     const double epilogues = epilogue + eg_greatest(waves - 1, 0) * each + (has_tail ? saved * stores : 0);
-    const double memory = memory_time(machine, costs, x);
+    /* A block's only tile is added by TMA, with nothing beside it. */
+    const bool adds_alone = (row->takes & EG_CUDA_PINGPONG) != 0 && x->accumulate && waves <= 1;
+    const double memory = memory_time(machine, costs, x) * (adds_alone ? 1.15 : 1);
     /* Few outer products: a block reads what is there, multiplies, and then stores. */
     const bool one_by_one = (row->takes & EG_CUDA_SHALLOW) != 0;
-    const double both = one_by_one ? products * k_blocks + memory : beside(products * k_blocks, memory);
+    const double share = in_turn && x->left.col_stride != 1 ? 0.5 : 0.3; /* likewise */
+    const double both =
+        one_by_one ? products * k_blocks + memory : partly_beside(share, products * k_blocks, memory);
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) + both;
 }
 
@@ -386,13 +412,14 @@ static double slowed_by(double busy) {
 
 /* What the blocks load of a k-block comes out of L2, whose rate they share. Half of it comes to several
  * blocks at once where neighbours read the same: columns of right, if none has a part of the depth, or the
- * only rows of left; and as long as they go in step, which they leave after some k-blocks. Where there are
- * more blocks than run at once, rows that begin within lines count twice, as of persistent tiles. */
+ * only rows of left; and as long as they go in step, which they leave after some k-blocks. Rows that begin
+ * within lines count twice, as of persistent tiles, and once more where no other block runs meanwhile. */
 static double loading_of(const eg_cuda_machine *machine, const eg_cuda_kernel *row, const eg_cuda_gemm *x,
                          double blocks, int splits, double k_blocks) {
     const double rate = 7.3e6, in_step = 32; /* bytes a microsecond; k-blocks */
-    const bool later = blocks > machine->multiprocessors;
-    const double left = later ? lines_of_each(&x->left) : 1, right = later ? lines_of_each(&x->right) : 1;
+    const double more = blocks > machine->multiprocessors ? 1 : 2;
+    const double left = 1 + more * (lines_of_each(&x->left) - 1),
+                 right = 1 + more * (lines_of_each(&x->right) - 1);
     const double lines = (double)rows_of(row, x) / eg_cuda_tiles_across(row) * left +
                          (double)row->tile_cols / eg_cuda_tiles_down(row) * right;
     const double bytes = blocks * lines * row->k_block * (double)eg_size_of(row->dtype);
@@ -420,7 +447,9 @@ static double estimate_split(const eg_cuda_machine *machine, const eg_cuda_kerne
     const double rounds = ceil_of(blocks / places);
     const double waves = is_turned(row) ? rounds : ceil_of(blocks / machine->multiprocessors);
     const bool shares = (row->takes & EG_CUDA_ONE_TYPE) != 0; /* each block finishes a part */
-    const double loading = shares ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
+    const bool within_lines = lines_of_each(&x->left) > 1 || lines_of_each(&x->right) > 1;
+    const bool loads = shares || (row->family == EG_CUDA_TMA_SPLIT && within_lines);
+    const double loading = loads ? loading_of(machine, row, x, blocks, splits, k_blocks) : 0;
     const double made = eg_greatest(waves * k_block_of(costs, x) * part_of(row, x), rounds * costs->latency) *
                         per_k_block_of(row);
     const double quick = eg_greatest(made, loading);
