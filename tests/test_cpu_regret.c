@@ -21,9 +21,8 @@ typedef struct level {
 #define XEON         "cpu-xeon-amx.txt" /* with other cores at work */
 #define CASCADE_LAKE "cpu-xeon-avx512.txt"
 #define BOTH         "cpu-xeon-avx2.txt" /* with blocks that pack both operands */
-#define EPYC         "cpu-epyc-avx512.txt"
-#define ZEN4_AVX2    "cpu-epyc-avx2.txt" /* more layers */
 #define ZEN3         "cpu-epyc-zen3.txt"
+#define ZEN4         "cpu-epyc-zen4.txt"
 #define ZEN5         "cpu-epyc-zen5.txt"
 #if defined(__x86_64__)
 enum {
@@ -42,11 +41,10 @@ static const level levels[] = {
     {CASCADE_LAKE, "avx2", AVX2, 1.6, 9.5, 1.4},
     {CASCADE_LAKE, "avx512", AVX512, 3.7, 19.5, 3.4},
     {BOTH, "avx2", AVX2, 1.7, 9.8, 1.4},
-    {EPYC, "portable", 0, 1.3, 5.6, 1.4},
-    {EPYC, "avx2", AVX2, 1.3, 7.2, 1.1},
-    {EPYC, "avx512", AVX512, 2.7, 16, 1.9},
-    {EPYC, "avx512_bf16", BF16, 3.3, 17.2, 3.2},
-    {ZEN4_AVX2, "avx2", AVX2, 1.7, 10, 1.0},
+    {ZEN4, "portable", 0, 1.7, 7.2, 1.4},
+    {ZEN4, "avx2", AVX2, 1.0, 5.6, 0.7},
+    {ZEN4, "avx512", AVX512, 2.7, 14.6, 1.9},
+    {ZEN4, "avx512_bf16", BF16, 2.7, 14.8, 1.8},
     {ZEN3, "portable", 0, 2.4, 10.5, 2.6},
     {ZEN3, "avx2", AVX2, 1.8, 10.2, 1.6},
     {ZEN5, "portable", 0, 2.1, 8.1, 3.2},
@@ -55,7 +53,7 @@ static const level levels[] = {
     {ZEN5, "avx512_bf16", BF16, 2.9, 15.6, 2.3},
 };
 #else
-static const level levels[] = {{XEON, "portable", 0, 2.2, 9, 2.6}, {EPYC, "portable", 0, 1.3, 5.6, 1.4}};
+static const level levels[] = {{XEON, "portable", 0, 2.2, 9, 2.6}, {ZEN4, "portable", 0, 1.7, 7.2, 1.4}};
 #endif
 
 typedef struct judged {
