@@ -105,6 +105,7 @@ static void judge(judgement *all, const recorded_operation *x, const char *times
     double best = 0, chosen = 0, by_row = 0, time;
     int number;
     compile(x, features, &program);
+    if (recorded_lacks(device, &program)) return;
     recorded_way(&program, chosen_way);
     const char *const kernel = program.step[program.steps - 1].kernel;
     while (recorded_next(&times, &number, way, &time)) {

@@ -252,7 +252,9 @@ int main(int argc, char **argv) {
     eg_context *cpu;
     eg_device_info info = {.size = sizeof info};
     if (eg_open(NULL, &cpu) != EG_OK || eg_get_device_info(cpu, &info) != EG_OK) return 1;
-    fprintf(out, "# %s, %s, one thread, %s, seed %d, " RECORDED_BY_ROWS ": microseconds by row and way\n",
+    fprintf(out,
+            "# %s, %s, one thread, %s, seed %d, " RECORDED_BY_ROWS ", " RECORDED_BY_DOTS
+            ": microseconds by row and way\n",
             info.name, info.features, date, seed);
     open_contexts(out);
     int done = 0;

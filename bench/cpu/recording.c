@@ -155,6 +155,19 @@ bool recorded_is_outdated(const char *first_line, const eg_program *program, con
            !eg_cpu_outer_stores_sums(op) && eg_cpu_outer_acts_by_rows(row, op);
 }
 
+bool recorded_lacks(const char *first_line, const eg_program *program) {
+    if (strstr(first_line, RECORDED_BY_DOTS) != NULL) return false;
+    for (int i = 0; i < program->steps; i++) {
+        const eg_step *step = &program->step[i];
+        if (step->op == EG_NO_OP || program->list.op[step->op].kind != EG_GEMM) continue;
+        const eg_cpu_step *detail = eg_cpu_detail(step);
+        if (detail->streams == EG_CPU_STREAMS_RESULT && eg_cpu_has_dots(detail->kernel) &&
+            program->list.op[step->op].left.transposed)
+            return true;
+    }
+    return false;
+}
+
 void recorded_way(const eg_program *program, char way[3]) {
     way[0] = '\0';
     for (int i = 0; i < program->steps; i++) {

@@ -53,9 +53,14 @@ bool recorded_problem(const recorded_call *call, eg_problem *problem);
 void recorded_way(const eg_program *program, char way[3]);
 /* In a recording's first line: outer products with an activation finish rows, no longer tiles. */
 #define RECORDED_BY_ROWS "activations by rows"
-/* Whether a time is of such a product, but of a recording whose first line does not say so. */
+/* There too: d_b of few rows may be outer products by dots of bf16. */
+#define RECORDED_BY_DOTS "d_b by dots"
+/* Whether a time is of a product as activations by rows have it, but of a recording whose first line does not
+ * say so. */
 bool recorded_is_outdated(const char *first_line, const eg_program *program, const eg_cpu_kernel *row,
                           const char way[3]);
+/* Whether the program makes d_b by dots, which such a recording does not know. */
+bool recorded_lacks(const char *first_line, const eg_program *program);
 /* A calibration under which a way's letters are the only way, where it is possible. */
 eg_cpu_calibration recorded_calibration(const eg_cpu_calibration *from, const char way[3]);
 

@@ -190,7 +190,7 @@ static void multiply_dots(const eg_micro_operand *left, const eg_micro_operand *
 
 /* A tile of some rows, and a prefetch of the lines to its right, or of the next rows, for their stores. */
 EG_INLINE void outer_dot_tile(const eg_little_depth *x, const char *left, const char *right, dot_result *to,
-                              const char *next, const int rows) {
+                              const char *next, const int rows, const int vectors) {
     const int64_t pairs = (x->depth + 1) / 2;
     __m512 sum[DOT_ROWS][2];
     EG_UNROLL(8)
@@ -206,10 +206,10 @@ EG_INLINE void outer_dot_tile(const eg_little_depth *x, const char *left, const 
         for (int i = 0; i < rows; i++) {
             const __m512i a = pair_at(left + i * PAIRS_STRIDE + p * 4);
             sum[i][0] = dots(sum[i][0], a, first);
-            sum[i][1] = dots(sum[i][1], a, second);
+            if (vectors > 1) sum[i][1] = dots(sum[i][1], a, second);
         }
     }
-    finish_dots(sum, to, rows, 2);
+    finish_dots(sum, to, rows, vectors);
 }
 
 /* Some rows from left to right, then the next ones. */
@@ -234,8 +234,14 @@ static void outer_dots(const eg_little_depth *x) {
                              .relu = x->relu,
                              .non_temporal = x->non_temporal};
             const char *next = ends ? below : out + PAIRS_STRIDE + LAST_BYTE;
-            if (to.rows > DOT_LEAST_ROWS) outer_dot_tile(x, left, right, &to, next, DOT_ROWS);
-            if (x->rows - row <= DOT_LEAST_ROWS) outer_dot_tile(x, left, right, &to, next, DOT_LEAST_ROWS);
+            const bool few = x->rows - row <= DOT_LEAST_ROWS;
+            if (x->cols - col > EG_TILE_WORDS) {
+                if (!few) outer_dot_tile(x, left, right, &to, next, DOT_ROWS, 2);
+                if (few) outer_dot_tile(x, left, right, &to, next, DOT_LEAST_ROWS, 2);
+            } else {
+                if (!few) outer_dot_tile(x, left, right, &to, next, DOT_ROWS, 1);
+                if (few) outer_dot_tile(x, left, right, &to, next, DOT_LEAST_ROWS, 1);
+            }
             out += PAIRS_STRIDE;
             if (pre != NULL) pre += PAIRS_STRIDE;
         }

@@ -100,13 +100,20 @@ bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg
            op->depth > 0 && op->rows <= blocks->mc;
 }
 
+/* By dots of bf16, two blocks of k at most, and whole blocks of the result. */
+static bool is_little_and_wide(const eg_op *op) {
+    return op->depth > 0 && op->depth <= 2 * EG_AMX_BLOCK && op->rows >= EG_AMX_BLOCK &&
+           op->cols >= EG_AMX_BLOCK;
+}
+
 /* d_b of no more columns than a block has rows is better its transpose, where that is row-major: a is read
- * once, as it lies, and of few columns no vector of sums is part empty. */
+ * once, as it lies, and of few columns no vector of sums is part empty. So is d_b of few rows, which outer
+ * products then store along its rows. */
 bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op) {
     return eg_cpu_has_dots(kernel) && op->left.id == EG_OP_A && op->left.space == EG_OPERAND &&
            op->left.transposed && !op->right.transposed && op->items == 1 && op->summed <= 1 &&
-           op->depth > 0 && !op->ragged && !op->accumulate && op->cols <= kernel->blocking.mc &&
-           op->rows >= op->cols;
+           op->depth > 0 && !op->ragged && !op->accumulate &&
+           ((op->cols <= kernel->blocking.mc && op->rows >= op->cols) || is_little_and_wide(op));
 }
 
 /* A block may pack both operands of a product with lines of numbers, or what has been packed before. Few rows
@@ -505,12 +512,14 @@ static int64_t most_depth(const eg_op *op) {
     return op->left.transposed && op->cols > 0 && op->rows >= eg_ceil_div(LARGE, op->cols) ? 64 : 48;
 }
 
-/* Dots of bf16 of up to two blocks of k, which store bf16 row by row. */
+/* Dots of bf16 of up to two blocks of k, which store bf16 row by row. d_b has whole blocks: of less of one the
+ * tile loop, or f32, is the faster. */
 static bool has_outer_dots(const eg_cpu_kernel *kernel, const eg_op *op) {
-    const bool is_bf16 = op->out.dtype == kernel->dtype && op->right.space != EG_TEMPORARY;
-    const bool in_rows = op->out.space == EG_OPERAND && op->out.col_stride == 1;
-    return eg_cpu_has_dots(kernel) && is_bf16 && in_rows && op->depth > 0 && op->depth <= 2 * EG_AMX_BLOCK &&
-           op->summed <= 1 && !op->ragged && !op->left.transposed && eg_cpu_outer_stores_sums(op);
+    const bool in_rows =
+        op->out.space == EG_OPERAND && op->out.dtype == kernel->dtype && op->out.col_stride == 1;
+    return eg_cpu_has_dots(kernel) && in_rows && op->depth > 0 && op->depth <= 2 * EG_AMX_BLOCK &&
+           op->summed <= 1 && !op->ragged && eg_cpu_outer_stores_sums(op) &&
+           (op->left.transposed ? is_little_and_wide(op) : op->right.space != EG_TEMPORARY);
 }
 
 /* An activation of a large result, which is not made row by row: outer products of AVX-512 take 1.1 to 1.4 of the

@@ -17,17 +17,26 @@ typedef struct dots_job {
     eg_epilogue epilogue;
     eg_operand a, b, out;         /* a and b: where they are the caller's */
     const char *left, *right;     /* tile blocks, which an operation has made or a pack has; else NULL */
-    int64_t left_item, left_band; /* bytes, a band is 32 rows */
+    const char *made;             /* or those of leftᵀ, as a left operand; else NULL */
+    int64_t left_item, left_band; /* bytes, a band is 32 rows; of what was made 32 k */
     int64_t right_item, right_panel;
     bool is_relu;
     int64_t mc, nc, part, row_blocks, col_blocks;
 } dots_job;
 
-static void find_left(dots_job *job, int where) {
-    const eg_amx_grid grid = eg_amx_grid_of(job->kernel->pack.bf16_terms, job->op->rows, job->op->depth);
+static void find_left(dots_job *job, const eg_cpu_step *detail) {
     const eg_view *view = &job->op->left;
-    job->left = where >= 0 ? eg_cpu_region(job->run, where) : NULL;
-    if (job->left == NULL) job->a = eg_cpu_transpose(eg_cpu_bind(job->run->call, view));
+    const bool turns = detail->left == EG_CPU_FUSED;
+    const int64_t rows = turns ? job->op->depth : job->op->rows,
+                  cols = turns ? job->op->rows : job->op->depth;
+    const eg_amx_grid grid = eg_amx_grid_of(job->kernel->pack.bf16_terms, rows, cols);
+    if (turns) {
+        job->made = eg_cpu_region(job->run, detail->made_blocks);
+    } else if (detail->left >= 0) {
+        job->left = eg_cpu_region(job->run, detail->left);
+    } else {
+        job->a = eg_cpu_transpose(eg_cpu_bind(job->run->call, view));
+    }
     job->left_band = grid.row_pitch * (int64_t)grid.block_bytes;
     job->left_item = eg_is_batched(view) ? grid.rows * job->left_band : 0;
 }
@@ -105,6 +114,20 @@ static void run_part(const dots_job *job, int64_t item, int64_t first, int64_t e
     }
 }
 
+/* Bands of the block's rows, `deep` bytes each. */
+static void lay_out_left(const dots_job *job, int64_t item, int64_t first, int64_t end, int64_t deep,
+                         char *to) {
+    if (job->made == NULL) {
+        const eg_part part = {.depth = job->op->depth, .col = first, .cols = end - first};
+        eg_cpu_pack_left_part(job->run, job->kernel, &job->a, item, &part, to);
+        return;
+    }
+    const char *from = job->made + item * job->left_item;
+    for (int64_t row = first; row < end; row += EG_AMX_BLOCK, to += deep)
+        eg_cpu_turn_blocks(job->kernel, from + row / EG_AMX_BLOCK * EG_AMX_TERM_BYTES, job->left_band,
+                           job->op->depth, true, to);
+}
+
 static void run_block(void *arg, int64_t index, int thread) {
     const dots_job *job = arg;
     const int64_t down = eg_div(index, job->col_blocks), item = eg_div(down, job->row_blocks);
@@ -122,8 +145,7 @@ static void run_block(void *arg, int64_t index, int thread) {
         left = job->left + item * job->left_item + first / EG_AMX_BLOCK * job->left_band;
         band = job->left_band;
     } else {
-        const eg_part part = {.depth = job->op->depth, .col = first, .cols = end - first};
-        eg_cpu_pack_left_part(job->run, job->kernel, &job->a, item, &part, laid_out);
+        lay_out_left(job, item, first, end, deep, laid_out);
     }
     for (int64_t col = begin; col < last; col += job->part) {
         const int64_t cols = eg_least(job->part, last - col);
@@ -149,7 +171,7 @@ void eg_cpu_outer_dots(const eg_cpu_run *run, const eg_step *step) {
                       .mc = step->tile_rows,
                       .nc = step->tile_cols,
                       .part = detail->part};
-    find_left(job, detail->left);
+    find_left(job, detail);
     find_right(job, detail->right);
     eg_cpu_prepare_epilogue(run, step, &job->epilogue);
     job->row_blocks = eg_ceil_div(op->rows, job->mc);

@@ -244,7 +244,9 @@ static void try_few_ways(eg_cpu_compiler *c, const eg_op *op, int threads, way *
 /* Both operands in L1. */
 static void try_outer(eg_cpu_compiler *c, const eg_op *op, int most_threads, way *best) {
     way x = {.streams = EG_CPU_STREAMS_RESULT,
-             .left = op->left.space == EG_OPERAND ? EG_CPU_IN_PLACE : EG_CPU_TO_PACK,
+             .left = op->left.space == EG_OPERAND           ? EG_CPU_IN_PLACE
+                     : eg_cpu_must_fuse_left(c->kernel, op) ? EG_CPU_FUSED
+                                                            : EG_CPU_TO_PACK,
              .right = op->right.space == EG_PACKED_B  ? EG_CPU_FROM_PACK
                       : op->right.space == EG_OPERAND ? EG_CPU_IN_PLACE
                                                       : EG_CPU_TO_PACK};
