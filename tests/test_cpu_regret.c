@@ -32,19 +32,19 @@ enum {
     AMX = BF16 | EG_CPU_AMX
 };
 static const level levels[] = {
-    {XEON, "portable", 0, 2.2, 9, 2.6},
-    {XEON, "avx2", AVX2, 1.9, 10.8, 1.4},
-    {XEON, "avx512", AVX512, 3.6, 21.5, 2.6},
-    {XEON, "avx512_bf16", BF16, 3.8, 22.5, 2.8},
-    {XEON, "amx", AMX, 4.7, 25, 4.4},
+    {XEON, "portable", 0, 1.4, 7, 1.2},
+    {XEON, "avx2", AVX2, 1.5, 9, 0.9},
+    {XEON, "avx512", AVX512, 3.6, 20.3, 2.7},
+    {XEON, "avx512_bf16", BF16, 3.8, 21, 3.1},
+    {XEON, "amx", AMX, 5.7, 29, 6.3},
     {CASCADE_LAKE, "portable", 0, 2.9, 14, 3.3},
     {CASCADE_LAKE, "avx2", AVX2, 1.6, 9.5, 1.4},
     {CASCADE_LAKE, "avx512", AVX512, 3.7, 19.5, 3.4},
     {BOTH, "avx2", AVX2, 1.7, 9.8, 1.4},
-    {ZEN4, "portable", 0, 1.7, 7.2, 1.4},
-    {ZEN4, "avx2", AVX2, 1.0, 5.6, 0.7},
-    {ZEN4, "avx512", AVX512, 2.7, 14.6, 1.9},
-    {ZEN4, "avx512_bf16", BF16, 2.7, 14.8, 1.8},
+    {ZEN4, "portable", 0, 1.6, 7, 1.4},
+    {ZEN4, "avx2", AVX2, 1.1, 6.2, 0.7},
+    {ZEN4, "avx512", AVX512, 3, 15.2, 2},
+    {ZEN4, "avx512_bf16", BF16, 2.9, 15, 1.8},
     {ZEN3, "portable", 0, 2.4, 10.5, 2.6},
     {ZEN3, "avx2", AVX2, 1.8, 10.2, 1.6},
     {ZEN5, "portable", 0, 2.1, 8.1, 3.2},
@@ -53,7 +53,7 @@ static const level levels[] = {
     {ZEN5, "avx512_bf16", BF16, 2.9, 15.6, 2.3},
 };
 #else
-static const level levels[] = {{XEON, "portable", 0, 2.2, 9, 2.6}, {ZEN4, "portable", 0, 1.7, 7.2, 1.4}};
+static const level levels[] = {{XEON, "portable", 0, 1.4, 7, 1.2}, {ZEN4, "portable", 0, 1.6, 7, 1.4}};
 #endif
 
 typedef struct judged {
