@@ -123,14 +123,14 @@ bool eg_cuda_has_product_after(const eg_op_list *list, int op) {
     return false;
 }
 
-/* Where a kernel leaves several rows of column sums, another one adds them up, beside the products that follow
- * if there are any. */
+/* Where a kernel leaves several rows of column sums, another one adds them up. Those of a product cost less
+ * beside the products that follow. Those of a map do not: it is short, and they begin with what they are
+ * beside. */
 static double time_of_sums(const eg_cuda_compiler *c, const eg_cuda_kernel *row, int index) {
     const eg_op *op = &c->list->op[index];
-    const double beside = 0.3;
+    const bool is_hidden = op->kind == EG_GEMM && eg_cuda_has_product_after(c->list, index);
     if (op->items * eg_cuda_sums_left(c->multiprocessors, row, op) == 1) return 0;
-    return eg_cuda_machine_of(c).calibration->add_up *
-           (eg_cuda_has_product_after(c->list, index) ? beside : 1);
+    return eg_cuda_machine_of(c).calibration->add_up * (is_hidden ? 0.3 : 1);
 }
 
 /* A way to make an operation: by a row, or its product by a row and the rest by another. */

@@ -324,11 +324,12 @@ static double estimate_tiles(const eg_cuda_machine *machine, const eg_cuda_kerne
     /* A block's only tile is added by TMA, with nothing beside it. */
     const bool adds_alone = (row->takes & EG_CUDA_PINGPONG) != 0 && x->accumulate && waves <= 1;
     const double memory = memory_time(machine, costs, x) * (adds_alone ? 1.15 : 1);
-    /* Few outer products: a block reads what is there, multiplies, and then stores. */
+    /* Few outer products: a block reads what is there, multiplies, and then stores. f32 is not widened. */
     const bool one_by_one = (row->takes & EG_CUDA_SHALLOW) != 0;
-    const double share = in_turn && x->left.col_stride != 1 ? 0.5 : 0.3; /* likewise */
-    const double both =
-        one_by_one ? products * k_blocks + memory : partly_beside(share, products * k_blocks, memory);
+    const double widened = x->left.dtype == EG_F32 ? 0.6 : 1;
+    const double share = in_turn && x->left.col_stride != 1 ? 0.5 : 0.3; /* of d_b, and of others */
+    const double both = one_by_one ? widened * products * k_blocks + memory
+                                   : partly_beside(share, products * k_blocks, memory);
     return costs->launch + (has_tail ? costs->tail : 0) + epilogues + sums_of_few_rows(row, x, memory) + both;
 }
 
