@@ -109,7 +109,7 @@ static bool is_little_and_wide(const eg_op *op) {
 /* d_b of no more columns than a block has rows is better its transpose, where that is row-major: a is read
  * once, as it lies, and of few columns no vector of sums is part empty. So is d_b of few rows, which outer
  * products then store along its rows. */
-bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op) {
+bool eg_cpu_may_turn_d_b(const eg_cpu_kernel *kernel, const eg_op *op) {
     return eg_cpu_has_dots(kernel) && op->left.id == EG_OP_A && op->left.space == EG_OPERAND &&
            op->left.transposed && !op->right.transposed && op->items == 1 && op->summed <= 1 &&
            op->depth > 0 && !op->ragged && !op->accumulate &&

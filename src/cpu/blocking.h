@@ -15,7 +15,7 @@ eg_cpu_blocks eg_cpu_blocks_of(const eg_cpu_kernel *kernel, int threads, const e
 
 /* Dots of bf16: whether d_b is made as its transpose, whether each block has to lay out the left operand of
  * such a product, and whether a block may lay out what was made as a left operand as a right one. */
-bool eg_cpu_may_turn_narrow(const eg_cpu_kernel *kernel, const eg_op *op);
+bool eg_cpu_may_turn_d_b(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_must_fuse_left(const eg_cpu_kernel *kernel, const eg_op *op);
 bool eg_cpu_may_turn_made(const eg_cpu_kernel *kernel, const eg_op *op, const eg_cpu_blocks *blocks);
 

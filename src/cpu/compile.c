@@ -442,7 +442,7 @@ bool eg_cpu_compile_for(const eg_caps *caps, const eg_cpu_kernel *kernel, int th
         if (program->list.exchanged == 0 && is_column_throughout(kernel, op)) {
             turn_column(op);
         } else if (!eg_cpu_is_amx(kernel) ||
-                   (program->list.exchanged == 0 && eg_cpu_may_turn_narrow(kernel, op))) {
+                   (program->list.exchanged == 0 && eg_cpu_may_turn_d_b(kernel, op))) {
             turn_result(op);
         }
     }
